@@ -1,0 +1,40 @@
+# Everything a bare machine with Python >= 3.11 and make needs:
+#   make test   create .venv, install, run the whole suite
+#   make check  the same, preceded by format, lint, types, layers and async lint
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST ?= $(BIN)/pytest
+
+.PHONY: test check lint format bench clean
+
+test: $(STAMP)
+	$(PYTEST) -m "not slow"
+	$(PYTEST) -m slow
+
+check: lint test
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/flake8-async --enable ASYNC101,ASYNC102,ASYNC103,ASYNC113,ASYNC900,ASYNC910,ASYNC911 \
+		$$(git ls-files 'crush_trio/*.py')
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "crush_trio needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

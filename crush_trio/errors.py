@@ -1,0 +1,264 @@
+"""One tree of errors: a stable `code` for programs, a sentence for people.
+
+The message strings of errors that cross HTTP are part of the wire contract, so they live here and
+not at the place that raises. Which HTTP status goes with a code is the server's business alone.
+Every leaf has a code of its own; a test keeps the codes unique and the leaves documented.
+"""
+
+from typing import ClassVar
+
+
+class CrushError(Exception):
+    """Something this project reports on purpose, with a code a program can match on."""
+
+    code: ClassVar[str] = "internal_error"
+    message: ClassVar[str] = "internal server error"
+
+    def __init__(self, detail: str = "") -> None:
+        self.detail = detail
+        super().__init__(f"{self.message}: {detail}" if detail else self.message)
+
+
+# ── What a caller got wrong ─────────────────────────────────────────────────────────────────────
+
+
+class BadRequest(CrushError):
+    """The request itself is wrong; sending it again unchanged gives the same answer."""
+
+
+class DecodeError(BadRequest):
+    """Bytes that are not the JSON value they should be; the detail names the path."""
+
+    code = "bad_request"
+    message = "failed to decode request"
+
+
+class ClientIdMissing(BadRequest):
+    """A route that acts for a client was called without its id."""
+
+    code = "client_id_missing"
+    message = "client_id is required"
+
+
+class ClientIdMalformed(BadRequest):
+    """The client id in the query is not a UUID."""
+
+    code = "client_id_malformed"
+    message = "client_id is not a valid UUID"
+
+
+class ClientIdInvalid(BadRequest):
+    """The client id in a body or a path is missing or not a UUID."""
+
+    code = "client_id_invalid"
+    message = "invalid client_id"
+
+
+class PathMissing(BadRequest):
+    """A workspace cannot be created without a directory."""
+
+    code = "path_missing"
+    message = "path is required"
+
+
+class UnknownCommand(BadRequest):
+    """The control route knows `shutdown` and `shutdown_if_idle` only."""
+
+    code = "unknown_command"
+    message = "unknown command"
+
+
+class PermissionActionInvalid(BadRequest):
+    """An answer must be `allow`, `allow_session` or `deny`."""
+
+    code = "permission_action_invalid"
+    message = "invalid permission action"
+
+
+class AgentNotInitialized(BadRequest):
+    """The workspace has no agent yet; initialise it first."""
+
+    code = "agent_not_initialized"
+    message = "agent coordinator not initialized"
+
+
+class NameMissing(BadRequest):
+    """The route needs the name of an MCP server."""
+
+    code = "name_missing"
+    message = "name is required"
+
+
+class ProviderKeyInvalid(BadRequest):
+    """A provider key of unknown kind, or with the wrong shape for its kind."""
+
+    code = "provider_key_invalid"
+    message = "invalid provider key"
+
+
+class PromptEmpty(BadRequest):
+    """Neither text nor a text attachment: there is nothing to run."""
+
+    code = "prompt_empty"
+    message = "prompt is empty"
+
+
+class SessionMissing(BadRequest):
+    """A submission must say which session it belongs to."""
+
+    code = "session_missing"
+    message = "session id is missing"
+
+
+# ── What is not there ───────────────────────────────────────────────────────────────────────────
+
+
+class NotFound(CrushError):
+    """The thing named in the request does not exist, or no longer."""
+
+
+class WorkspaceNotFound(NotFound):
+    """No such workspace; a client takes this as the cue to create it again."""
+
+    code = "workspace_not_found"
+    message = "workspace not found"
+
+
+class SessionNotFound(NotFound):
+    """No such session in this workspace."""
+
+    code = "session_not_found"
+    message = "session not found"
+
+
+class MessageNotFound(NotFound):
+    """No such message in this workspace."""
+
+    code = "message_not_found"
+    message = "message not found"
+
+
+class RunNotFound(NotFound):
+    """No run of this id is live or remembered."""
+
+    code = "run_not_found"
+    message = "run not found"
+
+
+class LspNotFound(NotFound):
+    """No language server of this name."""
+
+    code = "lsp_not_found"
+    message = "LSP client not found"
+
+
+class SkillNotFound(NotFound):
+    """No skill of this id."""
+
+    code = "skill_not_found"
+    message = "skill not found"
+
+
+# ── What cannot be done now ─────────────────────────────────────────────────────────────────────
+
+
+class Conflict(CrushError):
+    """The request is fine, the state of the thing it names is not."""
+
+
+class ClientNotAttached(Conflict):
+    """Only a client with an open stream can select a session."""
+
+    code = "client_not_attached"
+    message = "client not attached"
+
+
+class WorkspaceClosing(Conflict):
+    """Shutdown has begun; no new runs are admitted."""
+
+    code = "workspace_closing"
+    message = "workspace closing"
+
+
+class ServerNotIdle(Conflict):
+    """A conditional shutdown met live workspaces or creates in progress."""
+
+    code = "server_not_idle"
+    message = "server is hosting live workspaces"
+
+
+class ClientRetired(Conflict):
+    """This client said goodbye; a create that was still on the wire must not bring it back."""
+
+    code = "client_retired"
+    message = "client has been retired"
+
+
+class SessionBusy(Conflict):
+    """The session has a run and the caller asked not to wait behind it."""
+
+    code = "session_busy"
+    message = "session is currently processing another request"
+
+
+class RunIdTaken(Conflict):
+    """The run id was used before for another prompt; one id names one run."""
+
+    code = "run_id_taken"
+    message = "run id already names another run"
+
+
+class ChannelMismatch(Conflict):
+    """A workspace exists with another list of channels."""
+
+    code = "channel_mismatch"
+    message = "channel opt-in mismatch"
+
+
+class Unavailable(CrushError):
+    """Not now; the same request may succeed later or elsewhere."""
+
+
+class ServerShuttingDown(Unavailable):
+    """The decision to exit has been made; retry against a replacement."""
+
+    code = "server_shutting_down"
+    message = "server is shutting down"
+
+
+class AcceptanceNotStored(Unavailable):
+    """The prompt could not be made durable, so it was not accepted and will not run."""
+
+    code = "acceptance_not_stored"
+    message = "prompt could not be stored and was not accepted"
+
+
+# ── What went wrong inside ──────────────────────────────────────────────────────────────────────
+
+
+class EndingNotStored(CrushError):
+    """A run ended, but its ending could not be written; a restart will find it unfinished."""
+
+    code = "ending_not_stored"
+    message = "the end of the run could not be stored"
+
+
+class RunReentered(CrushError):
+    """An accepted run was entered a second time: a bug in the code that runs it."""
+
+    code = "run_reentered"
+    message = "accepted run entered twice"
+
+
+class CancelSwallowed(CrushError):
+    """A turn caught its own cancellation and went on: a bug in the turn."""
+
+    code = "cancel_swallowed"
+    message = "the turn swallowed its cancellation"
+
+
+class LogClosed(CrushError):
+    """The event log has ended and its reader has read everything."""
+
+    code = "log_closed"
+    message = "event log closed"

@@ -1,0 +1,24 @@
+"""What happened in a workspace, in order, for any number of readers."""
+
+from crush_trio.events.cursor import Batch, Cursor
+from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
+from crush_trio.events.forms import Form
+from crush_trio.events.growing import GrowingMessage, MessageView
+from crush_trio.events.log import EventLog, Window, open_event_log
+
+__all__ = [
+    "Batch",
+    "Cursor",
+    "Event",
+    "EventLog",
+    "Fact",
+    "Form",
+    "GrowingMessage",
+    "MessageChange",
+    "MessageView",
+    "Position",
+    "Resync",
+    "RunChange",
+    "Window",
+    "open_event_log",
+]

@@ -1,0 +1,107 @@
+"""What a log carries: facts that have already happened.
+
+Three kinds are enough. A `MessageChange` is a message seen at one moment, a `RunChange` a run in a
+new state, and a `Fact` any other change of something the wire knows. What each looks like in bytes
+is the business of `events.forms`.
+"""
+
+from attrs import field, frozen
+from typing_extensions import override
+
+from crush_trio.events.growing import MessageView
+from crush_trio.wire.events import AgentEvent, AgentEventType, Entity, EventType, PayloadType
+from crush_trio.wire.ids import MessageId, RunId, SessionId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.native import RunView
+
+
+@frozen(kw_only=True)
+class Fact:
+    """Something was created, updated or deleted; `entity` is what it is now."""
+
+    payload_type: PayloadType
+    change: EventType
+    entity: Entity
+
+
+@frozen(eq=False, kw_only=True)
+class MessageChange:
+    """A message as it is now.
+
+    A *plain* change is one more piece of a growing answer: the next change of the same message
+    says everything it said, so a reader who has not seen it yet may skip it. All other changes
+    (creation, tool calls, finish, deletion) are structural and are never skipped.
+    """
+
+    change: EventType
+    view: MessageView
+    plain: bool = False
+
+    @property
+    def message_id(self) -> MessageId:
+        """The message's id."""
+        return self.view.head.id
+
+    @property
+    def message(self) -> Message:
+        """The whole message, put together on demand."""
+        return self.view.message()
+
+
+@frozen(kw_only=True)
+class RunChange:
+    """A run is in a new state. The change into an ending is the run's one terminal event."""
+
+    run: RunView
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended."""
+        return self.run.state.terminal
+
+
+Event = Fact | MessageChange | RunChange
+
+
+@frozen(kw_only=True)
+class Position:
+    """A place in a log, across restarts: which start of the program, and which event of it."""
+
+    boot: str
+    seq: int
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.boot}-{self.seq}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Position | None":
+        """Read what `str` wrote; None if it is something else."""
+        boot, dash, seq = text.rpartition("-")
+        if not (boot and dash and seq.isascii() and seq.isdigit()) or len(seq) > 18:
+            return None
+        return cls(boot=boot, seq=int(seq))
+
+
+@frozen(eq=False, kw_only=True)
+class Resync:
+    """The state at `position`, for a reader whose own place in the log is gone.
+
+    Taken in the same synchronous step as the position: a reader that starts from here and reads on
+    from there has missed no state, only history.
+    """
+
+    position: Position
+    runs: tuple[RunView, ...] = ()
+    messages: tuple[MessageView, ...] = field(default=())
+
+
+def agent_error(session_id: SessionId, run_id: RunId | None, error: str) -> Fact:
+    """Return the notice that a run failed (B7a)."""
+    return Fact(
+        payload_type=PayloadType.AGENT_EVENT,
+        change=EventType.CREATED,
+        entity=AgentEvent(
+            type=AgentEventType.ERROR, error=error, run_id=run_id, session_id=session_id
+        ),
+    )

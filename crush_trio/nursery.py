@@ -1,0 +1,30 @@
+"""A nursery that its caller cannot see.
+
+`open_workspace()` and its kin hold a nursery open around their `yield`. Trio wraps whatever leaves
+a nursery in an exception group, so without care a plain `ValueError` raised by the caller's own
+code would come back to the caller as a group it never asked for. A manager that hides its nursery
+therefore unwraps a lone exception again, and leaves real groups alone.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery whose lone exception leaves as itself, with its traceback.
+
+    Two or more exceptions still leave as a group: hiding one of them would lose it. Only the
+    nursery's own wrapping is removed; a group that the caller raised on purpose stays one.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) != 1:
+            raise
+        lone = group.exceptions[0]
+        # Trio made the group only to carry this exception: let the chain start where the caller's does.
+        raise lone from lone.__cause__

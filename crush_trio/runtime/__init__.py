@@ -1,0 +1,34 @@
+"""When a run executes, whether, and how it ends. No HTTP, no SQL, no model in here.
+
+Read in this order: `lane`, `accepted`, `run`, `workspace`.
+"""
+
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.journal import Journal, MemoryJournal
+from crush_trio.runtime.lane import Active, CancelledOnEntry, Entry, Folded, Lane
+from crush_trio.runtime.outcome import Completion, Outcome, Submission
+from crush_trio.runtime.receipt import CloseReport, Hit, StopReceipt
+from crush_trio.runtime.run import Limits, Run, Turn
+from crush_trio.runtime.workspace import Workspace, open_workspace
+
+__all__ = [
+    "AcceptedRun",
+    "Active",
+    "CancelledOnEntry",
+    "CloseReport",
+    "Completion",
+    "Entry",
+    "Folded",
+    "Hit",
+    "Journal",
+    "Lane",
+    "Limits",
+    "MemoryJournal",
+    "Outcome",
+    "Run",
+    "StopReceipt",
+    "Submission",
+    "Turn",
+    "Workspace",
+    "open_workspace",
+]

@@ -1,0 +1,130 @@
+"""What a caller asks for, what a turn gives back, and how a run ended.
+
+All three are values. An `Outcome` is made in one place (`runtime.run`), once per run.
+"""
+
+from attrs import field, frozen
+
+from crush_trio.errors import PromptEmpty, SessionMissing
+from crush_trio.events.facts import Event
+from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
+from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.requests import Attachment
+
+INTERRUPTED_BY_RESTART = "interrupted by restart"
+CANCELLED_WHILE_ACTIVE = "run cancelled"
+
+
+@frozen(kw_only=True)
+class Submission:
+    """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
+
+    A submission with a `run_id` always gets a turn of its own. One without may be folded into the
+    turn that is running when it arrives.
+    """
+
+    session_id: SessionId
+    prompt: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    run_id: RunId | None = None
+    kind: RunKind = RunKind.PROMPT
+
+    def check(self) -> None:
+        """Raise unless there is something to run, and a session to run it in (A1).
+
+        An image alone is no prompt: the model would not know what to do with it.
+        """
+        readable = self.prompt or any(a.mime_type.startswith("text/") for a in self.attachments)
+        if self.kind is RunKind.PROMPT and not readable:
+            raise PromptEmpty
+        if not self.session_id:
+            raise SessionMissing
+
+    @property
+    def foldable(self) -> bool:
+        """Whether a running turn may absorb this: nobody waits for an ending of its own."""
+        return self.run_id is None and self.kind is RunKind.PROMPT
+
+
+@frozen(kw_only=True)
+class Completion:
+    """What a turn returns: its last answer, and notices to publish together with the ending.
+
+    The notices reach readers after the session has stopped being busy and before the ending,
+    with nothing in between (D28).
+    """
+
+    message_id: MessageId = NO_MESSAGE
+    text: str = ""
+    notices: tuple[Event, ...] = ()
+
+
+NOTHING_YET = Completion()
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """How a run ended. `error` may stand beside a cancellation: what the cancel interrupted (B3)."""
+
+    state: RunState = field()
+    message_id: MessageId = NO_MESSAGE
+    text: str = ""
+    error: str = ""
+    folded_into: RunId | None = None
+    notices: tuple[Event, ...] = field(default=(), repr=False)
+
+    @state.validator
+    def _must_be_an_ending(self, _attribute: object, value: RunState) -> None:
+        if not value.terminal:
+            raise ValueError(f"{value} is not an ending")
+
+    @classmethod
+    def completed(cls, done: Completion) -> "Outcome":
+        """The turn returned."""
+        return cls(
+            state=RunState.COMPLETED,
+            message_id=done.message_id,
+            text=done.text,
+            notices=done.notices,
+        )
+
+    @classmethod
+    def cancelled(cls, error: str = "", partial: Completion = NOTHING_YET) -> "Outcome":
+        """Someone stopped the run; *partial* is what it had said until then."""
+        return cls(
+            state=RunState.CANCELLED,
+            error=error,
+            message_id=partial.message_id,
+            text=partial.text,
+        )
+
+    @classmethod
+    def errored(cls, error: str, partial: Completion = NOTHING_YET) -> "Outcome":
+        """The turn failed, or could not begin."""
+        return cls(
+            state=RunState.ERRORED,
+            error=error or "unknown error",
+            message_id=partial.message_id,
+            text=partial.text,
+        )
+
+    @classmethod
+    def folded(cls, into: RunId) -> "Outcome":
+        """Another run's turn took the prompt in."""
+        return cls(state=RunState.FOLDED, folded_into=into)
+
+    @classmethod
+    def interrupted(cls) -> "Outcome":
+        """The process died under the run; a later start found and ended it."""
+        return cls(state=RunState.INTERRUPTED, error=INTERRUPTED_BY_RESTART)
+
+    def not_stored(self, why: str) -> "Outcome":
+        """Return what may be claimed of this outcome when it could not be written.
+
+        A completion that is not on disk must not be announced as one: after a restart the run
+        would be found unfinished. A cancellation stays one and carries the failure (A22).
+        """
+        if self.state is RunState.CANCELLED:
+            return Outcome.cancelled(why, Completion(message_id=self.message_id, text=self.text))
+        error = f"{self.error}; {why}" if self.error else why
+        return Outcome.errored(error, Completion(message_id=self.message_id, text=self.text))

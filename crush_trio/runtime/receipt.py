@@ -1,0 +1,103 @@
+"""What a cancel hit, and what became of it.
+
+Cancelling answers at once with a `StopReceipt`: the runs it reached and what each was doing. The
+receipt fills in as they end, and whoever wants the whole story waits for it.
+"""
+
+from collections.abc import Iterable
+
+import trio
+from attrs import define, field, frozen
+from typing_extensions import override
+
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.outcome import Outcome
+from crush_trio.wire.ids import RunId, SessionId
+from crush_trio.wire.native import RunState
+
+
+@define(eq=False)
+class Hit:
+    """One run that a cancel reached: its state at that moment, and how and when it ended."""
+
+    run: AcceptedRun = field(repr=False)
+    state: RunState = field(init=False)
+    _since: float = field(factory=trio.current_time, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.state = self.run.state
+
+    @property
+    def run_id(self) -> RunId:
+        """Our own id of the run."""
+        return self.run.id
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session of the run."""
+        return self.run.session_id
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run ended, or None while it has not.
+
+        Not always `cancelled`: a run whose turn had returned when the cancel came is completed.
+        """
+        return self.run.outcome
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the cancel to the end of the run, or None while it has not ended."""
+        ended = self.run.ended_time
+        return None if ended is None else max(0.0, ended - self._since)
+
+
+@frozen(eq=False)
+class StopReceipt:
+    """The runs that one cancel hit; none if there was nothing to stop."""
+
+    hits: tuple[Hit, ...]
+
+    @classmethod
+    def of(cls, runs: Iterable[AcceptedRun]) -> "StopReceipt":
+        """Write down *runs* and their states, before they are cancelled."""
+        return cls(tuple(Hit(run) for run in runs))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run that was hit has ended."""
+        return all(hit.run.ended for hit in self.hits)
+
+    @property
+    def unfinished(self) -> tuple[Hit, ...]:
+        """The runs that have not ended yet."""
+        return tuple(hit for hit in self.hits if not hit.run.ended)
+
+    async def settled(self) -> "StopReceipt":
+        """Wait until every run that was hit has ended."""
+        await trio.lowlevel.checkpoint()
+        for hit in self.hits:
+            await hit.run.wait_ended()
+        return self
+
+
+@frozen(eq=False)
+class CloseReport:
+    """How a workspace closed: what was stopped, how long that took, and what did not end.
+
+    `unfinished` is empty unless a turn shields itself from cancellation for ever. Such a turn
+    cannot be abandoned, only named.
+    """
+
+    receipt: StopReceipt
+    took: float
+    unfinished: tuple[Hit, ...] = ()
+
+    @override
+    def __str__(self) -> str:
+        stopped = len(self.receipt.hits) - len(self.unfinished)
+        text = f"{stopped} runs stopped in {self.took:.2f} s"
+        if not self.unfinished:
+            return text
+        names = ", ".join(f"{hit.run_id} ({hit.state})" for hit in self.unfinished)
+        return f"{text}; did not end: {names}"

@@ -1,0 +1,223 @@
+"""What happens in a run's task, from acceptance to its one ending.
+
+`conduct` is the body of the task and the only place that makes an outcome final. Read it top to
+bottom: make the acceptance durable, take a turn, make an outcome of whatever came out of it, store
+the ending, announce it. Nothing that goes wrong inside reaches the run's siblings.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.errors import CancelSwallowed, EndingNotStored
+from crush_trio.events.facts import Event
+from crush_trio.events.log import EventLog
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.journal import Journal
+from crush_trio.runtime.lane import Active, CancelledOnEntry, Folded, Lane
+from crush_trio.runtime.outcome import (
+    CANCELLED_WHILE_ACTIVE,
+    NOTHING_YET,
+    Completion,
+    Outcome,
+    Submission,
+)
+from crush_trio.runtime.watch import CancelWatch
+from crush_trio.wire.ids import RunId, SessionId
+from crush_trio.wire.native import RunKind
+
+log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class Limits:
+    """How long each shielded step may take, in seconds. Nothing that is shielded is unbounded."""
+
+    accept: float = 5.0
+    record: float = 5.0
+    ending: float = 5.0
+    join: float = 15.0
+
+
+@define(eq=False)
+class Run:
+    """An active run, as its turn sees it. A turn is any async function that takes one of these.
+
+    `partial` is asked for what the run has said so far if it is cancelled or fails; a turn that
+    streams an answer sets it.
+    """
+
+    accepted: AcceptedRun
+    events: EventLog
+    journal: Journal
+    lane: Lane[AcceptedRun]
+    limits: Limits
+    partial: Callable[[], Completion] = field(default=lambda: NOTHING_YET, init=False)
+
+    @property
+    def id(self) -> RunId:
+        """Our own id of the run."""
+        return self.accepted.id
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session the run belongs to."""
+        return self.accepted.session_id
+
+    @property
+    def submission(self) -> Submission:
+        """What the caller sent."""
+        return self.accepted.submission
+
+    @property
+    def prompt(self) -> str:
+        """The text of the submission."""
+        return self.submission.prompt
+
+    @property
+    def kind(self) -> RunKind:
+        """Whether to answer a prompt or to summarise the session."""
+        return self.submission.kind
+
+    def publish(self, event: Event) -> None:
+        """Let every reader of the workspace know about *event*."""
+        self.events.publish(event)
+
+    async def record_prompt(self) -> None:
+        """Write the prompt into the session. A turn calls this when it begins in earnest.
+
+        Shielded, so that afterwards it is certain whether the prompt was written: it can then be
+        neither lost nor written twice, whenever a cancel comes. Calling it again does nothing.
+        """
+        if not self.accepted.prompt_recorded:
+            with trio.fail_after(self.limits.record, shield=True):
+                await self.journal.record_prompt(self.accepted)
+                self.accepted.prompt_recorded = True
+        await trio.lowlevel.checkpoint()
+
+    async def fold(self) -> tuple[Submission, ...]:
+        """Take in the prompts that wait behind this run and that nobody waits for (C2, C3).
+
+        A turn calls this before every step. Each prompt is recorded by its own run's task, in
+        queue order; one that could not be recorded ends its own run and is left out here.
+        """
+        taken = []
+        while (waiter := self.lane.fold()) is not None:
+            if await waiter.wait_absorbed():
+                taken.append(waiter.submission)
+        await trio.lowlevel.checkpoint()
+        return tuple(taken)
+
+
+Turn = Callable[[Run], Awaitable[Completion | None]]
+
+
+async def conduct(
+    run: Run, turn: Turn, settle: Callable[[AcceptedRun, Outcome | None], None]
+) -> None:
+    """Take one accepted run to its end. *settle* announces it; None means it never began.
+
+    The outcome is `cancelled` until something else gets a say: if the surroundings of the whole
+    workspace are cancelled, that is what becomes of every run in it.
+    """
+    if not await _store_acceptance(run):
+        settle(run.accepted, None)
+        return
+    outcome = Outcome.cancelled()
+    try:
+        outcome = await _drive(run, turn)
+    except Exception as exc:  # noqa: BLE001  # barrier: a bad run must not cancel its siblings
+        outcome = _failed(run, exc)
+    except BaseExceptionGroup as group:
+        # Errors that come together with the cancellation of everything around us: the errors are
+        # this run's own and stop here, the cancellation must go on.
+        passing, own = group.split(_passes_through)
+        if own is None or passing is None:
+            raise
+        outcome = _failed(run, own)
+        raise passing from None
+    finally:
+        with trio.move_on_after(run.limits.ending, shield=True) as writing:
+            outcome = await _store_ending(run, outcome)
+        if writing.cancelled_caught:
+            log.error("run.ending_not_stored", extra={"run_id": run.id, "why": "too slow"})
+            outcome = outcome.not_stored(str(EndingNotStored("storage did not answer in time")))
+        settle(run.accepted, outcome)
+
+
+async def _drive(run: Run, turn: Turn) -> Outcome:
+    """Enter the run and do what the entry says."""
+    outcome = Outcome.cancelled()
+    async with run.accepted.enter() as entry:
+        match entry:
+            case Active():
+                outcome = Outcome.completed(await _play(run, turn))
+            case Folded(into=into):
+                await _be_absorbed(run)
+                outcome = Outcome.folded(into)
+            case CancelledOnEntry():
+                await trio.lowlevel.checkpoint()
+    if isinstance(entry, Active) and run.accepted.scope.cancelled_caught:
+        return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
+    return outcome
+
+
+async def _play(run: Run, turn: Turn) -> Completion:
+    """Run the turn, and see to it that it did not hide a cancellation."""
+    watch = CancelWatch(run.accepted.cancel_reason)
+    done = await watch.drive(turn(run))
+    if watch.delivered:
+        raise CancelSwallowed
+    return done if done is not None else NOTHING_YET
+
+
+async def _be_absorbed(run: Run) -> None:
+    """Record the prompt for the run that folds this one, and tell it, come what may."""
+    try:
+        await run.record_prompt()
+    finally:
+        run.accepted.absorbed()
+
+
+async def _store_acceptance(run: Run) -> bool:
+    """Make the acceptance durable; if that fails there is no run, and the caller is told so."""
+    try:
+        with trio.fail_after(run.limits.accept, shield=True):
+            await run.journal.accept(run.accepted)
+    except Exception as exc:  # whatever the storage raises, the caller gets one answer
+        log.exception("run.acceptance_not_stored", extra={"run_id": run.id})
+        run.journal.retract(run.accepted)
+        run.accepted.refuse(describe(exc))
+        return False  # noqa: ASYNC910  # the journal has had its chance to wait
+    run.accepted.stored()
+    return True
+
+
+async def _store_ending(run: Run, outcome: Outcome) -> Outcome:
+    """Make the ending durable; return what may be announced of it."""
+    try:
+        await run.journal.end(run.accepted, outcome)
+    except Exception as exc:  # the ending is announced even if it cannot be written
+        log.exception("run.ending_not_stored", extra={"run_id": run.id})
+        return outcome.not_stored(str(EndingNotStored(describe(exc))))  # noqa: ASYNC910
+    return outcome
+
+
+def _failed(run: Run, exc: BaseException) -> Outcome:
+    """Log a failed turn, here and nowhere else, and return its outcome."""
+    log.error("run.failed", extra={"run_id": run.id, "session_id": run.session_id}, exc_info=exc)
+    return Outcome.errored(describe(exc), run.partial())
+
+
+def _passes_through(exc: BaseException) -> bool:
+    """Whether an exception concerns more than the run it came out of."""
+    return not isinstance(exc, Exception | BaseExceptionGroup)
+
+
+def describe(exc: BaseException) -> str:
+    """Return one line about *exc* for people; a lone exception in a group speaks for it."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return str(exc) or type(exc).__name__

@@ -1,0 +1,292 @@
+"""The nursery that owns a workspace's runs.
+
+`Workspace.accept` is where a promise is made: it checks, makes the token with its cancel scope, puts
+it into its session's lane and starts the run's task, with no checkpoint in between. From that line
+on every cancel reaches the run, and the run's own task will end it, whatever becomes of the caller.
+
+Everything that decides is synchronous. What waits, waits for others' tasks to end.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from itertools import chain, count
+
+import trio
+from attrs import define, evolve, field
+
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.errors import RunIdTaken, RunNotFound, WorkspaceClosing
+from crush_trio.events.facts import RunChange, agent_error
+from crush_trio.events.log import EventLog, open_event_log
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.journal import Journal, MemoryJournal
+from crush_trio.runtime.lane import Lane
+from crush_trio.runtime.outcome import Outcome, Submission
+from crush_trio.runtime.receipt import CloseReport, StopReceipt
+from crush_trio.runtime.run import Limits, Run, Turn, conduct
+from crush_trio.wire.ids import RunId, SessionId
+from crush_trio.wire.native import RunState, RunView
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_RUNS = 256
+
+
+@define(eq=False)
+class Workspace:
+    """Accepts runs, stops them, and tells what they are doing. Made by `open_workspace` only."""
+
+    events: EventLog
+    services: trio.Nursery = field(repr=False)
+    _runs: trio.Nursery = field(repr=False)
+    _turn: Turn = field(repr=False)
+    _journal: Journal = field(repr=False)
+    _clock: Clock = field(repr=False)
+    _ids: IdSource = field(repr=False)
+    _limits: Limits
+    _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
+    _lanes: dict[SessionId, Lane[AcceptedRun]] = field(factory=dict, init=False, repr=False)
+    _live: dict[RunId, AcceptedRun] = field(factory=dict, init=False, repr=False)
+    _ended: "OrderedDict[RunId, AcceptedRun]" = field(factory=OrderedDict, init=False, repr=False)
+    _closing: StopReceipt | None = field(default=None, init=False, repr=False)
+
+    # ── Accepting ───────────────────────────────────────────────────────────────────────────────
+
+    def accept(self, submission: Submission) -> AcceptedRun:
+        """Promise to end *submission*, and start its run. Never waits.
+
+        Raises without accepting anything if there is nothing to run, if the workspace is closing,
+        or if the caller's run id names another run. The same submission under the same run id
+        is one run: the caller gets the token it got before.
+        """
+        submission.check()
+        if self._closing is not None:
+            raise WorkspaceClosing
+        known = self._known(submission)
+        if known is not None:
+            return known
+        accepted = AcceptedRun(
+            self._new_view(submission), submission, self._lane(submission.session_id), self._moved
+        )
+        self._admit(accepted)
+        return accepted
+
+    def _admit(self, accepted: AcceptedRun) -> None:
+        lane = self._lane(accepted.session_id)
+        lane.admit(accepted)
+        self._live[accepted.id] = accepted
+        if accepted.submission.run_id is not None:
+            self._live[accepted.submission.run_id] = accepted
+        run = Run(accepted, self.events, self._journal, lane, self._limits)
+        self._runs.start_soon(
+            partial(conduct, run, self._turn, self._settle), name=f"run {accepted.id}"
+        )
+
+    def _known(self, submission: Submission) -> AcceptedRun | None:
+        """Return the run that the caller's run id already names, if it does."""
+        if submission.run_id is None:
+            return None
+        known = self._live.get(submission.run_id) or self._ended.get(submission.run_id)
+        if known is not None and (
+            known.submission.session_id != submission.session_id
+            or known.submission.prompt != submission.prompt
+        ):
+            raise RunIdTaken(submission.run_id)
+        return known
+
+    def _new_view(self, submission: Submission) -> RunView:
+        return RunView(
+            id=RunId(self._ids.new()),
+            run_id=submission.run_id,
+            session_id=submission.session_id,
+            kind=submission.kind,
+            state=RunState.ACCEPTED,
+            seq=next(self._seq),
+            accepted_at=self._clock.unix(),
+        )
+
+    # ── Stopping ────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, session_id: SessionId) -> StopReceipt:
+        """Cancel every run the session has now: active, queued, or accepted a moment ago (A13).
+
+        Anybody may call this at any instant. Cancelling an idle session does nothing and leaves
+        nothing behind that could hit a later run (A14).
+        """
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            return StopReceipt(())
+        receipt = StopReceipt.of(lane.runs)
+        lane.cancel()
+        return receipt
+
+    def cancel_run(self, run_id: RunId) -> StopReceipt:
+        """Cancel one run, by our id or by the caller's. A run that has ended is not hit."""
+        accepted = self.find(run_id)
+        if accepted.ended:
+            return StopReceipt(())
+        receipt = StopReceipt.of((accepted,))
+        self._lanes[accepted.session_id].cancel_run(accepted)
+        return receipt
+
+    def cancel_all(self) -> StopReceipt:
+        """Cancel every run of every session, whatever state it is in."""
+        receipt = StopReceipt.of(self.runs)
+        for lane in self._lanes.values():
+            lane.cancel()
+        return receipt
+
+    def clear_queue(self, session_id: SessionId) -> StopReceipt:
+        """Cancel the runs that wait behind the active one; it goes on (A30)."""
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            return StopReceipt(())
+        receipt = StopReceipt.of(lane.waiting)
+        lane.clear_queue()
+        return receipt
+
+    def close(self) -> StopReceipt:
+        """Refuse new runs from now on and cancel all there are. Closing again does nothing."""
+        if self._closing is None:
+            self._closing = self.cancel_all()
+        return self._closing
+
+    async def stop(self) -> CloseReport:
+        """Close, and wait for the runs to end, but not for ever. Say what did not end."""
+        began = self._clock.monotonic()
+        receipt = self.close()
+        with trio.move_on_after(self._limits.join, shield=True):
+            await receipt.settled()
+        report = CloseReport(receipt, self._clock.monotonic() - began, receipt.unfinished)
+        if report.unfinished:
+            log.error("workspace.stop_incomplete", extra={"report": str(report)})
+        return report
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def runs(self) -> tuple[AcceptedRun, ...]:
+        """Every run that has not ended, session by session."""
+        return tuple(chain.from_iterable(lane.runs for lane in self._lanes.values()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether any session is busy."""
+        return any(lane.busy for lane in self._lanes.values())
+
+    def session_busy(self, session_id: SessionId) -> bool:
+        """Whether the session has an active run (A11)."""
+        lane = self._lanes.get(session_id)
+        return lane is not None and lane.busy
+
+    def queue(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
+        """The runs that wait behind the session's active one, first in line first (A34)."""
+        lane = self._lanes.get(session_id)
+        return () if lane is None else lane.waiting
+
+    def find(self, run_id: RunId) -> AcceptedRun:
+        """Return a live or recently ended run, by our id or by the caller's."""
+        accepted = self._live.get(run_id) or self._ended.get(run_id)
+        if accepted is None:
+            raise RunNotFound(run_id)
+        return accepted
+
+    # ── From the runs ───────────────────────────────────────────────────────────────────────────
+
+    def _moved(self, accepted: AcceptedRun) -> None:
+        """A run was stored, queued or became active: tell the readers and the journal."""
+        if accepted.state is RunState.ACTIVE:
+            accepted.view = evolve(accepted.view, started_at=self._clock.unix())
+        if accepted.state is not RunState.ACCEPTED:
+            self._journal.moved(accepted)
+        self.events.publish(RunChange(run=accepted.view))
+
+    def _settle(self, accepted: AcceptedRun, outcome: Outcome | None) -> None:
+        """Announce an ending and let the next run begin, in one step.
+
+        Whoever reads the ending finds the session no longer busy with this run, and nobody finds
+        it idle while another run is waiting.
+        """
+        try:
+            if outcome is not None:
+                accepted.conclude(outcome, self._clock.unix())
+                self._announce(accepted, outcome)
+        finally:
+            self._forget(accepted)
+
+    def _announce(self, accepted: AcceptedRun, outcome: Outcome) -> None:
+        for notice in outcome.notices:
+            self.events.publish(notice)
+        if outcome.state is RunState.ERRORED:
+            self.events.publish(
+                agent_error(accepted.session_id, accepted.submission.run_id, outcome.error)
+            )
+        self.events.publish(RunChange(run=accepted.view))
+
+    def _forget(self, accepted: AcceptedRun) -> None:
+        """Take an ended run out of its lane, and remember it for a while if it began at all."""
+        names = {accepted.id, accepted.submission.run_id or accepted.id}
+        for name in names:
+            self._live.pop(name, None)
+        if accepted.outcome is not None:
+            accepted.submission = evolve(accepted.submission, attachments=())
+            self._ended.update(dict.fromkeys(names, accepted))
+            while len(self._ended) > 2 * REMEMBERED_RUNS:
+                self._ended.popitem(last=False)
+        lane = self._lanes[accepted.session_id]
+        lane.leave(accepted)
+        if lane.empty:
+            del self._lanes[accepted.session_id]
+
+    def _lane(self, session_id: SessionId) -> Lane[AcceptedRun]:
+        return self._lanes.setdefault(session_id, Lane())
+
+
+@asynccontextmanager
+async def open_workspace(
+    turn: Turn,
+    *,
+    events: EventLog | None = None,
+    journal: Journal | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    limits: Limits | None = None,
+) -> AsyncIterator[Workspace]:
+    """Open a workspace in which *turn* is what an active run does.
+
+    Without *events*, the workspace has a log of its own; without a *journal*, runs are remembered
+    in memory only. Leaving the block stops the workspace: no new runs, every run cancelled and
+    given time to write its ending, in this order whatever the reason for leaving. An exception of
+    the caller's leaves the block as it is.
+    """
+    ids = ids or RandomIds()
+    async with (
+        nullcontext(events) if events is not None else open_event_log(short_boot(ids)) as event_log,
+        open_hidden_nursery() as services,
+    ):
+        async with open_hidden_nursery() as runs:
+            workspace = Workspace(
+                event_log,
+                services,
+                runs,
+                turn,
+                journal or MemoryJournal(),
+                clock or SystemClock(),
+                ids,
+                limits or Limits(),
+            )
+            try:
+                yield workspace
+            finally:
+                with trio.CancelScope(shield=True):
+                    await workspace.stop()
+        services.cancel_scope.cancel()
+
+
+def short_boot(ids: IdSource) -> str:
+    """Return a name for this start of the program; it stands in every native event's id."""
+    return ids.new().replace("-", "")[:12]

@@ -1,0 +1,48 @@
+"""The public test harness: deterministic Trio tests, for this project and for programs that use it.
+
+Async tests get a virtual clock and a seeded task order from the pytest plugin (`plugin.py`). The names
+below are for tests that want more: every task order of a small scenario, a fault at every checkpoint,
+a look into the middle of things.
+"""
+
+from crush_trio.testing.checkpoints import (
+    Call,
+    CheckpointFaults,
+    Fault,
+    Raise,
+    Stall,
+    checkpoints_of,
+)
+from crush_trio.testing.explore import (
+    Deadlock,
+    Exploration,
+    ExplorerBroken,
+    ScheduleFailure,
+    StepLimit,
+    explore,
+    find_violation,
+    replay,
+)
+from crush_trio.testing.gates import Gate
+from crush_trio.testing.schedule import Chooser, controlled, seeded
+
+__all__ = [
+    "Call",
+    "CheckpointFaults",
+    "Chooser",
+    "Deadlock",
+    "Exploration",
+    "ExplorerBroken",
+    "Fault",
+    "Gate",
+    "Raise",
+    "ScheduleFailure",
+    "Stall",
+    "StepLimit",
+    "checkpoints_of",
+    "controlled",
+    "explore",
+    "find_violation",
+    "replay",
+    "seeded",
+]

@@ -1,0 +1,149 @@
+"""The pytest plugin: async tests on a virtual clock, under a task order that a seed replays.
+
+It builds on pytest-trio, which runs a test under Trio when `trio_mode = true` is set or the test is
+marked `trio`. For each such test this plugin adds two things:
+
+* a `MockClock` that jumps ahead when every task waits, unless the test takes a clock of its own
+  (`mock_clock`, `autojump_clock`, or any fixture that returns a `trio.abc.Clock`);
+* a task order that is a function of a seed: 0, or `--trio-seed N`, or the test's own parameter
+  `seed`. A failing test prints the seed and the command that repeats it.
+
+`@pytest.mark.real_clock` turns both off, for tests that wait for threads, sockets or processes. Sync tests,
+and suites that do not use pytest-trio, are left alone.
+
+```python
+async def test_an_hour_passes_at_once():
+    await trio.sleep(3600)
+
+@pytest.mark.parametrize("seed", range(50))
+async def test_writers_do_not_lose_updates(seed): ...
+```
+"""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any, Final
+
+import pytest
+from trio.abc import Clock
+from trio.testing import MockClock
+
+from crush_trio.testing.schedule import seeded
+
+_CLOCK: Final = "crush_trio_default_clock"
+_SEED: Final = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--trio-seed`."""
+    parser.getgroup("trio").addoption(
+        "--trio-seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the task order in async tests that have no `seed` parameter (default: 0)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers."""
+    config.addinivalue_line(
+        "markers", "real_clock: run an async test in real time, in whatever order Trio picks"
+    )
+    config.addinivalue_line("markers", "item(*ids): the contract items a test covers")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Prepare a Trio test before pytest-trio wraps it, and seed the run."""
+    if not isinstance(item, pytest.Function) or not _is_ours(item):
+        return (yield)
+    item.stash[_SEED] = seed = _seed_of(item)
+    with _replaced(item, _without_clock), seeded(seed):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Give the test its clock, now that pytest-trio has wrapped it."""
+    if _SEED not in pyfuncitem.stash:
+        return (yield)
+    with _replaced(pyfuncitem, _with_clock):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell under which seed a test failed."""
+    report = yield
+    if call.when == "call" and report.failed and _SEED in item.stash:
+        seed = item.stash[_SEED]
+        again = f'pytest "{item.nodeid}" --trio-seed {seed}'
+        report.sections.append(("Task order", f"This was seed {seed}. To repeat it:\n    {again}"))
+    return report
+
+
+def _is_ours(item: pytest.Function) -> bool:
+    """Whether pytest-trio is going to run this test, and nobody asked for real time."""
+    if item.get_closest_marker("trio") is None or item.get_closest_marker("real_clock") is not None:
+        return False
+    return iscoroutinefunction(_test_of(item))
+
+
+def _seed_of(item: pytest.Function) -> int:
+    own = item.callspec.params.get("seed") if hasattr(item, "callspec") else None
+    return own if isinstance(own, int) else int(item.config.getoption("--trio-seed"))
+
+
+def _test_of(item: pytest.Function) -> Callable[..., Any]:
+    """The function that runs the test body; for a Hypothesis test, the one called per example."""
+    holder = getattr(item.obj, "hypothesis", None)
+    test: Callable[..., Any] = item.obj if holder is None else holder.inner_test
+    return test
+
+
+@contextmanager
+def _replaced(
+    item: pytest.Function, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Generator[None]:
+    """Put `wrapper(test)` in the place of the test body for a while.
+
+    The old one is put back, because the cases of a parametrized Hypothesis test share their holder.
+    """
+    test = _test_of(item)
+    holder = getattr(item.obj, "hypothesis", None)
+    owner, name = (item, "obj") if holder is None else (holder, "inner_test")
+    setattr(owner, name, wrapper(test))
+    try:
+        yield
+    finally:
+        setattr(owner, name, test)
+
+
+# pytest-trio hands `trio.run` the clock it finds among the arguments of a test, and then passes all of
+# them on to the test. So the default clock travels as one more argument, which the test never sees.
+
+
+def _with_clock(run_test: Callable[..., object]) -> Callable[..., object]:
+    @wraps(run_test)
+    def call(*args: object, **kwargs: object) -> object:
+        __tracebackhide__ = True
+        if not any(isinstance(value, Clock) for value in kwargs.values()):
+            kwargs[_CLOCK] = MockClock(autojump_threshold=0)
+        return run_test(*args, **kwargs)
+
+    return call
+
+
+def _without_clock(test: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    @wraps(test)
+    async def call(*args: object, **kwargs: object) -> None:
+        __tracebackhide__ = True
+        kwargs.pop(_CLOCK, None)
+        await test(*args, **kwargs)
+
+    return call

@@ -1,0 +1,115 @@
+"""A client in miniature: rebuilds state from the bytes of a native stream.
+
+A `Replica` is given a stream in pieces, cut anywhere, and applies each whole frame as the
+documentation says a client should. It refuses whatever does not fit: a delta at the wrong offset, an
+id that does not grow, an ending seen twice. If a replica and the log disagree, a client would too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from attrs import define, field
+
+Json = dict[str, Any]
+
+
+class StreamBroken(AssertionError):
+    """The stream said something that a careful client cannot apply."""
+
+
+@define(eq=False)
+class Replica:
+    """What a client knows that has applied every frame so far."""
+
+    messages: dict[str, Json] = field(factory=dict, init=False)
+    endings: dict[str, Json] = field(factory=dict, init=False)
+    """The terminal `run` event of each run, by our id."""
+    resyncs: int = field(default=0, init=False)
+    last_id: str | None = field(default=None, init=False)
+    """What a client sends as `Last-Event-ID` when it reconnects."""
+    _rest: bytes = field(default=b"", init=False)
+
+    def feed(self, data: bytes) -> None:
+        """Apply the frames that *data* completes."""
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        for frame in frames:
+            self._apply(frame)
+
+    def cut(self) -> None:
+        """Lose the connection: an incomplete frame is forgotten."""
+        self._rest = b""
+
+    def _apply(self, frame: bytes) -> None:
+        lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
+        data = orjson.loads(lines[b"data"])
+        self._advance(lines[b"id"].decode())
+        match lines[b"event"].decode():
+            case "message":
+                self._message(data)
+            case "message_delta":
+                self._delta(data)
+            case "run":
+                self._run(data)
+            case "resync":
+                self._resync(data)
+
+    def _advance(self, event_id: str) -> None:
+        if self.last_id is not None and _place(event_id) <= _place(self.last_id):
+            raise StreamBroken(f"event {event_id} came after {self.last_id}")
+        self.last_id = event_id
+
+    def _message(self, change: Json) -> None:
+        message = change["payload"]
+        if change["type"] == "deleted":
+            self.messages.pop(message["id"], None)
+        else:
+            self.messages[message["id"]] = message
+
+    def _delta(self, delta: Json) -> None:
+        message = self.messages.get(delta["id"])
+        if message is None:
+            raise StreamBroken(f"delta for a message nobody mentioned: {delta['id']}")
+        message["updated_at"] = delta["updated_at"]
+        for change in delta["changes"]:
+            apply_change(message["parts"], change)
+
+    def _run(self, run: Json) -> None:
+        if run["state"] not in {"accepted", "queued", "active"}:
+            if run["id"] in self.endings:
+                raise StreamBroken(f"run {run['id']} ended twice")
+            self.endings[run["id"]] = run
+
+    def _resync(self, state: Json) -> None:
+        self.resyncs += 1
+        self.messages.update({message["id"]: message for message in state["messages"]})
+
+
+def apply_change(parts: list[Json], change: Mapping[str, Any]) -> None:
+    """Apply one change of a `message_delta` to the parts of a message, in place."""
+    if "length" in change:
+        del parts[change["length"] :]
+    elif "append" in change:
+        _append(parts, change)
+    elif change["index"] < len(parts):
+        parts[change["index"]] = change["part"]
+    elif change["index"] == len(parts):
+        parts.append(change["part"])
+    else:
+        raise StreamBroken(f"part {change['index']} of a message that has {len(parts)}")
+
+
+def _append(parts: list[Json], change: Mapping[str, Any]) -> None:
+    """Grow a text or reasoning part; `offset` counts the UTF-8 bytes that must be there already."""
+    part = parts[change["index"]]
+    key = "text" if part["type"] == "text" else "thinking"
+    text = part["data"][key]
+    if len(text.encode()) != change["offset"]:
+        raise StreamBroken(f"delta at {change['offset']}, but the text has {len(text.encode())}")
+    data = dict(change["part"]["data"]) if "part" in change else dict(part["data"])
+    data[key] = text + change["append"]
+    parts[change["index"]] = {"type": part["type"], "data": data}
+
+
+def _place(event_id: str) -> int:
+    return int(event_id.rpartition("-")[2])

@@ -1,0 +1,170 @@
+"""Who runs next: the one place that steers Trio's scheduler.
+
+Trio runs every runnable task once per pass. It lets nobody choose the order, but it has an internal
+switch, made for Hypothesis, that sorts each pass and hands it to a `random.Random` to shuffle. This
+module borrows that shuffle, and nothing else in the project touches Trio's private scheduler names.
+
+Invariant: when a `controlled` block ends, Trio schedules as it did before the block, except that a
+deterministic mode that Hypothesis switched on meanwhile stays on. Only `trio.run` calls of the thread
+that entered the block are steered.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Final, TypeAlias
+
+from attrs import define, field
+from trio._core import _run  # noqa: PLC2701 - this module exists to be the only one that does
+from trio.lowlevel import Task, current_root_task
+
+_DETERMINISTIC: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
+_SHUFFLE: Final = "shuffle"
+
+Chooser: TypeAlias = Callable[[Sequence[Task]], Sequence[Task]]
+"""Decides which of the runnable tasks run in this pass, and in which order.
+
+It is given the tasks in line order: those held back before, in the order they were held, then those
+that became runnable since, oldest task first. It returns at least one of them; the others stay runnable
+and are offered again in the next pass. It is given an empty sequence, and returns one, when no task
+can run at all. Trio's own tasks are never offered: they run as soon as they can, so that no chooser can
+starve them.
+"""
+
+
+@define(eq=False)
+class _Switch:
+    """Stands in for Trio's shuffle: turns one batch into what the chooser wants of it."""
+
+    _choose: Chooser
+    _thread: int = field(factory=threading.get_ident, init=False)
+    _line: list[Task] = field(factory=list, init=False)
+
+    def shuffle(self, batch: list[Task]) -> None:
+        """Rearrange *batch*, which Trio empties from its end; held tasks go back to the run queue."""
+        if threading.get_ident() != self._thread:
+            return
+        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        system = [task for task in batch if _is_system(task, runner)]
+        waited = [task for task in self._line if task in batch]
+        runnable = [*waited, *(t for t in batch if t not in waited and t not in system)]
+        chosen = self._choose(runnable) if runnable or not batch else ()
+        self._line = [task for task in runnable if task not in chosen]
+        if len(chosen) + len(self._line) != len(runnable) or (runnable and not chosen):
+            raise RuntimeError(f"{self._choose!r} chose {chosen}, which is not some of {runnable}")
+        runner.runq.extend(self._line)
+        batch[:] = [*reversed(chosen), *system]
+
+
+def _is_system(task: Task, runner: _run.Runner) -> bool:
+    """Whether *task* belongs to Trio itself: the init task and its children, save the main task."""
+    nursery = task.parent_nursery
+    if nursery is None:
+        return True
+    return nursery.parent_task is runner.init_task and task is not runner.main_task
+
+
+@contextmanager
+def controlled(chooser: Chooser) -> Iterator[None]:
+    """Let *chooser* decide the task order of every `trio.run` inside this block.
+
+    May be entered around `trio.run`, or inside it, where it takes effect from the next pass on.
+    Blocks nest; the innermost decides.
+
+    ```python
+    with controlled(lambda runnable: runnable[:1]):  # one task step per pass, first come first served
+        trio.run(main)
+    ```
+    """
+    source = _run._r
+    # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may be
+    # imported, and register it, while the block is open. Only this one method is covered up.
+    covered = vars(source).get(_SHUFFLE)
+    setattr(source, _SHUFFLE, _Switch(chooser).shuffle)
+    before = getattr(_run, _DETERMINISTIC)
+    ours = object()  # true, and recognisable: if it is gone at the end, somebody else set the mode
+    setattr(_run, _DETERMINISTIC, ours)
+    try:
+        yield
+    finally:
+        if getattr(_run, _DETERMINISTIC) is ours:
+            setattr(_run, _DETERMINISTIC, before)
+        if covered is None:
+            delattr(source, _SHUFFLE)
+        else:
+            setattr(source, _SHUFFLE, covered)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Make task order a function of *seed*, the same in every process.
+
+    Each `trio.run` inside the block starts the sequence anew. Order within a pass is shuffled, and
+    tasks are held back for a few passes at a time, as if their wake-up were slow: shuffling alone
+    keeps tasks in lock-step and cannot show, say, one task finishing before another has begun. How
+    much is held back differs between seeds, so that a range of seeds covers both calm and rough
+    schedules. No task is held for ever.
+
+    ```python
+    with seeded(7):
+        trio.run(main)
+    ```
+    """
+    with controlled(_Seeded(seed).choose):
+        yield
+
+
+@define(eq=False)
+class _Seeded:
+    """A random walk with bounded delays."""
+
+    _seed: int
+    _root: Task | None = field(default=None, init=False)
+    _random: Random = field(factory=Random, init=False)
+    _chance: float = field(default=0.0, init=False)
+    _longest: int = field(default=1, init=False)
+    _pass: int = field(default=0, init=False)
+    _due: dict[Task, int] = field(factory=dict, init=False)
+
+    def choose(self, runnable: Sequence[Task]) -> Sequence[Task]:
+        """Shuffle, then hold back those that are to be slow; if that is everyone, let the first go."""
+        if not runnable:
+            return ()
+        if self._root is not (root := current_root_task()):
+            self._root = root
+            self._begin()
+        self._pass += 1
+        order = sorted(runnable, key=_birth)
+        self._random.shuffle(order)
+        chosen = [task for task in order if not self._hold(task)]
+        if not chosen:
+            chosen = [min(order, key=self._due.__getitem__)]
+        for task in chosen:
+            self._due.pop(task, None)
+        return chosen
+
+    def _begin(self) -> None:
+        self._random = Random(self._seed)
+        self._chance = self._random.choice((0.1, 0.3, 0.6))
+        self._longest = self._random.choice((2, 6, 18))
+        self._pass = 0
+        self._due = {}
+
+    def _hold(self, task: Task) -> bool:
+        due = self._due.get(task)
+        if due is not None:
+            return self._pass < due
+        if self._random.random() >= self._chance:
+            return False
+        self._due[task] = self._pass + self._random.randint(1, self._longest)
+        return True
+
+
+def _birth(task: Task) -> tuple[str, int]:
+    """Sort key that is the same in every process: spawn order, but fixtures by name.
+
+    pytest-trio starts the fixtures of a test in the order of a set, which differs between processes.
+    """
+    by_name = task.name.startswith(("<fixture ", "<test "))
+    return (task.name if by_name else "", task._counter)

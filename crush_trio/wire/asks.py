@@ -1,0 +1,108 @@
+"""Asks: permissions and questions that wait for a person, and the notices about them."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from crush_trio.wire.fields import ObjectOrNothing, OmitEmpty
+from crush_trio.wire.ids import AskId, QuestionId, SessionId, ToolCallId
+
+
+class PermissionAction(StrEnum):
+    """What a person may answer to a permission request."""
+
+    ALLOW = "allow"
+    ALLOW_SESSION = "allow_session"
+    DENY = "deny"
+
+
+class QuestionType(StrEnum):
+    """The form of answer a question wants."""
+
+    YES_NO = "yes_no"
+    SINGLE_CHOICE = "single_choice"
+    MULTI_CHOICE = "multi_choice"
+    FREE_TEXT = "free_text"
+
+
+@frozen(kw_only=True)
+class PermissionRequest:
+    """A tool wants to do something a person may want to prevent.
+
+    `params` are the tool's, an object or None; `path` is the directory the action touches. Peers
+    that answer send the request back, not always with the params they were given.
+    """
+
+    id: AskId
+    session_id: SessionId
+    tool_call_id: ToolCallId
+    tool_name: str
+    description: str = ""
+    action: str = ""
+    params: ObjectOrNothing = None
+    path: str = ""
+
+
+@frozen(kw_only=True)
+class PermissionNotification:
+    """Where a permission request stands: asked (neither flag), granted or denied."""
+
+    tool_call_id: ToolCallId
+    granted: bool = False
+    denied: bool = False
+
+
+@frozen(kw_only=True)
+class Choice:
+    """One of the answers a question offers."""
+
+    id: str
+    label: str
+    description: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class Question:
+    """One question of a batch."""
+
+    id: QuestionId
+    type: QuestionType
+    label: OmitEmpty[str] = ""
+    question: str
+    description: OmitEmpty[str] = ""
+    choices: OmitEmpty[tuple[Choice, ...]] = ()
+
+
+@frozen(kw_only=True)
+class QuestionRequest:
+    """A batch of questions, answered together."""
+
+    id: AskId
+    session_id: SessionId
+    tool_call_id: ToolCallId
+    questions: tuple[Question, ...]
+    confirm_title: OmitEmpty[str] = ""
+    confirm_description: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class QuestionNotification:
+    """A batch is settled; whoever shows it may put it away."""
+
+    batch_id: AskId
+
+
+@frozen(kw_only=True)
+class QuestionResponse:
+    """The answer to one question, whose id the wire calls `request_id`.
+
+    `yes` and `fill_in_text` are None where the question did not ask for them; `notes` are remarks
+    by choice id.
+    """
+
+    request_id: QuestionId
+    selected_ids: OmitEmpty[tuple[str, ...]] = ()
+    fill_in_text: OmitEmpty[str | None] = None
+    yes: OmitEmpty[bool | None] = None
+    notes: OmitEmpty[Mapping[str, str]] = field(factory=dict)

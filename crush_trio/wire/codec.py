@@ -1,0 +1,285 @@
+"""The one place where wire values become JSON and JSON becomes wire values.
+
+Everything that is spelt in a way the classes do not show is here: the wrapping of parts and
+events, and the words that differ from ours (`canceled`). One converter holds the rules for all
+types; it makes a class's reader and writer when the class is first met.
+
+A message that is being written is encoded many times while only its last part changes. So there
+is also a way to put one together from the bytes of its parts: `message_frame`, `MessageEncoder`
+to remember those bytes, and `escape` to grow the bytes of a text along with the text. What they
+give is, byte for byte, what `encode` gives.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum, StrEnum
+from types import NoneType, UnionType
+from typing import Any, Final, NewType, TypeVar, Union, get_args, get_origin
+
+import attrs
+import orjson
+from attrs import define, field
+from cattrs import Converter
+
+from crush_trio.errors import DecodeError
+from crush_trio.wire import reading
+from crush_trio.wire.events import ENTITIES, Entity, Envelope, EventType, PayloadType
+from crush_trio.wire.fields import Json
+from crush_trio.wire.messages import PARTS, FinishReason, Message, Part
+from crush_trio.wire.reading import Mismatch, Reader, object_at, within
+from crush_trio.wire.times import Timestamp
+from crush_trio.wire.writing import class_writer, clean_text, dump, write_bytes
+
+__all__ = [
+    "USER_CANCELLED",
+    "MessageEncoder",
+    "clean_text",
+    "decode",
+    "decode_part",
+    "encode",
+    "encode_change",
+    "encode_envelope",
+    "encode_part",
+    "escape",
+    "message_frame",
+    "structure",
+    "unstructure",
+    "wrap_change",
+]
+
+T = TypeVar("T")
+
+USER_CANCELLED: Final = "User canceled request"
+"""The finish message of a turn that a person stopped; clients show it as it is."""
+
+_CANCELLED: Final = "canceled"
+
+
+def encode(value: object) -> bytes:
+    """Return the JSON of a wire value, or of a list, mapping or plain value around some."""
+    return dump(_converter.unstructure(value))
+
+
+def decode(data: bytes | str, cls: type[T]) -> T:
+    """Read a *cls* from JSON, or raise one `DecodeError` that says where it went wrong."""
+    try:
+        tree = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise DecodeError(_position(data, error)) from None
+    return structure(tree, cls)
+
+
+def structure(obj: object, cls: type[T]) -> T:
+    """Read a *cls* from parsed JSON, or raise one `DecodeError` that names the path."""
+    try:
+        return _converter.structure(obj, cls)
+    except Mismatch as mismatch:
+        raise DecodeError(mismatch.text()) from None
+
+
+def unstructure(value: object) -> Json:
+    """Return what `encode` would write, as dicts, lists and plain values."""
+    return _converter.unstructure(value)
+
+
+def encode_change(event_type: EventType, entity: Entity) -> bytes:
+    """Return the inner object of an event: what happened, and to what.
+
+    The type comes first, because peers keep what they read before an error.
+    """
+    return b'{"type":"%b","payload":%b}' % (event_type.encode(), encode(entity))
+
+
+def wrap_change(payload_type: PayloadType, change: bytes) -> bytes:
+    """Put the outer object around what `encode_change` returned, without encoding it again."""
+    return b'{"type":"%b","payload":%b}' % (payload_type.encode(), change)
+
+
+def encode_envelope(payload_type: PayloadType, event_type: EventType, entity: Entity) -> bytes:
+    """Return the JSON of a whole event."""
+    return wrap_change(payload_type, encode_change(event_type, entity))
+
+
+def encode_part(part: Part) -> bytes:
+    """Return the JSON of one part. The text of a text or reasoning part is its first member."""
+    return encode(part)
+
+
+def decode_part(data: bytes | str) -> Part:
+    """Read one part from JSON; its `type` says which."""
+    return decode(data, Part)  # type: ignore[arg-type]  # a union is no type[T]
+
+
+def escape(text: str) -> bytes:
+    """Return *text* as it stands between the quotes of a JSON string.
+
+    Pieces can be joined: `escape(a) + escape(b) == escape(a + b)` for text without surrogates.
+    """
+    return dump(text)[1:-1]
+
+
+def message_frame(head: Message, part_bytes: Sequence[bytes]) -> bytes:
+    """Return the JSON of a message made of *head* and encoded parts; ignores the head's own."""
+    members = dump(_write_head(head))[1:]
+    return b'{"parts":[%b],%b' % (b",".join(part_bytes), members)
+
+
+@define(eq=False)
+class MessageEncoder:
+    """Encodes one message again and again, and of its parts only those that are new.
+
+    A part counts as known if the very object was at the same place the last time; parts are
+    immutable, so its bytes still hold. Keep one encoder per message that is being written.
+    """
+
+    _known: list[tuple[Part, bytes]] = field(factory=list, init=False)
+
+    def encode(self, message: Message) -> bytes:
+        """Return exactly what `encode(message)` would."""
+        known = self._known
+        self._known = [
+            known[index]
+            if index < len(known) and known[index][0] is part
+            else (part, encode_part(part))
+            for index, part in enumerate(message.parts)
+        ]
+        return message_frame(message, [encoded for _, encoded in self._known])
+
+
+def _position(data: bytes | str, error: orjson.JSONDecodeError) -> str:
+    """Say where the JSON is broken; for text that is not Unicode the parser does not know."""
+    try:
+        _ = data.encode() if isinstance(data, str) else data.decode()
+    except (UnicodeDecodeError, UnicodeEncodeError) as flaw:
+        return f"position {flaw.start}: not valid UTF-8"
+    return f"line {error.lineno} column {error.colno}: {error.msg}"
+
+
+def _write_finish_reason(reason: FinishReason) -> str:
+    return _CANCELLED if reason is FinishReason.CANCELLED else reason.value
+
+
+def _read_finish_reason(value: object, _type: object) -> FinishReason:
+    """Read a reason. Peers may have more of them, and a message is worth more than its reason."""
+    text = reading.read_text(value, str)
+    if text == _CANCELLED:
+        return FinishReason.CANCELLED
+    try:
+        return FinishReason(text)
+    except ValueError:
+        return FinishReason.UNKNOWN
+
+
+def _is_part(cls: object) -> bool:
+    return cls in PARTS.values()
+
+
+def _part_writer(cls: type[Part], converter: Converter) -> Callable[[Part], Json]:
+    write = class_writer(cls, converter)
+    return lambda part: {"type": cls.kind, "data": write(part)}
+
+
+def _read_part(value: object, _type: object) -> Json:
+    """Read a part of any kind. This runs for every part of every message, hence no `within`."""
+    source = object_at(value)
+    kind = source.get("type")
+    read_data = _DATA_READERS.get(kind) if isinstance(kind, str) else None
+    if read_data is None:
+        with within("type"):
+            raise Mismatch(f"unknown part type {reading.shown(reading.read_text(kind, str))}")
+    try:
+        return read_data(source.get("data"), None)
+    except Mismatch as mismatch:
+        mismatch.steps.append(".data")
+        raise
+
+
+def _read_one_kind(value: object, cls: type[Part]) -> Json:
+    part = _read_part(value, Part)
+    if not isinstance(part, cls):
+        with within("type"):
+            raise Mismatch(f"expected {cls.kind!r}, got {part.kind!r}")
+    return part
+
+
+def _write_envelope(envelope: Envelope) -> Json:
+    change = {"type": envelope.event_type.value, "payload": unstructure(envelope.entity)}
+    return {"type": envelope.payload_type.value, "payload": change}
+
+
+def _read_envelope(value: object, _type: object) -> Envelope:
+    outer = object_at(value)
+    with within("type"):
+        payload_type = _converter.structure(outer.get("type"), PayloadType)
+    with within("payload"):
+        inner = object_at(outer.get("payload"))
+        with within("type"):
+            event_type = _converter.structure(inner.get("type"), EventType)
+        with within("payload"):
+            entity = _converter.structure(inner.get("payload"), ENTITIES[payload_type])
+    return Envelope(payload_type=payload_type, event_type=event_type, entity=entity)
+
+
+def _is_tuple(cls: Json) -> bool:
+    origin: object = get_origin(cls)
+    return origin is tuple
+
+
+def _is_mapping(cls: Json) -> bool:
+    origin: object = get_origin(cls)
+    return origin is Mapping
+
+
+def _is_optional(cls: Json) -> bool:
+    args = get_args(cls)
+    return get_origin(cls) in {Union, UnionType} and len(args) == 2 and NoneType in args
+
+
+def _make_converter() -> Converter:
+    """Teach a converter our types. What is registered last is asked first."""
+    converter = Converter()
+    for cls, reader in _PLAIN_READERS.items():
+        converter.register_structure_hook(cls, reader)
+    for cls, writer in _PLAIN_WRITERS.items():
+        converter.register_unstructure_hook(cls, writer)
+    converter.register_structure_hook_func(lambda cls: cls is Any, reading.read_open)
+    converter.register_structure_hook_factory(
+        lambda cls: isinstance(cls, NewType),
+        lambda cls: converter.get_structure_hook(cls.__supertype__),
+    )
+    converter.register_structure_hook_func(lambda cls: cls is Timestamp, reading.read_timestamp)
+    converter.register_structure_hook_factory(_is_tuple, reading.tuple_reader)
+    converter.register_structure_hook_factory(_is_mapping, reading.mapping_reader)
+    converter.register_structure_hook_factory(_is_optional, reading.optional_reader)
+    converter.register_structure_hook_factory(attrs.has, reading.class_reader)
+    converter.register_unstructure_hook_factory(attrs.has, class_writer)
+    converter.register_structure_hook_func(_is_part, _read_one_kind)
+    converter.register_unstructure_hook_factory(_is_part, _part_writer)
+    converter.register_structure_hook(Part, _read_part)
+    return converter
+
+
+_PLAIN_READERS: Final[Mapping[Any, Reader]] = {
+    str: reading.read_text,
+    int: reading.read_integer,
+    float: reading.read_number,
+    bool: reading.read_flag,
+    bytes: reading.read_bytes,
+    StrEnum: reading.read_enum,
+    IntEnum: reading.read_enum,
+    FinishReason: _read_finish_reason,
+    Envelope: _read_envelope,
+}
+
+_PLAIN_WRITERS: Final[Mapping[Any, Callable[[Any], Json]]] = {
+    bytes: write_bytes,
+    StrEnum: lambda member: member.value,
+    IntEnum: lambda member: member.value,
+    FinishReason: _write_finish_reason,
+    Envelope: _write_envelope,
+}
+
+_converter: Final = _make_converter()
+_DATA_READERS: Final[Mapping[str, Reader]] = {
+    kind: reading.class_reader(cls, _converter) for kind, cls in PARTS.items()
+}
+_write_head: Final = class_writer(Message, _converter, without="parts")

@@ -1,0 +1,183 @@
+"""The configuration a workspace shows its clients.
+
+Clients read four of its keys without looking whether they are there (`providers`, `mcp`, `lsp` and
+`options`, with `options.tui` in it), so those are always written, empty or not. Objects that
+belong to someone else, such as a provider's own options, pass through unchanged. Anything that
+may hold a secret stays out of `repr`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+from attrs import field, frozen
+
+from crush_trio.wire.catalog import CatalogModel, OAuthToken, SelectedModel
+from crush_trio.wire.fields import Json, JsonObject, Key, Marker, OmitEmpty
+
+
+class McpTransport(StrEnum):
+    """How an MCP server is reached."""
+
+    STDIO = "stdio"
+    SSE = "sse"
+    HTTP = "http"
+
+
+@frozen(kw_only=True)
+class ProviderConfig:
+    """One provider: how to reach it, and which of its models may be selected."""
+
+    id: OmitEmpty[str] = ""
+    name: OmitEmpty[str] = ""
+    base_url: OmitEmpty[str] = ""
+    type: OmitEmpty[str] = ""
+    api_key: OmitEmpty[str] = field(default="", repr=False)
+    oauth: OmitEmpty[OAuthToken | None] = None
+    disable: OmitEmpty[bool] = False
+    system_prompt_prefix: OmitEmpty[str] = ""
+    extra_headers: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)
+    extra_body: OmitEmpty[JsonObject] = field(factory=dict, repr=False)
+    provider_options: OmitEmpty[JsonObject] = field(factory=dict, repr=False)
+    aws_auth_refresh: OmitEmpty[str] = ""
+    flat_rate: OmitEmpty[bool] = False
+    discover_models: OmitEmpty[bool | None] = None
+    models: OmitEmpty[tuple[CatalogModel, ...]] = ()
+
+
+@frozen(kw_only=True)
+class McpServerConfig:
+    """One MCP server: a command to start or a URL to reach; `timeout` is in seconds."""
+
+    type: McpTransport = McpTransport.STDIO
+    command: OmitEmpty[str] = ""
+    args: OmitEmpty[tuple[str, ...]] = ()
+    env: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)
+    url: OmitEmpty[str] = ""
+    headers: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)
+    disabled: OmitEmpty[bool] = False
+    disabled_tools: OmitEmpty[tuple[str, ...]] = ()
+    enabled_tools: OmitEmpty[tuple[str, ...]] = ()
+    timeout: OmitEmpty[int] = 0
+    oauth: OmitEmpty[Json] = None
+    oauth_client_id: OmitEmpty[str] = ""
+    oauth_client_secret: OmitEmpty[str] = field(default="", repr=False)
+    oauth_callback_port: OmitEmpty[int] = 0
+    oauth_token: OmitEmpty[OAuthToken | None] = None
+
+
+@frozen(kw_only=True)
+class LspServerConfig:
+    """One language server and the files it is for; `timeout` is in seconds."""
+
+    disabled: OmitEmpty[bool] = False
+    command: OmitEmpty[str] = ""
+    args: OmitEmpty[tuple[str, ...]] = ()
+    env: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)
+    filetypes: OmitEmpty[tuple[str, ...]] = ()
+    root_markers: OmitEmpty[tuple[str, ...]] = ()
+    init_options: OmitEmpty[JsonObject] = field(factory=dict)
+    options: OmitEmpty[JsonObject] = field(factory=dict)
+    timeout: OmitEmpty[int] = 0
+
+
+@frozen(kw_only=True)
+class ListingLimits:
+    """How far a listing goes. None is the built-in limit."""
+
+    max_depth: OmitEmpty[int | None] = None
+    max_items: OmitEmpty[int | None] = None
+
+
+@frozen(kw_only=True)
+class TuiOptions:
+    """How the terminal client looks."""
+
+    compact_mode: OmitEmpty[bool] = False
+    diff_mode: OmitEmpty[str] = ""
+    completions: OmitEmpty[ListingLimits | None] = None
+    transparent: OmitEmpty[bool | None] = None
+    scrollbar: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class Attribution:
+    """How commits name the agent that helped."""
+
+    trailer_style: OmitEmpty[str] = ""
+    co_authored_by: OmitEmpty[bool | None] = None
+    generated_with: OmitEmpty[bool | None] = None
+
+
+@frozen(kw_only=True)
+class Options:
+    """Everything that is neither model nor server. `None` leaves the built-in behaviour."""
+
+    context_paths: OmitEmpty[tuple[str, ...]] = ()
+    global_context_paths: OmitEmpty[tuple[str, ...]] = ()
+    skills_paths: OmitEmpty[tuple[str, ...]] = ()
+    tui: TuiOptions = TuiOptions()
+    debug: OmitEmpty[bool] = False
+    debug_lsp: OmitEmpty[bool] = False
+    disable_auto_summarize: OmitEmpty[bool] = False
+    data_directory: OmitEmpty[str] = ""
+    disabled_tools: OmitEmpty[tuple[str, ...]] = ()
+    disable_provider_auto_update: OmitEmpty[bool] = False
+    disable_default_providers: OmitEmpty[bool] = False
+    attribution: OmitEmpty[Attribution | None] = None
+    disable_metrics: OmitEmpty[bool] = False
+    initialize_as: OmitEmpty[str] = ""
+    auto_lsp: OmitEmpty[bool | None] = None
+    progress: OmitEmpty[bool | None] = None
+    notifications: OmitEmpty[str] = ""
+    disabled_skills: OmitEmpty[tuple[str, ...]] = ()
+
+
+@frozen(kw_only=True)
+class PermissionsConfig:
+    """Tools that need no permission: `tool` or `tool:action`."""
+
+    allowed_tools: OmitEmpty[tuple[str, ...]] = ()
+
+
+@frozen(kw_only=True)
+class SearchLimits:
+    """How long a search may take, in nanoseconds. None is the built-in limit."""
+
+    timeout: OmitEmpty[int | None] = None
+
+
+@frozen(kw_only=True)
+class ToolsConfig:
+    """Limits of single tools."""
+
+    ls: OmitEmpty[ListingLimits | None] = None
+    grep: OmitEmpty[SearchLimits | None] = None
+    glob: OmitEmpty[SearchLimits | None] = None
+
+
+@frozen(kw_only=True)
+class HookConfig:
+    """A command to run when an event matches; `timeout` is in seconds."""
+
+    name: OmitEmpty[str] = ""
+    matcher: OmitEmpty[str] = ""
+    command: str = ""
+    timeout: OmitEmpty[int] = 0
+
+
+@frozen(kw_only=True)
+class Config:
+    """The whole configuration. `models` and `recent_models` are keyed `large` and `small`."""
+
+    schema: Annotated[str, Key("$schema"), Marker.OMIT_EMPTY] = ""
+    models: OmitEmpty[Mapping[str, SelectedModel]] = field(factory=dict)
+    recent_models: OmitEmpty[Mapping[str, tuple[SelectedModel, ...]]] = field(factory=dict)
+    providers: Mapping[str, ProviderConfig] = field(factory=dict)
+    mcp: Mapping[str, McpServerConfig] = field(factory=dict)
+    lsp: Mapping[str, LspServerConfig] = field(factory=dict)
+    options: Options = Options()
+    permissions: OmitEmpty[PermissionsConfig | None] = None
+    tools: OmitEmpty[ToolsConfig | None] = None
+    hooks: OmitEmpty[Mapping[str, tuple[HookConfig, ...]]] = field(factory=dict)
+    env: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)

@@ -1,0 +1,160 @@
+"""Language servers, MCP servers and skills as clients see them.
+
+The two kinds of server spell their state differently on the wire: a number for language servers,
+a word for MCP servers. An `error` comes first when there is one.
+"""
+
+from enum import IntEnum, StrEnum
+
+from attrs import frozen
+
+from crush_trio.wire.fields import OmitEmpty
+from crush_trio.wire.ids import SkillId
+from crush_trio.wire.times import ZERO_TIME, Timestamp
+
+
+class LspState(IntEnum):
+    """How far a language server has come."""
+
+    UNSTARTED = 0
+    STARTING = 1
+    READY = 2
+    ERROR = 3
+    STOPPED = 4
+    DISABLED = 5
+
+
+class McpState(StrEnum):
+    """How far an MCP server has come. Peers refuse a whole list over any other word."""
+
+    DISABLED = "disabled"
+    STARTING = "starting"
+    CONNECTED = "connected"
+    ERROR = "error"
+    NEEDS_AUTH = "needs auth"
+
+
+class SkillLoad(IntEnum):
+    """Whether a skill file could be read."""
+
+    OK = 0
+    ERROR = 1
+
+
+class SkillSource(StrEnum):
+    """Where a skill comes from."""
+
+    SYSTEM = "system"
+    USER = "user"
+    PROJECT = "project"
+
+
+@frozen(kw_only=True)
+class LspClientInfo:
+    """One language server."""
+
+    error: OmitEmpty[str] = ""
+    name: str
+    state: LspState
+    diagnostic_count: OmitEmpty[int] = 0
+    connected_at: Timestamp = ZERO_TIME
+
+
+@frozen(kw_only=True)
+class McpClientInfo:
+    """One MCP server."""
+
+    error: OmitEmpty[str] = ""
+    name: str
+    state: McpState = McpState.DISABLED
+    tool_count: OmitEmpty[int] = 0
+    prompt_count: OmitEmpty[int] = 0
+    resource_count: OmitEmpty[int] = 0
+    connected_at: Timestamp = ZERO_TIME
+
+
+@frozen(kw_only=True)
+class McpArgument:
+    """Something an MCP prompt wants to be told."""
+
+    id: str
+    title: str
+    description: OmitEmpty[str] = ""
+    required: OmitEmpty[bool] = False
+
+
+@frozen(kw_only=True)
+class McpPrompt:
+    """A prompt an MCP server offers. `id` is `server:prompt`, `client_id` the server's name."""
+
+    id: str
+    title: OmitEmpty[str] = ""
+    description: OmitEmpty[str] = ""
+    prompt_id: str
+    client_id: str
+    arguments: OmitEmpty[tuple[McpArgument, ...]] = ()
+
+
+@frozen(kw_only=True)
+class McpResource:
+    """What an MCP server returned for a resource: text or bytes."""
+
+    uri: str
+    mime_type: OmitEmpty[str] = ""
+    text: OmitEmpty[str] = ""
+    blob: OmitEmpty[bytes] = b""
+
+
+@frozen(kw_only=True)
+class PendingAuth:
+    """An MCP server that waits for someone to log in at `url`."""
+
+    name: str
+    url: str
+
+
+@frozen(kw_only=True)
+class AuthUrl:
+    """Where to log in; empty when no login is under way."""
+
+    auth_url: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class SkillState:
+    """Whether a skill file was loaded. The name may be unknown when it was not."""
+
+    name: str
+    path: str
+    state: SkillLoad = SkillLoad.OK
+    error: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class SkillInfo:
+    """A skill a person can pick. `label` is `source:name`."""
+
+    id: SkillId
+    name: str
+    description: str
+    label: str
+    source: SkillSource
+    user_invocable: bool
+
+
+@frozen(kw_only=True)
+class SkillSummary:
+    """What stands above a skill's text."""
+
+    name: str
+    description: str
+    source: str
+    builtin: bool
+
+
+@frozen(kw_only=True)
+class SkillContent:
+    """A skill's file, and its summary."""
+
+    content: bytes
+    result: SkillSummary
