@@ -1,8 +1,8 @@
 """The public test harness: deterministic Trio tests, for this project and for programs that use it.
 
-Async tests get a virtual clock and a seeded task order from the pytest plugin (`plugin.py`). The names
-below are for tests that want more: every task order of a small scenario, a fault at every checkpoint,
-a look into the middle of things.
+Async tests get a virtual clock and a seeded task order from the pytest plugin (`plugin.py`). The
+names below are for tests that want more: every task order of a small scenario, a fault at every
+checkpoint, a look into the middle of things.
 """
 
 from crush_trio.testing.checkpoints import (

@@ -1,14 +1,16 @@
 """One run of a scenario under one schedule.
 
-A `Walk` takes one task step at a time. Wherever two or more of the scenario's tasks could go next it
-meets a *decision*; choice 0 is the default, any other choice a *deviation*, so a schedule is named by
-its deviations alone. The default lets the running task go on until it waits, and the others line up,
-first come first served. Compared with taking turns step by step, far more can be reached with few
-deviations, since one of them lets a task be overtaken for as long as the others need.
+A `Walk` takes one task step at a time. Wherever two or more of the scenario's tasks could go next
+it meets a *decision*; choice 0 is the default, any other choice a *deviation*, so a schedule is
+named by its deviations alone. The default lets the running task go on until it waits, and the
+others line up, first come first served. Compared with taking turns step by step, far more can be
+reached with few deviations, since one of them lets a task be overtaken for as long as the others
+need.
 
-Invariants: no task is passed over for ever while the default is followed, because a task that goes on
-and on while others are ready loses its turn (a polling loop must not starve the task it polls for); and
-a run that is not the schedule it claims to be ends in `ExplorerBroken`, whatever the scenario did.
+Invariants: no task is passed over for ever while the default is followed, because a task that goes
+on and on while others are ready loses its turn (a polling loop must not starve the task it polls
+for); and a run that is not the schedule it claims to be ends in `ExplorerBroken`, whatever the
+scenario did.
 """
 
 import gc
@@ -115,6 +117,8 @@ class Walk:
                 raise self._unmet() from exc
             if self._problem is None:
                 raise
+        finally:
+            self._current = None  # it holds on to everything else of the run
         if self._killed:
             self._bury()
         if self._problem is not None:
@@ -169,7 +173,7 @@ class Walk:
         return choice
 
     def _stop(self, problem: Exception) -> None:
-        """End the run because of *problem*: by cancelling it, or, if it goes on anyway, by force."""
+        """End the run for *problem*: by cancelling it or, if it goes on anyway, by force."""
         if self._problem is not None:
             self._killed = True
             raise RuntimeError("the scenario ignores cancellation")  # Trio gives up the run
@@ -179,7 +183,7 @@ class Walk:
 
     def _bury(self) -> None:
         """Collect the tasks of a run ended by force, deaf to their complaints about it."""
-        self._current, self._scope = None, trio.CancelScope()
+        self._scope = trio.CancelScope()
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
             gc.collect()
@@ -196,13 +200,13 @@ class Walk:
 
     def _unmet(self) -> ExplorerBroken:
         return ExplorerBroken(
-            f"schedule {self.token} does not fit: the scenario left it after {len(self.widths)} decisions;"
-            " it has changed since, or is not deterministic"
+            f"schedule {self.token} does not fit: the scenario left it after {len(self.widths)}"
+            " decisions; it has changed since, or is not deterministic"
         )
 
 
 def _whereabouts() -> str:
-    """One line for each task of the scenario: its name, and the line outside Trio that it waits in."""
+    """One line for each task: its name, and the line outside Trio that it waits in."""
     root = trio.lowlevel.current_root_task()
     lines = []
     tasks = _children(root) if root is not None else []

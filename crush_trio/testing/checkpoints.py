@@ -1,8 +1,8 @@
-"""Faults at checkpoints: make the k-th wait of a piece of code fail, be cancelled, or take its time.
+"""Faults at checkpoints: make the k-th wait of some code fail, be cancelled, or take its time.
 
-Code that awaits can be interrupted at every checkpoint, and usually only a few of them are tested. A
-`CheckpointFaults` drives a coroutine by hand, counts each time it yields to Trio, and acts at the one
-that a `Fault` names. Count the checkpoints of a clean run first, then loop over them:
+Code that awaits can be interrupted at every checkpoint, and usually only a few of them are tested.
+A `CheckpointFaults` drives a coroutine by hand, counts each time it yields to Trio, and acts at the
+one that a `Fault` names. Count the checkpoints of a clean run first, then loop over them:
 
 ```python
 for k in range(await checkpoints_of(partial(save, Store()))):
@@ -12,12 +12,12 @@ for k in range(await checkpoints_of(partial(save, Store()))):
     store.check()
 ```
 
-Only the driven coroutine is intercepted, with everything it awaits. The tasks of a nursery that it opens
-are tasks of their own: wrap the function given to `start_soon` to reach them.
+Only the driven coroutine is intercepted, with everything it awaits. The tasks of a nursery that it
+opens are tasks of their own: wrap the function given to `start_soon` to reach them.
 
 Invariant: nothing happens that Trio could not do itself. An exception appears only where a
-cancellation could, and takes the wait off whatever it was registered with; where Trio promises not to
-interrupt, the fault does not fire, and says so.
+cancellation could, and takes the wait off whatever it was registered with; where Trio promises not
+to interrupt, the fault does not fire, and says so.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -41,8 +41,9 @@ T = TypeVar("T")
 class Raise:
     """Make the wait raise *error*, as a cancellation would.
 
-    Not everything that yields to Trio can be interrupted: `cancel_shielded_checkpoint`, a thread that is
-    not to be abandoned, and the like. There the fault does not fire, and the wait goes on as usual.
+    Not everything that yields to Trio can be interrupted: `cancel_shielded_checkpoint`, a thread
+    that is not to be abandoned, and the like. There the fault does not fire, and the wait goes on
+    as usual.
     """
 
     error: BaseException
@@ -64,7 +65,8 @@ class Stall:
     """Let the wait end, but await *until* before going on, as if the task were woken late.
 
     A cancellation cuts the stall short. It does not raise there: the wait has succeeded, and what
-    it returned, an item from a channel perhaps, must not get lost.
+    it returned, an item from a channel perhaps, must not get lost. For the same reason a wait that
+    ends because it was cancelled is not stalled; `trio.sleep` ends like that when its time is up.
     """
 
     until: Callable[[], Awaitable[object]] = trio.sleep_forever
@@ -99,7 +101,7 @@ class CheckpointFaults:
     count: int = field(default=0, init=False)
     """How many checkpoints have been met so far."""
 
-    async def drive(self, coro: Coroutine[Any, Any, T]) -> T:  # noqa: ASYNC910 - as many as coro has
+    async def drive(self, coro: Coroutine[Any, Any, T]) -> T:  # noqa: ASYNC910 - coro's own
         """Await *coro*, with the faults; returns or raises what it does."""
         return await self._trampoline(coro)
 
@@ -137,7 +139,7 @@ class CheckpointFaults:
     def _meet(
         self, coro: Coroutine[Any, Any, object], message: object
     ) -> Generator[object, Any, object]:
-        """Pass one message on to Trio, with the fault that belongs here; return the reply for *coro*."""
+        """Pass one message on to Trio, with the fault that belongs here; return the reply."""
         fault = next((fault for fault in self.faults if fault.at == self.count), None)
         self.count += 1
         match fault:
@@ -151,8 +153,8 @@ class CheckpointFaults:
                 return reply if after.result is None else after.result
             case Fault(action=Stall(until)):
                 reply = yield message
-                fault.fired = True
-                return (yield from _linger(until, reply))
+                fault.fired = not _was_cancelled(reply)
+                return (yield from _linger(until, reply)) if fault.fired else reply
             case _:
                 return (yield message)
 
@@ -168,7 +170,8 @@ async def checkpoints_of(async_fn: Callable[[], Coroutine[Any, Any, object]]) ->
 class _AfterThisStep:
     """A Trio instrument that calls a function once, as soon as the current task step is over.
 
-    Not from within the step: between registering for a wake-up and yielding, a task must not be woken.
+    Not from within the step: between registering for a wake-up and yielding, a task must not be
+    woken.
     """
 
     _function: Callable[[], object]
@@ -199,10 +202,11 @@ def _interrupt(
     if abort(raise_error) is Abort.SUCCEEDED:
         fault.fired = True
         trio.lowlevel.current_task().custom_sleep_data = None
-        yield from trio.lowlevel.cancel_shielded_checkpoint().__await__()  # noqa: ASYNC105 - no await here
+        # A generator has no `await`, hence the long way round to a schedule point.
+        yield from trio.lowlevel.cancel_shielded_checkpoint().__await__()  # noqa: ASYNC105
         return Error(error)
-    # It goes on sleeping, perhaps to raise the error later of its own accord, as a nursery does. Trio
-    # calls an abort function at most once for each wait, and this was the time.
+    # It goes on sleeping, perhaps to raise the error later of its own accord, as a nursery does.
+    # Trio calls an abort function at most once for each wait, and this was the time.
     same_kind = cast("Callable[[object], object]", type(message))
     return (yield same_kind(lambda _: Abort.FAILED))
 
@@ -219,13 +223,17 @@ def _is_full_checkpoint(coro: object) -> bool:
     return False
 
 
+def _was_cancelled(reply: object) -> bool:
+    return isinstance(reply, Error) and isinstance(reply.error, trio.Cancelled)
+
+
 def _linger(
     until: Callable[[], Awaitable[object]], reply: object
 ) -> Generator[object, Any, object]:
     """Wait a little longer, then come back with *reply* all the same."""
     try:
         yield from until().__await__()
-    except trio.Cancelled:  # noqa: ASYNC103 - the next checkpoint raises it again, with nothing lost
+    except trio.Cancelled:  # noqa: ASYNC103 - the next checkpoint raises it again
         pass
     except Exception as exc:  # noqa: BLE001 - the driven code is the one to hear of it
         return Error(exc)

@@ -1,11 +1,11 @@
 """The same scenario under many task orders, systematically.
 
-A test that passes shows that one order of steps works. `explore` runs a scenario, on a virtual clock,
-under every order that a bounded number of deviations from the default can produce, and names the
-first that fails by a token which replays it. What a deviation is, `_walk.py` explains.
+A test that passes shows that one order of steps works. `explore` runs a scenario, on a virtual
+clock, under every order that a bounded number of deviations from the default can produce, and names
+the first that fails by a token which replays it. What a deviation is, `_walk.py` explains.
 
-Invariant: a scenario's own failure is a `ScheduleFailure`; trouble with the exploration itself is an
-`ExplorerBroken`. Neither is ever counted as an outcome.
+Invariant: a scenario's own failure is a `ScheduleFailure`; trouble with the exploration itself is
+an `ExplorerBroken`. Neither is ever counted as an outcome.
 """
 
 from collections import Counter, deque
@@ -79,17 +79,17 @@ def explore(
 ) -> Exploration:
     """Run *scenario* under every schedule with at most *deviations* deviations.
 
-    Call it from a plain function or a sync test, not inside `trio.run`. The scenario must do the same
-    whenever it is run in the same order: no threads, no sockets, no wall clock, no state that survives
-    from one run to the next. Time is virtual, so sleeping costs nothing.
+    Call it from a plain function or a sync test, not inside `trio.run`. The scenario must do the
+    same whenever it is run in the same order: no threads, no sockets, no wall clock, no state that
+    survives from one run to the next. Time is virtual, so sleeping costs nothing.
 
     Schedules with fewer deviations come first, so the first failure is a simple one. Two deviations
     suffice for most races, at a few hundred schedules. `deviations=None` runs them all, for two or
     three tasks with a few checkpoints each and no polling loop. *limit* caps the number of
     schedules, *max_steps* the task steps of one.
 
-    Raises `ScheduleFailure` from the first exception that leaves the scenario, also when it deadlocks
-    or runs out of steps, and `ExplorerBroken` when the result would mean nothing.
+    Raises `ScheduleFailure` from the first exception that leaves the scenario, also when it
+    deadlocks or runs out of steps, and `ExplorerBroken` when the result would mean nothing.
 
     ```python
     async def scenario() -> int:
@@ -103,7 +103,10 @@ def explore(
     print(explore(scenario))  # 5 schedules, exhaustive at 2 deviations, 1 outcome
     ```
     """
+    __tracebackhide__ = True
     _refuse_inside_trio()
+    if deviations is not None and deviations < 0:
+        raise ValueError(f"deviations must be 0 or more, or None for all: {deviations}")
     outcomes: Counter[Hashable] = Counter()
     decision_points = 0
     exhaustive = True
@@ -117,6 +120,9 @@ def explore(
             raise
         except Exception as exc:
             raise ScheduleFailure(walk.token, outcomes.total() + 1, exc) from exc
+        except BaseException as exc:  # not ours to wrap: an interrupt, or pytest's own outcomes
+            exc.add_note(f"under schedule {walk.token}")
+            raise
         outcomes[outcome] += 1
         decision_points = max(decision_points, len(walk.widths))
     return Exploration(
@@ -143,6 +149,7 @@ def find_violation(
     assert find_violation(scenario_with_the_fix_removed) is not None
     ```
     """
+    __tracebackhide__ = True
     try:
         explore(scenario, deviations=deviations, limit=limit, max_steps=max_steps)
     except ScheduleFailure as failure:
@@ -153,14 +160,15 @@ def find_violation(
 def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int = 10_000) -> T:
     """Run *scenario* under the one schedule that *token* names.
 
-    What the scenario raises leaves as it is, with its own traceback; otherwise its value is returned.
-    A token fits the scenario it was made from: raises `ExplorerBroken` if the decisions it names are not
-    met, and ValueError if it is not a token at all.
+    What the scenario raises leaves as it is, with its own traceback; otherwise its value is
+    returned. A token fits the scenario it was made from: raises `ExplorerBroken` if the decisions
+    it names are not met, and ValueError if it is not a token at all.
 
     ```python
     replay(scenario, "x1-3.1")
     ```
     """
+    __tracebackhide__ = True
     _refuse_inside_trio()
     return Walk.from_token(token, max_steps=max_steps).run(scenario)
 
@@ -178,12 +186,11 @@ def _walks(bound: int | None, max_steps: int) -> Iterator[Walk]:
     """Yield a walk for every schedule within *bound*; run each before asking for the next."""
     root = Walk((), max_steps=max_steps)
     yield root
-    frontier = deque([root])
+    frontier = deque([root] if bound != 0 else [])
     while frontier:
         # Fewest deviations first; without a bound that could need much memory, so depth first then.
         parent = frontier.popleft() if bound is not None else frontier.pop()
-        if bound is not None and len(parent.deviations) >= bound:
-            continue
         for child in parent.children():
             yield child
-            frontier.append(child)
+            if len(child.deviations) != bound:
+                frontier.append(child)

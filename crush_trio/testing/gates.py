@@ -3,8 +3,8 @@
 A test that wants to see the middle of something should not sleep and hope. It puts a gate there,
 waits until the code has reached it, checks what it came to check, and opens the gate.
 
-Invariant: an arrival is counted before anything can be cancelled, so `reached` never misses one, also
-when the arriving task is cancelled at the gate.
+Invariant: an arrival is counted before anything can be cancelled, so `reached` never misses one,
+also when the arriving task is cancelled at the gate.
 """
 
 import trio

@@ -8,8 +8,8 @@ marked `trio`. For each such test this plugin adds two things:
 * a task order that is a function of a seed: 0, or `--trio-seed N`, or the test's own parameter
   `seed`. A failing test prints the seed and the command that repeats it.
 
-`@pytest.mark.real_clock` turns both off, for tests that wait for threads, sockets or processes. Sync tests,
-and suites that do not use pytest-trio, are left alone.
+`@pytest.mark.real_clock` turns both off, for tests that wait for threads, sockets or processes.
+Sync tests, and suites that do not use pytest-trio, are left alone.
 
 ```python
 async def test_an_hour_passes_at_once():
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Prepare a Trio test before pytest-trio wraps it, and seed the run."""
+    __tracebackhide__ = True
     if not isinstance(item, pytest.Function) or not _is_ours(item):
         return (yield)
     item.stash[_SEED] = seed = _seed_of(item)
@@ -68,6 +69,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Give the test its clock, now that pytest-trio has wrapped it."""
+    __tracebackhide__ = True
     if _SEED not in pyfuncitem.stash:
         return (yield)
     with _replaced(pyfuncitem, _with_clock):
@@ -124,8 +126,9 @@ def _replaced(
         setattr(owner, name, test)
 
 
-# pytest-trio hands `trio.run` the clock it finds among the arguments of a test, and then passes all of
-# them on to the test. So the default clock travels as one more argument, which the test never sees.
+# pytest-trio hands `trio.run` the clock it finds among the arguments of a test, and then passes all
+# of them on to the test. So the default clock travels as one more argument, which the test never
+# sees.
 
 
 def _with_clock(run_test: Callable[..., object]) -> Callable[..., object]:

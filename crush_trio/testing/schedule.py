@@ -5,8 +5,8 @@ switch, made for Hypothesis, that sorts each pass and hands it to a `random.Rand
 module borrows that shuffle, and nothing else in the project touches Trio's private scheduler names.
 
 Invariant: when a `controlled` block ends, Trio schedules as it did before the block, except that a
-deterministic mode that Hypothesis switched on meanwhile stays on. Only `trio.run` calls of the thread
-that entered the block are steered.
+deterministic mode that Hypothesis switched on meanwhile stays on. Only `trio.run` calls of the
+thread that entered the block are steered.
 """
 
 import threading
@@ -26,10 +26,10 @@ Chooser: TypeAlias = Callable[[Sequence[Task]], Sequence[Task]]
 """Decides which of the runnable tasks run in this pass, and in which order.
 
 It is given the tasks in line order: those held back before, in the order they were held, then those
-that became runnable since, oldest task first. It returns at least one of them; the others stay runnable
-and are offered again in the next pass. It is given an empty sequence, and returns one, when no task
-can run at all. Trio's own tasks are never offered: they run as soon as they can, so that no chooser can
-starve them.
+that became runnable since, oldest task first. It returns at least one of them; the others stay
+runnable and are offered again in the next pass. It is given an empty sequence, and returns one,
+when no task can run at all. Trio's own tasks are never offered: they run as soon as they can, so
+that no chooser can starve them.
 """
 
 
@@ -42,7 +42,7 @@ class _Switch:
     _line: list[Task] = field(factory=list, init=False)
 
     def shuffle(self, batch: list[Task]) -> None:
-        """Rearrange *batch*, which Trio empties from its end; held tasks go back to the run queue."""
+        """Rearrange *batch*, which Trio empties from its end; the held go back to the run queue."""
         if threading.get_ident() != self._thread:
             return
         runner = _run.GLOBAL_RUN_CONTEXT.runner
@@ -73,13 +73,13 @@ def controlled(chooser: Chooser) -> Iterator[None]:
     Blocks nest; the innermost decides.
 
     ```python
-    with controlled(lambda runnable: runnable[:1]):  # one task step per pass, first come first served
+    with controlled(lambda runnable: runnable[:1]):  # one step per pass, first come first served
         trio.run(main)
     ```
     """
     source = _run._r
-    # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may be
-    # imported, and register it, while the block is open. Only this one method is covered up.
+    # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may
+    # be imported, and register it, while the block is open. Only this one method is covered up.
     covered = vars(source).get(_SHUFFLE)
     setattr(source, _SHUFFLE, _Switch(chooser).shuffle)
     before = getattr(_run, _DETERMINISTIC)
@@ -128,7 +128,7 @@ class _Seeded:
     _due: dict[Task, int] = field(factory=dict, init=False)
 
     def choose(self, runnable: Sequence[Task]) -> Sequence[Task]:
-        """Shuffle, then hold back those that are to be slow; if that is everyone, let the first go."""
+        """Shuffle, then hold back the slow ones; if that is everyone, let the first due go."""
         if not runnable:
             return ()
         if self._root is not (root := current_root_task()):
@@ -164,7 +164,8 @@ class _Seeded:
 def _birth(task: Task) -> tuple[str, int]:
     """Sort key that is the same in every process: spawn order, but fixtures by name.
 
-    pytest-trio starts the fixtures of a test in the order of a set, which differs between processes.
+    pytest-trio starts the fixtures of a test in the order of a set, which differs between
+    processes.
     """
     by_name = task.name.startswith(("<fixture ", "<test "))
     return (task.name if by_name else "", task._counter)

@@ -221,12 +221,12 @@ def _read_envelope(value: object, _type: object) -> Envelope:
 
 def _is_tuple(cls: Json) -> bool:
     origin: object = get_origin(cls)
-    return origin is tuple
+    return origin is tuple and get_args(cls)[1:] == (...,)
 
 
 def _is_mapping(cls: Json) -> bool:
     origin: object = get_origin(cls)
-    return origin is Mapping
+    return origin is Mapping or origin is dict
 
 
 def _is_optional(cls: Json) -> bool:

@@ -1,6 +1,5 @@
 """Schedule exploration: what it finds, what it says about it, and that it never fools itself."""
 
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 
@@ -11,10 +10,8 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.testing import (
-    Deadlock,
     ExplorerBroken,
     ScheduleFailure,
-    StepLimit,
     explore,
     find_violation,
     replay,
@@ -142,7 +139,7 @@ def test_the_summary_says_what_was_covered():
     assert str(explore(scenario)) == "58 schedules, exhaustive at 2 deviations, 5 outcomes"
     assert (
         str(explore(scenario, limit=7))
-        == "7 schedules, stopped by the limit at 2 deviations, 3 outcomes"
+        == "7 schedules, stopped by the limit at 2 deviations, 2 outcomes"
     )
     assert str(explore(lost_update(2, 1), deviations=None)) == "6 schedules, exhaustive, 2 outcomes"
 
@@ -173,6 +170,12 @@ def test_a_race_is_found_and_its_token_replays_it():
             replay(queue_drain_race, failure.token)
 
 
+def test_schedules_with_fewer_deviations_come_first():
+    scenario = lost_update(3, 2)
+    two = explore(scenario, deviations=2)
+    assert explore(scenario, deviations=3, limit=two.schedules).outcomes == two.outcomes
+
+
 def test_the_first_failure_needs_as_few_deviations_as_possible():
     assert find_violation(queue_drain_race, deviations=1) is None
     failure = find_violation(queue_drain_race, deviations=4)
@@ -185,7 +188,7 @@ def test_replaying_a_schedule_that_passes_returns_its_value():
     assert replay(lost_update(2, 1), "x1-1.1") == 1
 
 
-def test_every_schedule_has_a_token_of_its_own_that_leads_to_its_outcome():
+def test_the_token_of_each_outcome_leads_back_to_it():
     tokens = {}
 
     def failing_when(wanted):
@@ -217,104 +220,10 @@ def test_nothing_to_find_returns_none():
     assert find_violation(lost_update(2, 1)) is None
 
 
-@pytest.mark.parametrize(
-    "token", ["", "x1-", "x2-1.1", "x1-1", "x1-a.b", "x1-1.0", "x1-3.1-2.1", "x1-1.1.1", "1.1"]
-)
-def test_a_malformed_token_is_refused(token):
-    with pytest.raises(ValueError, match=re.escape(f"not a schedule token: {token!r}")):
-        replay(lost_update(2, 1), token)
-
-
 @pytest.mark.parametrize("token", ["x1-99.1", "x1-0.7"])
 def test_a_token_of_another_scenario_is_refused(token):
     with pytest.raises(ExplorerBroken, match="does not fit"):
         replay(lost_update(2, 1), token)
-
-
-@pytest.mark.parametrize("pollers", [1, 3])
-def test_a_polling_loop_does_not_starve_the_task_it_polls_for(pollers):
-    async def scenario() -> int:
-        done = False
-        polls = 0
-
-        async def poll() -> None:
-            nonlocal polls
-            while not done:
-                polls += 1
-                await trio.lowlevel.checkpoint()
-
-        async def work() -> None:
-            nonlocal done
-            await trio.lowlevel.checkpoint()
-            done = True
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(pollers):
-                nursery.start_soon(poll)
-            nursery.start_soon(work)
-        return polls
-
-    result = explore(scenario, deviations=1, max_steps=200)
-    assert result.exhaustive
-    assert 0 in result.outcomes
-    assert max(result.outcomes) > 1
-
-
-def test_trios_own_tasks_are_served_but_are_no_decisions():
-    async def scenario() -> str:
-        done = trio.Event()
-        trio.lowlevel.current_trio_token().run_sync_soon(done.set)
-        await done.wait()
-        return "done"
-
-    result = explore(scenario, deviations=None)
-    assert (result.decision_points, result.outcomes) == (0, {"done": 1})
-
-
-@pytest.mark.parametrize(
-    "checkpoint", [trio.lowlevel.checkpoint, trio.lowlevel.cancel_shielded_checkpoint]
-)
-def test_a_scenario_that_does_not_end_fails_with_its_token(checkpoint):
-    async def scenario() -> None:
-        while True:
-            await checkpoint()
-
-    failure = find_violation(scenario, max_steps=50)
-    assert failure.token == "x1"
-    with pytest.raises(StepLimit, match="not finished after 50 task steps"):
-        replay(scenario, failure.token, max_steps=50)
-
-
-@pytest.mark.parametrize("shield", [False, True])
-def test_a_deadlock_is_a_failure_that_says_who_waits_where(shield):
-    async def scenario() -> None:
-        first, second = trio.Lock(), trio.Lock()
-
-        async def take(one: trio.Lock, other: trio.Lock) -> None:
-            with trio.CancelScope(shield=shield):
-                async with one:
-                    await trio.lowlevel.checkpoint()
-                    async with other:
-                        pass
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take, first, second)
-            nursery.start_soon(take, second, first)
-
-    assert find_violation(scenario, deviations=0) is None
-    failure = find_violation(scenario)
-    assert isinstance(failure.__cause__, Deadlock)
-    assert str(failure).count(".take: ") == 2
-    assert __file__ in str(failure)
-
-
-def test_waiting_for_a_deadline_is_not_a_deadlock():
-    async def scenario() -> bool:
-        with trio.move_on_after(5) as scope:
-            await trio.sleep_forever()
-        return scope.cancelled_caught
-
-    assert explore(scenario).outcomes == {True: 1}
 
 
 def test_a_scenario_that_is_not_deterministic_breaks_the_explorer():
@@ -325,7 +234,7 @@ def test_a_scenario_that_is_not_deterministic_breaks_the_explorer():
         runs += 1
         return await lost_update(2 + runs % 2, 1)()
 
-    with pytest.raises(ExplorerBroken, match="not deterministic"):
+    with pytest.raises(ExplorerBroken, match="2 tasks at decision 0, 3 in the run before"):
         explore(scenario)
 
 
@@ -355,26 +264,25 @@ def test_a_failure_on_the_way_to_a_deviation_is_no_schedule_failure():
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-def test_an_internal_error_of_trio_breaks_the_explorer():
-    async def scenario() -> None:
-        raise trio.TrioInternalError("as if Trio had failed")
-
-    with pytest.raises(ExplorerBroken, match="Trio failed"):
-        explore(scenario)
-
-
 def test_an_explorer_that_trio_ignores_does_not_claim_success(monkeypatch):
     monkeypatch.setattr("crush_trio.testing._walk.controlled", lambda _: nullcontext())
     with pytest.raises(ExplorerBroken, match="took no notice"):
         explore(lost_update(2, 1))
 
 
-def test_keyboard_interrupt_is_nobodys_outcome():
+def test_what_is_no_ordinary_exception_passes_through_with_a_note():
     async def scenario() -> None:
-        raise KeyboardInterrupt
+        if await lost_update(2, 1)() == 1:
+            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         explore(scenario)
+    assert caught.value.__notes__ == ["under schedule x1-1.1"]
+
+
+def test_a_negative_bound_is_refused():
+    with pytest.raises(ValueError, match="0 or more"):
+        explore(lost_update(2, 1), deviations=-1)
 
 
 def test_an_outcome_must_be_hashable():

@@ -232,6 +232,8 @@ EVENTS = [
     '"created_at":0,"updated_at":0},"run_id":"r1","session_id":"s1"}}}',
     '{"type":"run_complete","payload":{"type":"updated","payload":{"session_id":"s1",'
     '"run_id":"r1","message_id":"m2","text":"Hello!"}}}',
+    '{"type":"run_complete","payload":{"type":"updated","payload":{"session_id":"S","run_id":"R",'
+    '"message_id":"M","text":"Hello!"}}}',
     '{"type":"config_changed","payload":{"type":"updated","payload":{"workspace_id":"w1"}}}',
     '{"type":"skills_event","payload":{"type":"updated","payload":{"states":[{"name":"jq",'
     '"path":"/x/SKILL.md","state":0},{"name":"","path":"/y/SKILL.md","state":1,'

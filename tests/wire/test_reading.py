@@ -201,6 +201,11 @@ def test_null_is_the_same_as_absent(cls):
     assert decode("null", cls) == absent
 
 
+def test_null_is_the_default_where_that_is_not_the_zero():
+    assert decode('{"todos":[{"status":null}]}', Session).todos[0].status is TodoStatus.PENDING
+    assert decode('{"state":null}', McpClientInfo).state is McpState.DISABLED
+
+
 def test_null_in_a_list_or_mapping_is_the_zero_of_its_items():
     assert decode('{"todos":[null]}', Session).todos[0].status is TodoStatus.PENDING
     assert decode('{"args":{"a":null}}', McpPromptRequest).args == {"a": ""}
@@ -267,4 +272,5 @@ def test_bare_values_are_read_too():
     assert decode("2", int) == 2
     assert decode('["a","b"]', tuple[str, ...]) == ("a", "b")
     assert decode("null", tuple[str, ...]) == ()
+    assert decode('{"a":{"command":"ls"}}', dict[str, ShellRequest])["a"].command == "ls"
     assert decode('"0001-01-01T00:00:00Z"', Timestamp) == ZERO_TIME

@@ -1,0 +1,212 @@
+"""What others need of a store, each consumer its own small Protocol.
+
+Writing is the same for all: give changes, wait until they are durable (`commit`) or do not wait
+(`post`). Reading is split by who reads. `Store` is everything together, for the place that opens
+one. `store.memory` and `store.sqlite` satisfy all of it and pass the same conformance tests; a
+server database would be a third, and no caller would notice.
+"""
+
+from typing import Protocol
+
+from attrs import field, frozen
+
+from crush_trio.store.changes import Change
+from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.native import RunView
+from crush_trio.wire.requests import Attachment
+from crush_trio.wire.views import File, Session
+
+
+@frozen(kw_only=True)
+class StoredRun:
+    """A run as the store knows it, with what is needed to end it after a crash."""
+
+    view: RunView
+    boot_id: str
+    prompt: str
+    attachments: tuple[Attachment, ...] = field(default=(), repr=False)
+    prompt_message_id: MessageId | None = None
+
+
+@frozen(kw_only=True)
+class StoredMessage:
+    """A message, and whether it was ever finished."""
+
+    message: Message
+    finished: bool
+
+
+@frozen(kw_only=True)
+class Totals:
+    """What a session has used in all; the gauges in `Session` say what its context holds now."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@frozen(kw_only=True)
+class PendingAsk:
+    """An ask that nobody has answered."""
+
+    id: AskId
+    kind: str
+    session_id: SessionId
+    run_id: RunId
+    tool_call_id: ToolCallId
+    payload: str
+    created_at: int
+
+
+@frozen(kw_only=True)
+class TailEvent:
+    """One remembered event of some start of the program."""
+
+    boot_id: str
+    seq: int
+    terminal: bool
+    event: str
+
+
+class Changes(Protocol):
+    """Makes changes durable."""
+
+    @property
+    def boot_id(self) -> str:
+        """The name of this start of the program; every row it writes for a run carries it."""
+        ...
+
+    @property
+    def degraded(self) -> str | None:
+        """What is wrong with the store, in a sentence; None while nothing is."""
+        ...
+
+    async def commit(self, *changes: Change) -> None:
+        """Apply all of *changes* in order, or none of them, and wait until that is durable.
+
+        Cancelling the wait does not undo it. Raises what is wrong with the changes
+        (`SessionNotFound`, `MessageNotFound`, `RunIdTaken`) or with the store (`StoreUnavailable`).
+        """
+        ...
+
+    def post(self, *changes: Change) -> None:
+        """Apply *changes* after everything given before, without waiting; never raises.
+
+        A failure is logged and shows in `degraded`.
+        """
+        ...
+
+
+class SessionReads(Protocol):
+    """Reads sessions. What was committed or posted before is seen."""
+
+    async def session(self, session_id: SessionId) -> Session:
+        """Return a session, or raise `SessionNotFound`."""
+        ...
+
+    async def sessions(self) -> list[Session]:
+        """Return the sessions that have no parent, the most recently updated first (G15)."""
+        ...
+
+    async def totals(self, session_id: SessionId) -> Totals:
+        """Return what a session has used in all."""
+        ...
+
+
+class MessageReads(Protocol):
+    """Reads messages."""
+
+    async def message(self, message_id: MessageId) -> StoredMessage:
+        """Return a message, or raise `MessageNotFound`."""
+        ...
+
+    async def messages(self, session_id: SessionId) -> list[Message]:
+        """Return a session's messages in their order (L14); none for an unknown session."""
+        ...
+
+    async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
+        """Return the user's messages of a session, or of all, the newest first."""
+        ...
+
+    async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
+        """Return a session's messages that were never finished, in their order."""
+        ...
+
+
+class RunReads(Protocol):
+    """Reads runs."""
+
+    async def run(self, run_id: RunId) -> StoredRun:
+        """Return a run, by our id or by its caller's, or raise `RunNotFound`."""
+        ...
+
+    async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
+        """Return the newest runs, of one session or of all, the newest first."""
+        ...
+
+    async def orphaned_runs(self) -> list[StoredRun]:
+        """Return the runs that an earlier start of the program left without an ending."""
+        ...
+
+
+class FileHistory(Protocol):
+    """Keeps versions of files, and which session has read which file when."""
+
+    async def add_file(
+        self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
+    ) -> File:
+        """Store one more version of a file: one more than the highest of that path so far (J5).
+
+        The first version of a path is 0. Raises `SessionNotFound`.
+        """
+        ...
+
+    async def files(self, session_id: SessionId) -> list[File]:
+        """Return every version of every file of a session, by path and version."""
+        ...
+
+    async def latest_file(self, session_id: SessionId, path: str) -> File | None:
+        """Return the newest version of *path* in a session, if there is one."""
+        ...
+
+    async def read_paths(self, session_id: SessionId) -> list[str]:
+        """Return the files that a session has read, by path."""
+        ...
+
+    async def last_read(self, session_id: SessionId, path: str) -> int | None:
+        """Return when a session last read a file."""
+        ...
+
+
+class AskReads(Protocol):
+    """Reads asks."""
+
+    async def pending_asks(self) -> list[PendingAsk]:
+        """Return the asks that wait, the oldest first."""
+        ...
+
+
+class TailReads(Protocol):
+    """Reads the events that outlived the start of the program they belong to."""
+
+    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+        """Return the kept events after a place in an earlier start, up to the end of the last one.
+
+        None if the continuation is not certain: the start is unknown, it or a later one did not
+        end in good order, or some of the events have been dropped. Events of this start are not
+        included: they are in its log.
+        """
+        ...
+
+
+class Store(
+    Changes,
+    SessionReads,
+    MessageReads,
+    RunReads,
+    FileHistory,
+    AskReads,
+    TailReads,
+    Protocol,
+):
+    """Everything a store does."""

@@ -1,0 +1,249 @@
+"""What can be written to a store: changes as values.
+
+A caller says *what* is to become true; the store makes it true, several changes at once in one
+transaction if they are given together. Changes are frozen and say everything they need, so that a
+store may apply them later, in another thread, or a second time after a failed attempt. There is no
+change that replaces a whole row: two writers that touch different columns never undo each other.
+
+Times are unix seconds.
+"""
+
+from attrs import field, frozen
+
+from crush_trio.wire.ids import (
+    AskId,
+    MessageId,
+    RunId,
+    SessionId,
+    ToolCallId,
+)
+from crush_trio.wire.messages import Message, Part
+from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.requests import Attachment
+from crush_trio.wire.views import Session, Todo
+
+# ── Sessions ────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class SessionCreated:
+    """A new session, with its id, parent, title and times; counters start at zero."""
+
+    session: Session
+
+
+@frozen(kw_only=True)
+class SessionEdited:
+    """New values for some columns; None leaves a column as it is."""
+
+    id: SessionId
+    at: int
+    title: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    summary_message_id: MessageId | None = None
+    cost: float | None = None
+    todos: tuple[Todo, ...] | None = None
+
+
+@frozen(kw_only=True)
+class UsageAdded:
+    """What a model call used: gauges are set where given, totals and cost grow."""
+
+    id: SessionId
+    at: int
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    spent_prompt_tokens: int = 0
+    spent_completion_tokens: int = 0
+    cost: float = 0.0
+
+
+@frozen(kw_only=True)
+class SessionDeleted:
+    """A session goes, with its messages, files and read marks; its runs stay on record."""
+
+    id: SessionId
+
+
+# ── Messages ────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class MessageCreated:
+    """A new message at the end of its session, with the parts it has so far.
+
+    `if_session` makes it do nothing when the session is gone, instead of failing: the record of an
+    ending must not fail because somebody deleted the session in the meantime.
+    """
+
+    message: Message
+    if_session: bool = False
+
+
+@frozen(kw_only=True)
+class PartPut:
+    """The part at *index* of a message is now *part*; text appended to it before is kept.
+
+    A growing part is put with empty text and grows by `TextAppended`.
+    """
+
+    message_id: MessageId
+    index: int
+    part: Part
+    at: int
+
+
+@frozen(kw_only=True)
+class TextAppended:
+    """More text at the end of a text or reasoning part; costs as much as *text* is long."""
+
+    message_id: MessageId
+    index: int
+    text: str
+    at: int
+
+
+@frozen(kw_only=True)
+class PartsCut:
+    """The message has only its first *length* parts."""
+
+    message_id: MessageId
+    length: int
+    at: int
+
+
+@frozen(kw_only=True)
+class MessageFinished:
+    """The message will not change any more; a store may rearrange how it keeps it."""
+
+    message_id: MessageId
+    at: int
+
+
+@frozen(kw_only=True)
+class MessageDeleted:
+    """A message goes."""
+
+    id: MessageId
+
+
+# ── Runs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class RunAccepted:
+    """A run was accepted in this start of the program; fails if its caller's id is taken."""
+
+    run: RunView
+    prompt: str
+    attachments: tuple[Attachment, ...] = field(default=(), repr=False)
+
+
+@frozen(kw_only=True)
+class RunRetracted:
+    """The run was not accepted after all; nothing of it is kept."""
+
+    id: RunId
+
+
+@frozen(kw_only=True)
+class RunMoved:
+    """The run was queued or became active."""
+
+    id: RunId
+    state: RunState
+    at: int
+
+
+@frozen(kw_only=True)
+class RunPrompted:
+    """The run's prompt stands in its session as this message."""
+
+    id: RunId
+    message_id: MessageId
+
+
+@frozen(kw_only=True)
+class RunEnded:
+    """The run ended, as its view says. A run that has ended already is left alone."""
+
+    run: RunView
+
+
+# ── Asks, read marks, event tail ────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class AskOpened:
+    """Something waits for a person's answer."""
+
+    id: AskId
+    kind: str
+    session_id: SessionId
+    run_id: RunId
+    tool_call_id: ToolCallId
+    payload: str
+    at: int
+
+
+@frozen(kw_only=True)
+class AskResolved:
+    """It waits no longer."""
+
+    id: AskId
+    resolution: str
+    at: int
+
+
+@frozen(kw_only=True)
+class FileRead:
+    """The session has seen the file as it was at this time."""
+
+    session_id: SessionId
+    path: str
+    at: int
+
+
+@frozen(kw_only=True)
+class TailKept:
+    """An event to remember across a restart; only the newest *keep* of all are.
+
+    `event` is the JSON of a `store.base.TailEvent`'s content.
+    """
+
+    seq: int
+    terminal: bool
+    event: str
+    keep: int
+
+
+@frozen(kw_only=True)
+class BootClosed:
+    """This start of the program ended in good order: what it published, it has stored."""
+
+    at: int
+
+
+Change = (
+    SessionCreated
+    | SessionEdited
+    | UsageAdded
+    | SessionDeleted
+    | MessageCreated
+    | PartPut
+    | TextAppended
+    | PartsCut
+    | MessageFinished
+    | MessageDeleted
+    | RunAccepted
+    | RunRetracted
+    | RunMoved
+    | RunPrompted
+    | RunEnded
+    | AskOpened
+    | AskResolved
+    | FileRead
+    | TailKept
+    | BootClosed
+)

@@ -1,0 +1,81 @@
+"""What can be wrong with a store, whichever database is behind it.
+
+Each error says what happened, what the reader of the message can do about it, and which file it is
+about. The classes know nothing of SQL: an implementation translates its own errors into these at
+its seam, so that callers and the table of HTTP statuses see the same codes for every store.
+"""
+
+from crush_trio.errors import Unavailable
+
+
+class StoreUnavailable(Unavailable):
+    """The store cannot do its work now. What was asked for has not been written."""
+
+
+class DiskFull(StoreUnavailable):
+    """No room is left for the write. The store recovers by itself once there is room again."""
+
+    code = "disk_full"
+    message = "the disk is full; free some space and try again"
+
+
+class DiskFailed(StoreUnavailable):
+    """The operating system refused to open, read or write a file of the store."""
+
+    code = "disk_failed"
+    message = "the disk reported an error; check the device and the file, then try again"
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The file, its directory or its file system does not allow writing."""
+
+    code = "store_read_only"
+    message = "the store cannot be written; make the data directory writable for this user"
+
+
+class StoreCorrupt(StoreUnavailable):
+    """The file is not a database, or its content contradicts itself."""
+
+    code = "store_corrupt"
+    message = "the store is damaged; stop the server and put a backup in place of the file"
+
+
+class StoreBusy(StoreUnavailable):
+    """Another program kept the database file locked for longer than we wait."""
+
+    code = "store_busy"
+    message = "another program keeps the database locked; close it and try again"
+
+
+class StoreLocked(StoreUnavailable):
+    """Another server owns the data directory; the detail names it."""
+
+    code = "store_locked"
+    message = "the data directory is in use; stop its owner or choose another directory"
+
+
+class StoreTooNew(StoreUnavailable):
+    """A newer version of this program wrote the file; reading it with this one could harm it."""
+
+    code = "store_too_new"
+    message = "the store was written by a newer version; use that version to open it"
+
+
+class MigrationFailed(StoreUnavailable):
+    """The file could not be brought to this program's schema. It is as it was before."""
+
+    code = "migration_failed"
+    message = (
+        "the store could not be upgraded and was left unchanged; keep the file and report this"
+    )
+
+
+class StoreFailed(StoreUnavailable):
+    """The store has stopped for good, on purpose or not; only opening it again helps.
+
+    One exception to the rule that nothing was written: when closing gives up on a disk that hangs,
+    the writes under way are reported as failed and may still land.
+    """
+
+    code = "store_failed"
+    message = "the store has stopped; restart the server"

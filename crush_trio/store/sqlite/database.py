@@ -1,0 +1,178 @@
+"""One SQLite file in one data directory: opened, owned and closed here.
+
+`open_database` takes the directory's lock, brings the file to our schema, and puts a writer and a
+few readers on it. They close in the reverse order, readers before the writer, because the last
+connection to leave folds the write-ahead log into the file, and only the writer may.
+
+The file is `crush-trio.db`. A `crush.db` in the same directory belongs to another program and is
+never touched.
+"""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import trio
+from attrs import define, frozen
+
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.store.errors import StoreCorrupt
+from crush_trio.store.sqlite.faults import Health, translated
+from crush_trio.store.sqlite.lock import Owner, Release, take_lock
+from crush_trio.store.sqlite.migrations import known_migrations, migrate
+from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
+from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work, Writer, open_writer
+
+T = TypeVar("T")
+
+DATABASE_NAME: Final = "crush-trio.db"
+BUSY_TIMEOUT: Final = 30.0
+
+_CLOCK: Final = SystemClock()
+_IDS: Final = RandomIds()
+
+
+@define(eq=False)
+class Database:
+    """An open store: three verbs for the modules that know the tables, and how the store is.
+
+    `boot_id` names this opening of the file; the row in `boots` was the first thing written. A run
+    with another boot id and no ending was cut short by a crash.
+    """
+
+    path: Path
+    boot_id: str
+    _writer: Writer
+    _reader: Reader
+    _health: Health
+
+    async def transact(self, work: Work[T]) -> T:
+        """Run *work* in a transaction and return its result once committed; see `Writer`."""
+        return await self._writer.transact(work)
+
+    def post(self, work: Work[object]) -> None:
+        """Submit *work* without waiting, in order with everything else; see `Writer`."""
+        self._writer.post(work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run *work* on a read-only connection, at one moment of the store; see `Reader`."""
+        return await self._reader.read(work)
+
+    @property
+    def degraded(self) -> str | None:
+        """Why the store is in trouble, or None. Ends with the next success of the same kind."""
+        return self._health.degraded
+
+    async def check(self) -> None:
+        """Read the whole file and raise `StoreCorrupt` if anything in it is wrong.
+
+        Takes time in proportion to the file and cannot be cancelled once it runs: meant for a person
+        who asks, not for every start.
+        """
+        await self.read(self._check)
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        findings = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
+        if findings != ["ok"]:
+            raise StoreCorrupt(f"{self.path} ({'; '.join(findings)})")
+
+
+@asynccontextmanager
+async def open_database(
+    directory: Path,
+    *,
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+    busy_timeout: float = BUSY_TIMEOUT,
+    readers: int = READERS,
+    close_limit: float = CLOSE_LIMIT,
+    clock: Clock = _CLOCK,
+    ids: IdSource = _IDS,
+) -> AsyncIterator[Database]:
+    """Open the store in *directory*, which is made if it is not there, for this process alone.
+
+    With *synchronous* `NORMAL` a commit survives the death of the process at any instant, and a loss
+    of power may take the last commits; `FULL` waits for the disk at every commit. *busy_timeout* is
+    how many seconds to wait for another program that has locked the file.
+
+    Opening reads the head of the file and its schema and writes one row, so a file that is damaged
+    there, not writable, or too new is refused here. Damage elsewhere is found when it is read; see
+    `Database.check`. Raises a `StoreUnavailable` that says what to do.
+
+    On leaving, what was posted is written before the file is closed and the directory given up; a
+    thread that hangs is waited for no longer than *close_limit* seconds.
+    """
+    boot = _Boot(
+        path=directory / DATABASE_NAME,
+        id=ids.new(),
+        owner=Owner(pid=os.getpid(), version=version("crush-trio"), started=clock.unix()),
+    )
+    release, connection = await trio.to_thread.run_sync(boot.open, synchronous, busy_timeout)
+    health = Health()
+    writer: Writer | None = None
+    try:
+        async with (
+            open_writer(
+                connection, path=boot.path, health=health, close_limit=close_limit
+            ) as writer,
+            open_reader(boot.path, health=health, count=readers, close_limit=close_limit) as reader,
+        ):
+            yield Database(boot.path, boot.id, writer, reader, health)
+    finally:
+        # A writer that hangs may still write; then the directory stays ours until the process ends.
+        if writer is None or writer.stopped:
+            release()
+
+
+@frozen(kw_only=True)
+class _Boot:
+    """One opening of a file, up to the point where it can be handed to the writer."""
+
+    path: Path
+    id: str
+    owner: Owner
+
+    def open(self, synchronous: str, busy_timeout: float) -> tuple[Release, sqlite3.Connection]:
+        """Take the directory and make a connection that is ready to write; called in a thread."""
+        _make_directory(self.path.parent)
+        with ExitStack() as undo:
+            release = take_lock(self.path.parent, self.owner)
+            undo.callback(release)
+            connection = _connect(self.path, busy_timeout)
+            undo.callback(connection.close)
+            with translated(self.path):
+                self._prepare(connection, synchronous)
+            undo.pop_all()
+            return release, connection
+
+    def _prepare(self, connection: sqlite3.Connection, synchronous: str) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA secure_delete = ON")
+        migrate(connection, self.path, known_migrations())
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(
+            "INSERT INTO boots (id, started_at, pid, version) VALUES (?, ?, ?, ?)",
+            (self.id, self.owner.started, self.owner.pid, self.owner.version),
+        )
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the data directory, for its owner's eyes only and of no interest to git."""
+    with translated(directory):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ignore = directory / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+
+
+def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    """Open the write connection. The thread that is to own it does not exist yet."""
+    with translated(path):
+        path.touch(mode=0o600)
+        return sqlite3.connect(
+            path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+        )

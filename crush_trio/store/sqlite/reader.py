@@ -1,0 +1,113 @@
+"""Reading, beside the writer and never in its way.
+
+In WAL mode a reader sees the last commit that came before it began and neither waits for the writer
+nor makes it wait. So reads go to a few read-only connections of their own, each used by one worker
+thread at a time; a connection is in the pool or in a thread's hands, never both.
+"""
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
+
+import trio
+from attrs import define, field
+
+from crush_trio.store.errors import StoreFailed, StoreUnavailable
+from crush_trio.store.sqlite.faults import Health, translated
+from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READERS: Final = 4
+
+
+@define(eq=False)
+class Reader:
+    """Runs reads in worker threads, as many at a time as there are connections. See `open_reader`."""
+
+    _path: Path
+    _health: Health
+    _limiter: trio.CapacityLimiter
+    _close_limit: float = CLOSE_LIMIT
+    _pool: SimpleQueue[sqlite3.Connection] = field(factory=SimpleQueue, init=False)
+    _open: int = field(default=0, init=False)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run *work* on a read-only connection and return its result.
+
+        All statements of one work see the same moment of the store, and every write whose `transact`
+        has returned. Return values, not cursors: the connection goes to somebody else.
+
+        Cancelling does not interrupt a read that has begun. Reads are short, and a connection whose
+        thread was abandoned in mid-statement could not be handed on.
+        """
+        try:
+            result = await trio.to_thread.run_sync(self._attempt, work, limiter=self._limiter)
+        except StoreUnavailable as exc:
+            self._health.trouble("read", exc)
+            raise
+        self._health.well("read")
+        return result
+
+    def _attempt(self, work: Work[T]) -> T:
+        """Run *work* in a transaction of its own; called in a worker thread."""
+        try:
+            connection = self._pool.get_nowait()
+        except Empty:  # the limiter admits no more threads than there were connections
+            raise StoreFailed(f"{self._path} is closed") from None
+        try:
+            with translated(self._path), connection:
+                connection.execute("BEGIN")
+                return work(connection)
+        finally:
+            self._pool.put(connection)
+
+    def _fill(self) -> None:
+        with translated(self._path):
+            while self._open < self._limiter.total_tokens:
+                self._pool.put(_connect(self._path))
+                self._open += 1
+
+    def _drain(self) -> bool:
+        """Close every connection; one that is still in use is waited for, within limits."""
+        with suppress(Empty):
+            while self._open:
+                self._pool.get(timeout=self._close_limit).close()
+                self._open -= 1
+        return self._open == 0
+
+
+@asynccontextmanager
+async def open_reader(
+    path: Path, *, health: Health, count: int = READERS, close_limit: float = CLOSE_LIMIT
+) -> AsyncIterator[Reader]:
+    """Open *count* read-only connections to the database at *path*, which must exist.
+
+    On leaving, a read that is still running is waited for, but no longer than *close_limit* seconds.
+    """
+    reader = Reader(path, health, trio.CapacityLimiter(count), close_limit)
+    try:
+        await trio.to_thread.run_sync(reader._fill)
+        yield reader
+    finally:
+        with trio.move_on_after(close_limit, shield=True):
+            if not await trio.to_thread.run_sync(reader._drain, limiter=trio.CapacityLimiter(1)):
+                log.error("store.reader_stuck", extra={"path": str(path)})
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a connection that cannot write, neither by its mode nor by its own decision."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA query_only = ON")
+    return connection

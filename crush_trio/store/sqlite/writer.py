@@ -1,0 +1,273 @@
+"""One thread writes, many tasks wait: the owner of the write connection.
+
+Every write goes through one queue to one operating-system thread. The thread takes whatever has
+gathered while it was busy, runs all of it in one transaction, commits, and wakes Trio once for the
+lot. A commit costs the same for one write as for a hundred, so the busier the store, the cheaper a
+write; nobody has to choose a batch size or wait for a timer.
+
+Invariants:
+
+* Work is run, committed and answered in the order in which it was submitted.
+* A waiter is answered after the commit that holds its write, never before.
+* Submitted work is applied as a whole or not at all, whatever becomes of the task that waits for it.
+* The thread sees work and answers in order; requests, events and health belong to Trio's thread.
+* Nobody waits for a thread that is gone: its end fails whatever is pending and all that comes later.
+
+A group that fails is rolled back and run again one by one. Savepoints would not spare us that: for a
+full disk or an I/O error SQLite gives up the whole transaction, savepoints and all.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+from attrs import define, field
+from outcome import Error, Value
+
+from crush_trio.store.errors import StoreFailed, StoreUnavailable
+from crush_trio.store.sqlite.faults import Health, translate
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+_Result = Value[T] | Error
+
+GROUP_LIMIT: Final = 100
+CLOSE_LIMIT: Final = 10.0
+
+
+@define(eq=False)
+class _Request(Generic[T]):
+    """One piece of submitted work as Trio's side sees it."""
+
+    awaited: bool
+    done: trio.Event = field(factory=trio.Event, init=False)
+    result: _Result[T] = field(init=False)
+
+    def settle(self, result: _Result[T]) -> None:
+        self.result = result
+        self.done.set()
+
+
+@define(eq=False)
+class Writer:
+    """Runs work on the write connection, in order, in groups. Made by `open_writer`.
+
+    *Work* is a function of the connection. It is called inside a transaction and must leave that to
+    the writer: no `commit`, no `with connection`. It may be called twice, when a group it was in has
+    failed, so it reads and writes the database and returns a value, and touches nothing else.
+    """
+
+    _connection: sqlite3.Connection
+    _path: Path
+    _health: Health
+    _token: trio.lowlevel.TrioToken
+    _close_limit: float = CLOSE_LIMIT
+    _queue: SimpleQueue[Work[Any] | None] = field(factory=SimpleQueue, init=False)
+    _pending: deque[_Request[Any]] = field(factory=deque, init=False)
+    _refusal: StoreFailed | None = field(default=None, init=False)
+    _thread: threading.Thread = field(init=False)
+
+    async def transact(self, work: Work[T]) -> T:
+        """Run *work* in a transaction and return its result once that is committed.
+
+        An exception of the work's own comes back as it is, and nothing was written. Trouble with the
+        disk or the file comes back as a `StoreUnavailable`; after a full disk the next call simply
+        tries again.
+
+        Cancelling stops the waiting, not the writing: the work was submitted and will be applied, or
+        fail, as a whole. A caller that has to know which shields the call and bounds it.
+        """
+        request = self._submit(work, awaited=True)
+        try:
+            await request.done.wait()
+        except trio.Cancelled:
+            request.awaited = False  # from here on a failure has nobody to go to but the log
+            raise
+        return request.result.unwrap()
+
+    def post(self, work: Work[object]) -> None:
+        """Submit *work* and do not wait. It runs after everything submitted before.
+
+        Never raises: a failure is logged and shows in the store's `degraded`. To wait for what was
+        posted, `transact` anything at all: the order is kept.
+        """
+        try:
+            self._submit(work, awaited=False)
+        except StoreFailed as exc:
+            self._health.trouble("post", exc)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the thread has ended and with it every use of the connection."""
+        return not self._thread.is_alive()
+
+    @trio.lowlevel.enable_ki_protection  # a Ctrl-C between the two lines would shift all answers
+    def _submit(self, work: Work[T], *, awaited: bool) -> _Request[T]:
+        if self._refusal is not None:
+            raise StoreFailed(self._refusal.detail) from self._refusal.__cause__
+        request: _Request[T] = _Request(awaited)
+        self._pending.append(request)
+        self._queue.put(work)
+        return request
+
+    # ── Trio's side: answers arrive ─────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="crush-trio-writer", daemon=True)
+        self._thread.start()
+
+    async def _stop(self) -> None:
+        """Refuse new work, let the thread finish what it has, and wait for it, within limits.
+
+        The limit that counts is that of the join, in real time, which no deadline of Trio's can
+        shorten: a test's virtual clock would run out while the thread is still writing.
+        """
+        self._refuse(StoreFailed(f"{self._path} is closed"))
+        self._queue.put(None)
+        await trio.to_thread.run_sync(
+            self._thread.join, self._close_limit, limiter=trio.CapacityLimiter(1)
+        )
+        if not self.stopped:
+            log.error("store.writer_stuck", extra={"path": str(self._path)})
+            self._give_up(StoreFailed(f"{self._path}: the writer did not stop in time"))
+
+    def _deliver(self, results: Sequence[_Result[Any]]) -> None:
+        """Answer the oldest requests. Called once per group."""
+        if not self._pending:
+            return  # a writer that was given up as stuck has come back
+        for result in results:
+            request = self._pending.popleft()
+            self._note(request, result)
+            request.settle(result)
+
+    def _note(self, request: _Request[Any], result: _Result[Any]) -> None:
+        """Keep the store's health, and log what nobody else would hear of."""
+        match result:
+            case Value():
+                self._health.well("write")
+                if not request.awaited:
+                    self._health.well("post")
+            case Error(error=StoreUnavailable() as exc):
+                self._health.trouble("write", exc)
+            case Error(error=exc) if not request.awaited:
+                log.error("store.write_lost", exc_info=exc)
+                self._health.trouble("post", exc)
+
+    def _died(self, cause: BaseException) -> None:
+        """The thread has ended, and not because it was told to."""
+        log.error("store.writer_died", exc_info=cause)
+        refusal = StoreFailed(f"{self._path}: the writer ended with {cause!r}")
+        refusal.__cause__ = cause
+        self._give_up(refusal)
+
+    def _give_up(self, refusal: StoreFailed) -> None:
+        """Fail all that is pending and all that comes later."""
+        self._refuse(refusal)
+        self._health.trouble("write", refusal)
+        while self._pending:
+            own = StoreFailed(refusal.detail)
+            own.__cause__ = refusal.__cause__
+            self._pending.popleft().settle(Error(own))
+
+    def _refuse(self, refusal: StoreFailed) -> None:
+        self._refusal = self._refusal or refusal
+
+    # ── The thread's side: work is done ─────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        """Write until told to stop. Whatever ends this tells Trio, so that nobody waits in vain."""
+        with suppress(trio.RunFinishedError):
+            try:
+                with closing(self._connection):
+                    while group := self._take():
+                        self._run(group)
+            except BaseException as exc:  # noqa: ASYNC103, BLE001  a thread: nobody is above
+                self._token.run_sync_soon(self._died, exc)
+
+    def _take(self) -> list[Work[Any]]:
+        """Wait for work, then take all there is, within the limit. Empty means stop."""
+        group: list[Work[Any]] = []
+        with suppress(Empty):
+            while len(group) < GROUP_LIMIT:
+                work = self._queue.get(block=not group)
+                if work is None:
+                    self._queue.put(None)  # the last word: leave it for the next call
+                    break
+                group.append(work)
+        return group
+
+    def _run(self, group: Sequence[Work[Any]]) -> None:
+        """Run a group in one transaction, or else each of its works in one of its own.
+
+        Trio hears of each commit at once. So when work takes the thread down with it, those whose
+        writes are already committed have been told, and those who are told of the end have none.
+        """
+        results = self._attempt(group)
+        if results is not None:
+            self._token.run_sync_soon(self._deliver, results)
+            return
+        for work in group:
+            self._run((work,))
+
+    def _attempt(self, group: Sequence[Work[Any]]) -> list[_Result[Any]] | None:
+        """Run a group in one transaction. None: it failed, nothing was written, try one by one."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as exc:
+            return [Error(self._refused(exc)) for _ in group]
+        try:
+            with self._connection:  # commits; rolls back if anything raises, the commit included
+                return [Value(self._call(work)) for work in group]
+        except Exception as exc:  # noqa: BLE001  it belongs to whoever submitted the work
+            return [Error(translate(exc, self._path))] if len(group) == 1 else None
+
+    def _refused(self, exc: sqlite3.Error) -> StoreUnavailable:
+        """Return the fault that kept a transaction from beginning.
+
+        The group is not tried one by one: each would wait as long for the same lock. Anything but a
+        fault means that the connection is not in a state we understand, and ends the thread.
+        """
+        fault = translate(exc, self._path)
+        if not isinstance(fault, StoreUnavailable):
+            raise exc
+        return fault
+
+    def _call(self, work: Work[T]) -> T:
+        result = work(self._connection)
+        if not self._connection.in_transaction:
+            raise RuntimeError("the work ended the transaction it was run in")
+        return result
+
+
+@asynccontextmanager
+async def open_writer(
+    connection: sqlite3.Connection,
+    *,
+    path: Path,
+    health: Health,
+    close_limit: float = CLOSE_LIMIT,
+) -> AsyncIterator[Writer]:
+    """Give *connection* to a thread of its own, and take it back to close it.
+
+    The connection must have been opened with `isolation_level=None` and `check_same_thread=False`;
+    from here on it belongs to the thread. On leaving, what was posted is written first; cancelling
+    does not hurry that, but a thread that hangs is left behind after *close_limit* seconds, and the
+    log says so. It is a daemon: it cannot keep the process alive.
+    """
+    token = trio.lowlevel.current_trio_token()
+    writer = Writer(connection, path, health, token, close_limit)
+    writer._start()
+    try:
+        yield writer
+    finally:
+        with trio.move_on_after(close_limit, shield=True):
+            await writer._stop()

@@ -1,0 +1,275 @@
+"""The run core under every schedule within a bound.
+
+Each scenario is small, real (workspace, lanes, log, journal) and checked against the same promises
+in every schedule. What a scenario returns says which of the allowed endings came about; the tests
+assert the set of those too, so that a scenario which no longer reaches an interesting case fails.
+"""
+
+import pytest
+import trio
+import trio.testing
+from attrs import frozen
+
+from crush_trio.testing import Gate, explore
+from crush_trio.testing.faults import FaultyJournal, JournalFault
+from crush_trio.testing.harness import open_test_workspace
+from crush_trio.testing.promises import check_promises
+from crush_trio.testing.scripted import Fail, Fold, Pause, Say, ScriptedTurns
+from crush_trio.wire.native import RunState
+
+CANCELLED = RunState.CANCELLED
+COMPLETED = RunState.COMPLETED
+FOLDED = RunState.FOLDED
+ERRORED = RunState.ERRORED
+
+
+async def soon(*actions):
+    """Perform each action as a task of its own, so that the explorer can place it anywhere."""
+
+    async def act(action):
+        await trio.lowlevel.checkpoint()
+        action()
+
+    async with trio.open_nursery() as nursery:
+        for action in actions:
+            nursery.start_soon(act, action)
+
+
+async def states(*runs):
+    return tuple([(await run.wait()).state for run in runs])
+
+
+async def accept_cancel_enter():
+    async with open_test_workspace(ScriptedTurns(default=(Say("x"),))) as bench:
+        run = bench.accept("one")
+        await soon(bench.cancel)
+        result = await states(run)
+        check_promises(bench, [run])
+    return result
+
+
+async def two_accepts_cancel_third_accept():
+    """The third prompt is accepted in the same breath as the cancel, just after it."""
+    async with open_test_workspace(ScriptedTurns(default=())) as bench:
+        first, second = bench.accept("one"), bench.accept("two", run_id="second")
+        third = []
+
+        def cancel_then_accept():
+            bench.cancel()
+            third.append(bench.accept("three", run_id="third"))
+
+        await soon(cancel_then_accept)
+        result = await states(first, second, *third)
+        check_promises(bench, [first, second, *third])
+        assert result[2] is COMPLETED, "a prompt accepted after the cancel was hit by it"
+    return result
+
+
+async def active_queued_follow_up_cancel():
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate)]}, default=())
+    async with open_test_workspace(turns) as bench:
+        first = bench.accept("one")
+        await gate.reached()
+        second = bench.accept("two", run_id="second")
+        await soon(bench.cancel, gate.open)
+        result = await states(first, second)
+        check_promises(bench, [first, second])
+        assert turns.overlaps == []
+    return result
+
+
+async def finish_cancel_promote():
+    """The first run finishes while a cancel of the session and the promotion of the next race."""
+    async with open_test_workspace(ScriptedTurns(default=())) as bench:
+        runs = [bench.accept("one", run_id="1"), bench.accept("two", run_id="2")]
+        receipts = []
+        await soon(lambda: receipts.append(bench.cancel()))
+        result = await states(*runs)
+        check_promises(bench, runs)
+        hit = {h.run_id for h in receipts[0].hits}
+        for run, state in zip(runs, result, strict=True):
+            assert state is COMPLETED or run.id in hit, "cancelled without being hit"
+        assert receipts[0].complete
+    return result
+
+
+async def fold_cancel():
+    """A prompt waits; the active run goes on to fold it while the session is cancelled."""
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate), Fold()]}, default=())
+    async with open_test_workspace(turns) as bench:
+        first = bench.accept("one", run_id="1")
+        await gate.reached()
+        runs = [first, bench.accept("two"), bench.accept("three")]
+        await trio.testing.wait_all_tasks_blocked()
+        await soon(gate.open, bench.cancel)
+        result = await states(*runs)
+        check_promises(bench, runs)
+        folded = turns.folded.get(first.id, [])
+        ended_folded = [run.submission.prompt for run in runs if run.outcome.state is FOLDED]
+        assert folded in ([], ended_folded), "folded by one side only"
+        assert COMPLETED not in result[1:], "a prompt that was folded or cancelled ran as well"
+    return result
+
+
+async def accept_stop():
+    async with open_test_workspace(ScriptedTurns(default=())) as bench:
+        runs = [bench.accept("one", run_id="1"), bench.accept("two", run_id="2")]
+        await soon(bench.workspace.close)
+        report = await bench.workspace.stop()
+        assert report.unfinished == ()
+        result = await states(*runs)
+        check_promises(bench, runs)
+    return result
+
+
+async def cancel_stop():
+    gate = Gate()
+    async with open_test_workspace(ScriptedTurns({"one": [Pause(gate)]}, default=())) as bench:
+        runs = [bench.accept("one"), bench.accept("two", run_id="2")]
+        await soon(bench.cancel, bench.workspace.close)
+        result = await states(*runs)
+        check_promises(bench, runs)
+        assert bench.workspace.runs == ()
+    return result
+
+
+async def lagging_reader():
+    """A reader that reads now and then sees every ending once, in the order of the log."""
+    async with open_test_workspace(ScriptedTurns(default=())) as bench:
+        cursor = bench.events.cursor()
+        seen = []
+
+        async def read_until_both_ended():
+            while sum(entry.terminal for entry in seen) < 2:
+                seen.extend((await cursor.read()).entries)
+
+        runs = [bench.accept("one", run_id="1"), bench.accept("two", run_id="2")]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_until_both_ended)
+            await soon(lambda: bench.workspace.cancel_run("2"))
+        result = await states(*runs)
+        ids = [entry.id for entry in seen]
+        assert ids == sorted(set(ids))
+        assert [e.event.run for e in seen if e.terminal] == bench.recorder.endings
+        check_promises(bench, runs)
+    return result
+
+
+async def error_promote_cancel():
+    turns = ScriptedTurns({"one": [Fail(ValueError("boom"))]}, default=())
+    async with open_test_workspace(turns) as bench:
+        runs = [bench.accept("one"), bench.accept("two", run_id="2")]
+        await soon(lambda: bench.workspace.cancel_run("2"))
+        result = await states(*runs)
+        check_promises(bench, runs)
+    return result
+
+
+async def clear_queue_promote():
+    async with open_test_workspace(ScriptedTurns(default=())) as bench:
+        runs = [bench.accept("one", run_id="1"), bench.accept("two", run_id="2")]
+        await soon(lambda: bench.workspace.clear_queue("s"))
+        result = await states(*runs)
+        check_promises(bench, runs)
+        assert COMPLETED in result, "clearing the queue stopped an active run"
+    return result
+
+
+def is_bad(run):
+    return run.submission.prompt == "bad"
+
+
+async def refused_acceptance_cancel():
+    """One acceptance cannot be stored: its neighbour runs, and a cancel of both is complete."""
+    async with open_test_workspace(ScriptedTurns(default=())) as outer:
+        journal = FaultyJournal(
+            outer.transcript,
+            (JournalFault(method="accept", error=OSError("disk full"), wanted=is_bad),),
+        )
+    async with open_test_workspace(ScriptedTurns(default=()), journal=journal) as bench:
+        good, bad = bench.accept("good", run_id="1"), bench.accept("bad", run_id="2")
+        receipts = []
+        await soon(lambda: receipts.append(bench.cancel()))
+        await receipts[0].settled()
+        await good.wait()
+        await bad.wait_ended()
+        assert bad.outcome is None
+        assert bench.workspace.runs == ()
+        assert [view.id for view in bench.recorder.endings] == [good.id]
+    return good.outcome.state
+
+
+@frozen
+class Explored:
+    """A scenario, how far to explore it, and the endings that must come about on the way."""
+
+    scenario: object
+    deviations: int
+    at_least: int
+    endings: set
+
+
+SCENARIOS = [
+    Explored(accept_cancel_enter, 3, 1_400, {(CANCELLED,), (COMPLETED,)}),
+    Explored(
+        two_accepts_cancel_third_accept,
+        2,
+        1_900,
+        {
+            (CANCELLED, CANCELLED, COMPLETED),
+            (COMPLETED, CANCELLED, COMPLETED),
+            (CANCELLED, COMPLETED, COMPLETED),
+            (COMPLETED, COMPLETED, COMPLETED),
+        },
+    ),
+    Explored(
+        active_queued_follow_up_cancel,
+        2,
+        900,
+        {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED), (COMPLETED, COMPLETED)},
+    ),
+    Explored(
+        finish_cancel_promote,
+        3,
+        13_000,
+        {
+            (CANCELLED, CANCELLED),
+            (COMPLETED, CANCELLED),
+            (CANCELLED, COMPLETED),
+            (COMPLETED, COMPLETED),
+        },
+    ),
+    Explored(
+        fold_cancel,
+        2,
+        1_400,
+        {(CANCELLED, CANCELLED, CANCELLED), (CANCELLED, FOLDED, CANCELLED)},
+    ),
+    Explored(accept_stop, 2, 1_000, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
+    Explored(cancel_stop, 2, 1_700, {(CANCELLED, CANCELLED), (CANCELLED, COMPLETED)}),
+    Explored(lagging_reader, 2, 1_900, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
+    Explored(error_promote_cancel, 3, 13_500, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
+    Explored(
+        clear_queue_promote,
+        3,
+        15_000,
+        {(COMPLETED, CANCELLED), (CANCELLED, COMPLETED), (COMPLETED, COMPLETED)},
+    ),
+    Explored(refused_acceptance_cancel, 2, 1_200, {COMPLETED, CANCELLED}),
+]
+
+
+@pytest.mark.item("A9", "A13", "A15", "A16", "A26", "A28", "A37", "A38", "A39", "B1", "B9")
+@pytest.mark.parametrize("explored", SCENARIOS, ids=lambda e: e.scenario.__name__)
+def test_every_schedule_keeps_the_promises(explored, report_exploration):
+    report = explore(explored.scenario, deviations=explored.deviations)
+    report_exploration(report)
+    assert report.exhaustive
+    assert report.schedules >= explored.at_least
+    assert explored.endings <= set(report.outcomes)
+
+
+def test_the_scenarios_add_up_to_fifty_thousand_schedules():
+    assert sum(explored.at_least for explored in SCENARIOS) >= 50_000

@@ -1,0 +1,174 @@
+"""Reading: what a read sees, and what becomes of its connection whatever happens to it."""
+
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+import trio
+
+from crush_trio.store.errors import DiskFailed, StoreFailed, StoreReadOnly
+from crush_trio.store.sqlite.faults import Health
+from crush_trio.store.sqlite.reader import open_reader
+
+pytestmark = pytest.mark.real_clock
+
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "50% of & what?.db"
+
+
+@pytest.fixture
+def writer(path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE rows (n INTEGER)")
+        connection.execute("INSERT INTO rows VALUES (1)")
+        yield connection
+
+
+def count(connection):
+    return connection.execute("SELECT count(*) FROM rows").fetchone()[0]
+
+
+async def test_a_read_sees_every_write_committed_before_it(path, writer):
+    async with open_reader(path, health=Health(), count=2) as reader:
+        for n in range(1, 20):
+            assert await reader.read(count) == n
+            writer.execute("INSERT INTO rows VALUES (?)", (n,))
+
+
+@pytest.mark.usefixtures("writer")
+async def test_all_statements_of_a_read_see_the_same_moment(path):
+    first_done, go_on = threading.Event(), threading.Event()
+
+    def count_twice(connection):
+        first = count(connection)
+        first_done.set()
+        go_on.wait(PATIENCE)
+        return first, count(connection)
+
+    async def write_between():
+        assert await trio.to_thread.run_sync(first_done.wait, PATIENCE)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("INSERT INTO rows VALUES (2)")
+        go_on.set()
+
+    async with open_reader(path, health=Health()) as reader, trio.open_nursery() as nursery:
+        nursery.start_soon(write_between)
+        assert await reader.read(count_twice) == (1, 1)
+        assert await reader.read(count) == 2
+
+
+@pytest.mark.usefixtures("writer")
+async def test_a_read_cannot_write(path):
+    health = Health()
+    async with open_reader(path, health=health, count=1) as reader:
+        with pytest.raises(StoreReadOnly) as caught:
+            await reader.read(lambda connection: connection.execute("DELETE FROM rows"))
+        assert health.degraded == str(caught.value)
+        assert await reader.read(count) == 1
+        assert health.degraded is None
+
+
+@pytest.mark.usefixtures("writer")
+async def test_as_many_reads_run_at_once_as_there_are_connections_and_the_rest_wait(path):
+    together = threading.Barrier(3)
+    at_once, most = [], []
+
+    def meet(connection):
+        at_once.append(connection)
+        most.append(len(at_once))
+        together.wait(PATIENCE)  # breaks unless three reads run at the same time
+        at_once.remove(connection)
+        return count(connection)
+
+    results = []
+
+    async def read_one():
+        results.append(await reader.read(meet))
+
+    async with open_reader(path, health=Health(), count=3) as reader:
+        async with trio.open_nursery() as nursery:
+            for _ in range(9):
+                nursery.start_soon(read_one)
+    assert results == [1] * 9
+    assert max(most) == 3
+
+
+@pytest.mark.usefixtures("writer")
+async def test_a_failed_read_gives_its_connection_back_and_its_error_to_the_caller(path):
+    def fail(_connection):
+        raise LookupError("no such thing")
+
+    health = Health()
+    async with open_reader(path, health=health, count=1) as reader:
+        for _ in range(3):
+            with pytest.raises(LookupError, match="no such thing"):
+                await reader.read(fail)
+        assert await reader.read(count) == 1
+        assert health.degraded is None
+
+
+@pytest.mark.usefixtures("writer")
+async def test_a_cancelled_read_gives_its_connection_back(path):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(connection):
+        entered.set()
+        go_on.wait(PATIENCE)
+        return count(connection)
+
+    async def cancel_soon(scope):
+        assert await trio.to_thread.run_sync(entered.wait, PATIENCE)
+        scope.cancel()
+        go_on.set()
+
+    async with open_reader(path, health=Health(), count=1) as reader:
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(cancel_soon, scope)
+                await reader.read(slow)
+                await trio.lowlevel.checkpoint()
+            assert scope.cancelled_caught
+        assert await reader.read(count) == 1
+
+
+@pytest.mark.usefixtures("writer")
+async def test_leaving_closes_every_connection_and_later_reads_are_refused(path):
+    used = []
+    async with open_reader(path, health=Health(), count=2) as reader:
+        for _ in range(2):
+            await reader.read(used.append)
+    for connection in used:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+    with pytest.raises(StoreFailed, match="closed"):
+        await reader.read(count)
+
+
+@pytest.mark.usefixtures("writer")
+async def test_leaving_does_not_wait_for_ever_for_a_read_that_hangs(path, caplog):
+    entered, release = threading.Event(), threading.Event()
+
+    def hang(_connection):
+        entered.set()
+        release.wait(PATIENCE)
+
+    async with trio.open_nursery() as nursery:
+        async with open_reader(path, health=Health(), count=1, close_limit=0.01) as reader:
+            nursery.start_soon(reader.read, hang)
+            assert await trio.to_thread.run_sync(entered.wait, PATIENCE)
+        assert [record.msg for record in caplog.records] == ["store.reader_stuck"]
+        release.set()
+
+
+async def test_a_file_that_is_not_there_cannot_be_read(path):
+    with pytest.raises(DiskFailed) as caught:
+        async with open_reader(path, health=Health()):
+            pass
+    assert str(path) in str(caught.value)
+    assert not path.exists()
