@@ -37,6 +37,7 @@ from crush_trio.runtime import (
     Workspace,
     open_workspace,
 )
+from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, RunView
 
 __version__ = "0.1.0.dev0"
@@ -65,9 +66,11 @@ __all__ = [
     "Resync",
     "Run",
     "RunChange",
+    "RunId",
     "RunKind",
     "RunState",
     "RunView",
+    "SessionId",
     "StopReceipt",
     "Submission",
     "Turn",

@@ -26,5 +26,9 @@ async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
         if len(group.exceptions) != 1:
             raise
         lone = group.exceptions[0]
-        # Trio made the group only to carry this exception: let the chain start where the caller's does.
-        raise lone from lone.__cause__
+        context = lone.__context__
+        try:
+            raise lone
+        finally:
+            # Trio made the group only to carry this exception; how it came about is its own affair.
+            lone.__context__ = context

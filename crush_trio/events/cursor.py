@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Batch:
-    """What one wake-up brings: entries in order, then a resync if the reader's place was lost."""
+    """What one wake-up brings: entries in order.
+
+    If the reader's place was lost, the entries are the endings it missed, and `resync` has the rest.
+    """
 
     upto: int
     entries: tuple[Entry, ...]
@@ -34,9 +37,10 @@ class Batch:
         """Return all of it as one piece, to be sent with one call. Empty if *form* has no word."""
         data = self._bytes.get(form)
         if data is None:
-            data = b"".join(entry.frame(form) for entry in self.entries)
             if self.resync is not None:
-                data += resync_frames(self.resync, form)
+                data = resync_frames(self.resync, self.entries, form)
+            else:
+                data = b"".join(entry.frame(form) for entry in self.entries)
             self._bytes[form] = data
         return data
 

@@ -9,7 +9,14 @@ from attrs import field, frozen
 from typing_extensions import override
 
 from crush_trio.events.growing import MessageView
-from crush_trio.wire.events import AgentEvent, AgentEventType, Entity, EventType, PayloadType
+from crush_trio.wire.events import (
+    ENTITIES,
+    AgentEvent,
+    AgentEventType,
+    Entity,
+    EventType,
+    PayloadType,
+)
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
@@ -21,7 +28,13 @@ class Fact:
 
     payload_type: PayloadType
     change: EventType
-    entity: Entity
+    entity: Entity = field()
+
+    @entity.validator
+    def _must_fit(self, _attribute: object, entity: object) -> None:
+        expected = ENTITIES[self.payload_type]
+        if not isinstance(entity, expected):
+            raise TypeError(f"{self.payload_type} events carry a {expected.__name__}: {entity!r}")
 
 
 @frozen(eq=False, kw_only=True)
@@ -61,6 +74,7 @@ class RunChange:
 
 
 Event = Fact | MessageChange | RunChange
+"""Anything that a log can carry."""
 
 
 @frozen(kw_only=True)

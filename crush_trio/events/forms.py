@@ -8,6 +8,7 @@ An event is encoded at most once per form and all its readers share the bytes. W
 encoded only when a reader wants one.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 
 from attrs import define, evolve, field
@@ -85,8 +86,9 @@ class Entry:
         self._weigh(-len(self._frames.pop(Form.CRUSH, b"")))
 
     def release(self) -> None:
-        """The log lets go of this entry."""
+        """The log lets go of this entry; whoever still holds it does so at no cost of the log's."""
         self._weigh(-self._weight)
+        self._meter = Meter()
 
     def _weigh(self, change: int) -> None:
         self._weight += change
@@ -137,18 +139,23 @@ def run_complete(run: RunView) -> RunComplete | None:
     )
 
 
-def resync_frames(resync: Resync, form: Form) -> bytes:
-    """Return the state of everything under way, for a reader that lost its place.
+def resync_frames(resync: Resync, missed: Sequence[Entry], form: Form) -> bytes:
+    """Return the endings a reader *missed* and the state of everything under way.
 
-    The crush form has no word for it, but its readers take any message as the newest state of it.
+    In native form that is one frame: a stream that is cut has either all of it or none, so that a
+    reader which resumes after it has lost nothing. The crush form has no ids and no such word; its
+    readers take any message as the newest state of it.
     """
     if form is Form.CRUSH:
-        return b"".join(
+        messages = (
             crush_frame(PayloadType.MESSAGE, message_change(EventType.UPDATED, view))
             for view in resync.messages
         )
-    state = b'{"position":%b,"runs":[%b],"messages":[%b]}' % (
+        return b"".join((*(entry.frame(form) for entry in missed), *messages))
+    ended = (entry.event.run for entry in missed if isinstance(entry.event, RunChange))
+    state = b'{"position":%b,"ended":[%b],"runs":[%b],"messages":[%b]}' % (
         encode(str(resync.position)),
+        b",".join(encode(evolve(run, text="")) for run in ended),
         b",".join(encode(run) for run in resync.runs),
         b",".join(view.json() for view in resync.messages),
     )

@@ -46,9 +46,9 @@ class GrowingText:
         """Remember the text as it is now, without copying it."""
         return TextCut(self, len(self._pieces), len(self._json), self._size)
 
-    def text(self, pieces: int) -> str:
-        """Return the text of the first *pieces* appends."""
-        return "".join(self._pieces[:pieces])
+    def text(self, start: int, stop: int) -> str:
+        """Return the text of some of the appends, counted from the first."""
+        return "".join(self._pieces[start:stop])
 
     def json(self, start: int, stop: int) -> bytes:
         """Return a stretch of the escaped text; cuts know which stretches are whole."""
@@ -65,9 +65,9 @@ class TextCut:
     escaped: int
     size: int
 
-    def text(self) -> str:
-        """Return the text up to this cut."""
-        return self.source.text(self.pieces)
+    def text(self, since: "TextCut | None" = None) -> str:
+        """Return the text from an earlier cut, or from the beginning, up to this one."""
+        return self.source.text(0 if since is None else since.pieces, self.pieces)
 
     def json(self, since: int = 0) -> bytes:
         """Return the escaped text from an earlier cut's `escaped` up to this one."""

@@ -16,7 +16,7 @@ What the log keeps:
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from math import inf
 from operator import attrgetter
@@ -46,11 +46,15 @@ class Window:
 
 @define(eq=False)
 class EventLog:
-    """See the module. Use `open_event_log`, which runs the log's own task."""
+    """See the module. Use `open_event_log`, which runs the log's own task.
+
+    *keep* is called with each event as it is published, for whoever remembers events longer.
+    """
 
     boot: str
     tick: float = 0.005
     window: Window = field(factory=Window)
+    keep: Callable[[int, Event], None] | None = field(default=None, kw_only=True)
     head: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
     _entries: list[Entry] = field(factory=list, init=False)
@@ -73,7 +77,12 @@ class EventLog:
     # ── Publishing ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, event: Event) -> int:
-        """Append *event* and return its id. Costs the same whoever and however many read."""
+        """Append *event* and return its id. Costs the same whoever and however many read.
+
+        A closed log takes nothing in.
+        """
+        if self.closed:
+            return self.head
         entry = self._entry(self.head + 1, event)
         self.head = entry.id
         self._batches.clear()
@@ -84,6 +93,8 @@ class EventLog:
             self._urgent = self.head
             self._hurried.unpark()
         self._published.unpark()
+        if self.keep is not None:
+            self.keep(self.head, event)
         return self.head
 
     def close(self) -> None:
@@ -91,6 +102,7 @@ class EventLog:
         self.closed = True
         self._published.unpark()
         self._hurried.unpark()
+        self._readers.unpark_all()
 
     def _entry(self, seq: int, event: Event) -> Entry:
         """Make the entry of *event*, and follow it in what the log knows of the present state."""
@@ -188,34 +200,37 @@ class EventLog:
         return tuple(e for e in self._entries[start:] if deltas or not e.superseded)
 
     def _missed_endings(self, after: int) -> tuple[Entry, ...]:
-        """Return the endings that a reader which fell out of the window has not seen.
+        """Return the endings that a reader which lost its place has not seen.
 
-        One from another start of the program has seen none of ours, and gets the state only.
+        One from another start of the program has seen none of ours.
         """
-        if after < 0:
-            return ()
         kept: Iterable[Entry] = (*self._endings, *self._entries)
         return tuple(entry for entry in kept if entry.terminal and entry.id > after)
 
     # ── Keeping within bounds ───────────────────────────────────────────────────────────────────
 
     def _trim(self) -> None:
-        """Drop superseded entries first, then the oldest, until the window fits again.
+        """Drop entries until the window fits again: superseded ones first, then the oldest.
 
-        Runs once per window's worth of events, so that its cost per event is constant.
+        The newest entries stay, superseded or not: a reader of deltas who is only a little behind
+        needs them. Frees a good part of the window at a time, so that its cost per event is
+        constant.
         """
+        newest = max(0, len(self._entries) - self.window.events)
         kept = []
-        for entry in self._entries:
+        for entry in self._entries[:newest]:
             if entry.superseded:
                 self._delta_floor = entry.id
                 entry.release()
             else:
                 kept.append(entry)
-        room = self.window.weight // 2 if self._meter.total > self.window.weight else None
-        start = max(0, len(kept) - self.window.events)
-        for entry in kept[:start]:
-            self._drop(entry)
-        while room is not None and self._meter.total > room and start < len(kept) - 1:
+        excess = len(kept) - self.window.events // 2
+        kept += self._entries[newest:]
+        heavy = self._meter.total > self.window.weight
+        start = 0
+        while start < excess or (heavy and self._meter.total > self.window.weight // 2):
+            if start == len(kept) - 1:
+                break
             self._drop(kept[start])
             start += 1
         self._entries = kept[start:]
@@ -249,10 +264,14 @@ class EventLog:
 
 @asynccontextmanager
 async def open_event_log(
-    boot: str, *, tick: float = 0.005, window: Window | None = None
+    boot: str,
+    *,
+    tick: float = 0.005,
+    window: Window | None = None,
+    keep: Callable[[int, Event], None] | None = None,
 ) -> AsyncIterator[EventLog]:
     """Open a log and run its task; on the way out close it, so that readers end by themselves."""
-    log = EventLog(boot, tick, window or Window())
+    log = EventLog(boot, tick, window or Window(), keep=keep)
     async with open_hidden_nursery() as nursery:
         nursery.start_soon(log.run)
         try:

@@ -8,7 +8,7 @@ means cancelling the scopes that exist now; a run accepted a moment later has an
 The run's own task consumes the token by entering it, once.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -27,6 +27,7 @@ class AcceptedRun:
 
     view: RunView
     submission: Submission = field(repr=False)
+    fingerprint: int = field(init=False, repr=False)
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     prompt_recorded: bool = field(default=False, init=False)
     outcome: Outcome | None = field(default=None, init=False)
@@ -38,8 +39,12 @@ class AcceptedRun:
     _decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _journaled: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _refusal: AcceptanceNotStored | None = field(default=None, init=False)
+    _recording: trio.Event | None = field(default=None, init=False, repr=False)
     _absorbed: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.fingerprint = hash(self.submission)
 
     # ── For whoever submitted ───────────────────────────────────────────────────────────────────
 
@@ -136,6 +141,21 @@ class AcceptedRun:
             return CancelledOnEntry()  # promoted, then cancelled before this task could move (A26)
         return entry
 
+    async def record_prompt(  # noqa: ASYNC910  # recorded already: nothing to wait for
+        self, write: Callable[["AcceptedRun"], Awaitable[None]]
+    ) -> None:
+        """Have the prompt written unless it was; callers that come meanwhile wait for the first."""
+        while not self.prompt_recorded and self._recording is not None:
+            await self._recording.wait()
+        if not self.prompt_recorded:
+            self._recording = trio.Event()
+            try:
+                await write(self)
+                self.prompt_recorded = True
+            finally:
+                self._recording.set()
+                self._recording = None
+
     # ── For the lane and the workspace ──────────────────────────────────────────────────────────
 
     def move(self, state: RunState) -> None:
@@ -168,11 +188,9 @@ class AcceptedRun:
         await self._absorbed.wait()
         return self.prompt_recorded
 
-    def conclude(self, outcome: Outcome, at: int) -> None:
-        """Set the outcome, once, and wake everybody who waits for it."""
-        assert self.outcome is None, "a run ends once"
-        self.outcome = outcome
-        self.view = evolve(
+    def ended_view(self, outcome: Outcome, at: int) -> RunView:
+        """Return the run as others will see it when it has ended with *outcome*."""
+        return evolve(
             self.view,
             state=outcome.state,
             ended_at=at,
@@ -181,6 +199,12 @@ class AcceptedRun:
             error=outcome.error,
             folded_into=outcome.folded_into,
         )
+
+    def conclude(self, outcome: Outcome, at: int) -> None:
+        """Set the outcome, once, and wake everybody who waits for it."""
+        assert self.outcome is None, "a run ends once"
+        self.outcome = outcome
+        self.view = self.ended_view(outcome, at)
         self._absorbed.set()
         self._end()
 

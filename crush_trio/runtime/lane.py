@@ -38,6 +38,7 @@ class CancelledOnEntry:
 
 
 Entry = Active | Folded | CancelledOnEntry
+"""What a run is told when it enters its lane."""
 
 
 class LaneRun(Protocol):

@@ -4,9 +4,10 @@ All three are values. An `Outcome` is made in one place (`runtime.run`), once pe
 """
 
 from attrs import field, frozen
+from attrs.validators import deep_iterable, instance_of
 
 from crush_trio.errors import PromptEmpty, SessionMissing
-from crush_trio.events.facts import Event
+from crush_trio.events.facts import Event, Fact, MessageChange
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
@@ -54,9 +55,11 @@ class Completion:
     with nothing in between (D28).
     """
 
-    message_id: MessageId = NO_MESSAGE
-    text: str = ""
-    notices: tuple[Event, ...] = ()
+    message_id: MessageId = field(default=NO_MESSAGE, validator=instance_of(str))  # type: ignore[arg-type]  # a NewType
+    text: str = field(default="", validator=instance_of(str))
+    notices: tuple[Event, ...] = field(
+        default=(), validator=deep_iterable(instance_of((Fact, MessageChange)))
+    )
 
 
 NOTHING_YET = Completion()

@@ -7,6 +7,7 @@ the ending, announce it. Nothing that goes wrong inside reaches the run's siblin
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 from attrs import define, field, frozen
@@ -55,6 +56,7 @@ class Run:
     lane: Lane[AcceptedRun]
     limits: Limits
     partial: Callable[[], Completion] = field(default=lambda: NOTHING_YET, init=False)
+    began: bool = field(default=False, init=False)
 
     @property
     def id(self) -> RunId:
@@ -91,10 +93,8 @@ class Run:
         Shielded, so that afterwards it is certain whether the prompt was written: it can then be
         neither lost nor written twice, whenever a cancel comes. Calling it again does nothing.
         """
-        if not self.accepted.prompt_recorded:
-            with trio.fail_after(self.limits.record, shield=True):
-                await self.journal.record_prompt(self.accepted)
-                self.accepted.prompt_recorded = True
+        with trio.fail_after(self.limits.record, shield=True):
+            await self.accepted.record_prompt(self.journal.record_prompt)
         await trio.lowlevel.checkpoint()
 
     async def fold(self) -> tuple[Submission, ...]:
@@ -112,6 +112,7 @@ class Run:
 
 
 Turn = Callable[[Run], Awaitable[Completion | None]]
+"""What an active run does: an async function of the user's own."""
 
 
 async def conduct(
@@ -119,37 +120,39 @@ async def conduct(
 ) -> None:
     """Take one accepted run to its end. *settle* announces it; None means it never began.
 
-    The outcome is `cancelled` until something else gets a say: if the surroundings of the whole
-    workspace are cancelled, that is what becomes of every run in it.
+    Shielded: there is one way to cancel a run, its own scope. If the surroundings of the workspace
+    are cancelled, the workspace stops, and stopping cancels the scopes of its runs.
     """
-    if not await _store_acceptance(run):
-        settle(run.accepted, None)
-        return
-    outcome = Outcome.cancelled()
+    with trio.CancelScope(shield=True):
+        if await _store_acceptance(run):
+            await _end_once(run, turn, settle)
+        else:
+            settle(run.accepted, None)
+
+
+async def _end_once(  # noqa: ASYNC910  # storing the ending is a checkpoint
+    run: Run, turn: Turn, settle: Callable[[AcceptedRun, Outcome | None], None]
+) -> None:
+    """Run the turn and make its outcome final: stored, then announced."""
+    outcome = None
     try:
         outcome = await _drive(run, turn)
     except Exception as exc:  # noqa: BLE001  # barrier: a bad run must not cancel its siblings
         outcome = _failed(run, exc)
-    except BaseExceptionGroup as group:
-        # Errors that come together with the cancellation of everything around us: the errors are
-        # this run's own and stop here, the cancellation must go on.
-        passing, own = group.split(_passes_through)
-        if own is None or passing is None:
-            raise
-        outcome = _failed(run, own)
-        raise passing from None
     finally:
-        with trio.move_on_after(run.limits.ending, shield=True) as writing:
-            outcome = await _store_ending(run, outcome)
-        if writing.cancelled_caught:
-            log.error("run.ending_not_stored", extra={"run_id": run.id, "why": "too slow"})
-            outcome = outcome.not_stored(str(EndingNotStored("storage did not answer in time")))
+        outcome = outcome or _cancelled(run)
+        try:
+            with trio.fail_after(run.limits.ending, shield=True):
+                await run.journal.end(run.accepted, outcome)
+        except Exception as exc:  # the ending is announced even if it cannot be written
+            log.exception("run.ending_not_stored", extra={"run_id": run.id})
+            outcome = outcome.not_stored(str(EndingNotStored(describe(exc))))
         settle(run.accepted, outcome)
 
 
-async def _drive(run: Run, turn: Turn) -> Outcome:
-    """Enter the run and do what the entry says."""
-    outcome = Outcome.cancelled()
+async def _drive(run: Run, turn: Turn) -> Outcome | None:
+    """Enter the run and do what the entry says; None if a cancel kept it from that."""
+    outcome = None
     async with run.accepted.enter() as entry:
         match entry:
             case Active():
@@ -158,14 +161,13 @@ async def _drive(run: Run, turn: Turn) -> Outcome:
                 await _be_absorbed(run)
                 outcome = Outcome.folded(into)
             case CancelledOnEntry():
-                await trio.lowlevel.checkpoint()
-    if isinstance(entry, Active) and run.accepted.scope.cancelled_caught:
-        return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
+                pass
     return outcome
 
 
 async def _play(run: Run, turn: Turn) -> Completion:
     """Run the turn, and see to it that it did not hide a cancellation."""
+    run.began = True
     watch = CancelWatch(run.accepted.cancel_reason)
     done = await watch.drive(turn(run))
     if watch.delivered:
@@ -195,29 +197,32 @@ async def _store_acceptance(run: Run) -> bool:
     return True
 
 
-async def _store_ending(run: Run, outcome: Outcome) -> Outcome:
-    """Make the ending durable; return what may be announced of it."""
+def _cancelled(run: Run) -> Outcome:
+    """Return the outcome of a run that somebody stopped: what it had said, if it had begun (B3, B4)."""
+    if not run.began:
+        return Outcome.cancelled()
     try:
-        await run.journal.end(run.accepted, outcome)
-    except Exception as exc:  # the ending is announced even if it cannot be written
-        log.exception("run.ending_not_stored", extra={"run_id": run.id})
-        return outcome.not_stored(str(EndingNotStored(describe(exc))))  # noqa: ASYNC910
-    return outcome
+        return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
+    except Exception as exc:  # noqa: BLE001  # the turn's own code, at a place nobody expects it
+        return _failed(run, exc)
 
 
 def _failed(run: Run, exc: BaseException) -> Outcome:
     """Log a failed turn, here and nowhere else, and return its outcome."""
     log.error("run.failed", extra={"run_id": run.id, "session_id": run.session_id}, exc_info=exc)
-    return Outcome.errored(describe(exc), run.partial())
-
-
-def _passes_through(exc: BaseException) -> bool:
-    """Whether an exception concerns more than the run it came out of."""
-    return not isinstance(exc, Exception | BaseExceptionGroup)
+    error = describe(exc)
+    with suppress(Exception):  # a turn that fails may not know any more what it said
+        return Outcome.errored(error, run.partial())
+    return Outcome.errored(error)
 
 
 def describe(exc: BaseException) -> str:
     """Return one line about *exc* for people; a lone exception in a group speaks for it."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
-    return str(exc) or type(exc).__name__
+    if isinstance(exc, trio.TooSlowError):
+        return "it took too long"
+    try:
+        return str(exc) or type(exc).__name__
+    except Exception:  # noqa: BLE001  # a broken exception is still an exception
+        return type(exc).__name__

@@ -7,7 +7,8 @@ handed it the exception. So the turn is driven through `CancelWatch`, which pass
 between the turn and Trio on unchanged and looks for that one.
 """
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 import outcome
@@ -49,12 +50,19 @@ class _Driven(Awaitable[T]):
     @override
     def __await__(self) -> Generator[Any, Any, T]:
         steps = self.inner.__await__()
+        step: Callable[[], Any] = partial(next, steps)
         try:
-            trap = next(steps)
             while True:
-                reply = yield trap
-                self.watch.saw(reply)
-                trap = steps.send(reply)
+                trap = step()
+                try:
+                    reply = yield trap
+                except GeneratorExit:
+                    raise
+                except BaseException as exc:  # noqa: ASYNC103, BLE001  # thrown in: the inner one's
+                    step = partial(steps.throw, exc)
+                else:
+                    self.watch.saw(reply)
+                    step = partial(steps.send, reply)
         except StopIteration as done:
             result: T = done.value
             return result

@@ -91,10 +91,7 @@ class Workspace:
         if submission.run_id is None:
             return None
         known = self._live.get(submission.run_id) or self._ended.get(submission.run_id)
-        if known is not None and (
-            known.submission.session_id != submission.session_id
-            or known.submission.prompt != submission.prompt
-        ):
+        if known is not None and known.fingerprint != hash(submission):
             raise RunIdTaken(submission.run_id)
         return known
 
@@ -263,7 +260,7 @@ async def open_workspace(
     given time to write its ending, in this order whatever the reason for leaving. An exception of
     the caller's leaves the block as it is.
     """
-    ids = ids or RandomIds()
+    ids = RandomIds() if ids is None else ids
     async with (
         nullcontext(events) if events is not None else open_event_log(short_boot(ids)) as event_log,
         open_hidden_nursery() as services,
@@ -274,10 +271,10 @@ async def open_workspace(
                 services,
                 runs,
                 turn,
-                journal or MemoryJournal(),
-                clock or SystemClock(),
+                MemoryJournal() if journal is None else journal,
+                SystemClock() if clock is None else clock,
                 ids,
-                limits or Limits(),
+                Limits() if limits is None else limits,
             )
             try:
                 yield workspace

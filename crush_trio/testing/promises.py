@@ -39,7 +39,7 @@ def check_promises(bench: Bench, runs: Iterable[AcceptedRun]) -> None:
 
 
 def _check_prompt_stored_once(bench: Bench, run: AcceptedRun) -> None:
-    stored = Counter(message.id for message in bench.messages(run.session_id))
+    stored = Counter(str(message.id) for message in bench.messages(run.session_id))
     assert stored[f"prompt-{run.id}"] == 1, f"{run} has its prompt stored {stored} times"
 
 

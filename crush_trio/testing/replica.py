@@ -43,8 +43,9 @@ class Replica:
     def _apply(self, frame: bytes) -> None:
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
         data = orjson.loads(lines[b"data"])
-        self._advance(lines[b"id"].decode())
-        match lines[b"event"].decode():
+        name = lines[b"event"].decode()
+        self._advance(lines[b"id"].decode(), anew=name == "resync")
+        match name:
             case "message":
                 self._message(data)
             case "message_delta":
@@ -54,9 +55,12 @@ class Replica:
             case "resync":
                 self._resync(data)
 
-    def _advance(self, event_id: str) -> None:
-        if self.last_id is not None and _place(event_id) <= _place(self.last_id):
-            raise StreamBroken(f"event {event_id} came after {self.last_id}")
+    def _advance(self, event_id: str, *, anew: bool) -> None:
+        """Follow the ids: they grow, but a resync may repeat the place it was asked from."""
+        if self.last_id is not None:
+            (boot, place), (last_boot, last_place) = _split(event_id), _split(self.last_id)
+            if boot == last_boot and place < last_place + (not anew):
+                raise StreamBroken(f"event {event_id} came after {self.last_id}")
         self.last_id = event_id
 
     def _message(self, change: Json) -> None:
@@ -76,12 +80,17 @@ class Replica:
 
     def _run(self, run: Json) -> None:
         if run["state"] not in {"accepted", "queued", "active"}:
-            if run["id"] in self.endings:
-                raise StreamBroken(f"run {run['id']} ended twice")
-            self.endings[run["id"]] = run
+            self._end(run)
+
+    def _end(self, run: Json) -> None:
+        if run["id"] in self.endings:
+            raise StreamBroken(f"run {run['id']} ended twice")
+        self.endings[run["id"]] = run
 
     def _resync(self, state: Json) -> None:
         self.resyncs += 1
+        for run in state["ended"]:
+            self._end(run)
         self.messages.update({message["id"]: message for message in state["messages"]})
 
 
@@ -111,5 +120,6 @@ def _append(parts: list[Json], change: Mapping[str, Any]) -> None:
     parts[change["index"]] = {"type": part["type"], "data": data}
 
 
-def _place(event_id: str) -> int:
-    return int(event_id.rpartition("-")[2])
+def _split(event_id: str) -> tuple[str, int]:
+    boot, _, place = event_id.rpartition("-")
+    return boot, int(place)

@@ -63,13 +63,13 @@ class Fail:
 
 
 @frozen
-class Call:
+class Do:
     """Do anything else with the run."""
 
     function: Callable[[Run], Awaitable[object]]
 
 
-Step = Say | Pause | Sleep | Fold | Fail | Call
+Step = Say | Pause | Sleep | Fold | Fail | Do
 Script = Sequence[Step]
 
 ECHO: Script = (Say("done"),)
@@ -124,7 +124,7 @@ class ScriptedTurns:
             case Fail(error=error):
                 await trio.lowlevel.checkpoint()
                 raise error
-            case Call(function=function):
+            case Do(function=function):
                 await function(run)
         await trio.lowlevel.checkpoint_if_cancelled()
 

@@ -16,7 +16,7 @@ from crush_trio.testing import Gate
 from crush_trio.testing.faults import FaultyJournal, JournalFault
 from crush_trio.testing.harness import Bench, open_test_workspace
 from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Call, Fail, Fold, Pause, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.scripted import Do, Fail, Fold, Pause, ScriptedTurns, Sleep, prompt
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
@@ -30,7 +30,8 @@ NOTE = Attachment(file_path="/a.txt", file_name="a.txt", mime_type="text/plain",
 
 async def settled(bench: Bench, *runs: AcceptedRun) -> list[RunState]:
     """Wait for *runs*, check rows, events and leftovers, and return how each ended."""
-    states = [(await run.wait()).state for run in runs]
+    with trio.fail_after(3600):
+        states = [(await run.wait()).state for run in runs]
     check_promises(bench, runs)
     assert bench.workspace.runs == ()
     assert bench.workspace._lanes == {}, "an empty lane was kept"
@@ -120,7 +121,7 @@ async def test_the_workspace_owns_the_run_whoever_submitted_it():
     async def note_owner(_run: Run) -> None:
         owners.append(trio.lowlevel.current_task().parent_nursery)
 
-    async with open_test_workspace(ScriptedTurns({"hello": [Call(note_owner)]})) as bench:
+    async with open_test_workspace(ScriptedTurns({"hello": [Do(note_owner)]})) as bench:
         async with trio.open_nursery() as request:
             request.start_soon(bench.accept("hello").journaled)
         await wait_all_tasks_blocked()
@@ -221,7 +222,7 @@ async def test_the_callers_run_id_reaches_the_turn():
     async def look(run: Run) -> None:
         seen.append((run.submission.run_id, run.session_id, run.prompt))
 
-    async with open_test_workspace(ScriptedTurns(default=[Call(look)])) as bench:
+    async with open_test_workspace(ScriptedTurns(default=[Do(look)])) as bench:
         run = bench.accept("hello", run_id="mine")
         assert await settled(bench, run) == [COMPLETED]
         assert seen == [("mine", "s", "hello")]

@@ -7,13 +7,14 @@ import trio
 from attrs import frozen
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.errors import EndingNotStored
 from crush_trio.events.facts import Fact
 from crush_trio.runtime import AcceptedRun, MemoryJournal, Run, Turn
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault
+from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
 from crush_trio.testing.harness import Bench, open_test_workspace
 from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Call, Fold, Pause, Say, ScriptedTurns, Sleep
+from crush_trio.testing.scripted import Do, Fold, Pause, Say, ScriptedTurns, Sleep
 from crush_trio.wire.codec import USER_CANCELLED
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Role, TextPart
@@ -44,7 +45,8 @@ async def open_faulty(turn: Turn, *faults: JournalFault):
 
 async def settled(bench: Bench, *runs: AcceptedRun) -> list[RunState]:
     """Wait for *runs*, check rows, events and leftovers, and return how each ended."""
-    states = [(await run.wait()).state for run in runs]
+    with trio.fail_after(3600):
+        states = [(await run.wait()).state for run in runs]
     check_promises(bench, runs)
     check_nothing_left(bench)
     assert bench.recorder.errors == [], "a cancelled run is no error (A19)"
@@ -192,6 +194,36 @@ async def test_a_cancel_while_a_run_is_finishing_hits_the_next_one_only():
         assert turns.started == ["one", "three"]
 
 
+@pytest.mark.item("A13", "A21")
+@pytest.mark.parametrize("moment", list(Moment))
+async def test_a_cancel_while_the_prompt_is_written_neither_loses_nor_doubles_it(moment):
+    writing = Gate("record_prompt")
+    held = HeldWrite(method="record_prompt", gate=writing, moment=moment)
+    async with open_faulty(ScriptedTurns(), held) as bench:
+        run = bench.accept("one")
+        await writing.reached()
+        bench.cancel()
+        await wait_all_tasks_blocked()
+        assert not run.ended, "the write is not abandoned"
+        writing.open()
+        assert await settled(bench, run) == [CANCELLED]
+        assert [message.id for message in bench.messages()] == ["prompt-run-1", "cancelled-run-1"]
+
+
+@pytest.mark.item("A13", "A.8")
+async def test_a_cancel_after_the_last_checkpoint_of_a_turn_leaves_it_completed():
+    receipts = []
+
+    async def turn(run: Run) -> None:
+        await run.record_prompt()
+        receipts.append(bench.cancel())
+
+    async with open_test_workspace(turn) as bench:
+        run = bench.accept("one")
+        assert await settled(bench, run) == [COMPLETED]
+        assert [hit.outcome for hit in receipts[0].hits] == [run.outcome]
+
+
 # ── A18 to A20: what a cancel is to others ──────────────────────────────────────────────────────
 
 
@@ -240,7 +272,7 @@ async def test_everything_a_turn_waits_for_ends_with_it_and_detached_jobs_do_not
             for what in ("permission", "question", "command", "sub-agent"):
                 step.start_soon(stand, what, stopped)
 
-    async with open_test_workspace(ScriptedTurns({"work": [Call(work)]})) as bench:
+    async with open_test_workspace(ScriptedTurns({"work": [Do(work)]})) as bench:
         run = await in_line(bench.accept("work"))
         bench.cancel()
         assert await settled(bench, run) == [CANCELLED]
@@ -317,7 +349,7 @@ async def test_the_record_of_a_cancelled_run_takes_five_seconds_at_most():
         assert receipt.hits[0].took == pytest.approx(5)
         assert run.outcome is not None
         assert run.outcome.state is CANCELLED
-        assert "did not answer in time" in run.outcome.error
+        assert EndingNotStored.message in run.outcome.error
         assert bench.recorder.endings_per_run == {run.id: 1}
         check_nothing_left(bench)
 

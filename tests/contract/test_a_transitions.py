@@ -37,7 +37,7 @@ from crush_trio.testing import Gate, controlled
 from crush_trio.testing.faults import FaultyJournal, JournalFault
 from crush_trio.testing.harness import Bench, open_test_workspace
 from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Call, Fold, Pause, Say, ScriptedTurns
+from crush_trio.testing.scripted import Do, Fold, Pause, Say, ScriptedTurns
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunState
 
@@ -52,7 +52,7 @@ thinking   cancelled  completed    cancelled   cancelled  cancelled  completed  
 streaming  cancelled  completed    cancelled   cancelled  cancelled  completed       errored
 waiting    cancelled  completed    cancelled   cancelled  cancelled  completed       errored
 finishing  completed  completed    completed   completed  completed  completed       -
-folded     folded     folded       folded      folded     cancelled  folded          folded
+folded     folded     folded       folded      folded     folded     folded          folded
 terminal   completed  completed    completed   completed  completed  completed       -
 """
 
@@ -121,13 +121,13 @@ class Stage:
 
     def __attrs_post_init__(self) -> None:
         self.gates = {name: Gate(name) for name in (*PHASES, "before", "bystander", *HELD_WRITES)}
-        fail_if_doomed = Call(self.stumble)
+        fail_if_doomed = Do(self.stumble)
         self.turns = ScriptedTurns(
             {
                 "P": [
                     *(Pause(self.gates["thinking"]), fail_if_doomed, Say("so far")),
                     *(Pause(self.gates["streaming"]), fail_if_doomed),
-                    *(Call(self.ask), fail_if_doomed, Say(", all")),
+                    *(Do(self.ask), fail_if_doomed, Say(", all")),
                 ],
                 "predecessor": [Pause(self.gates["before"]), fail_if_doomed],
                 "host": [Pause(self.gates["before"]), Fold(), fail_if_doomed],
@@ -306,6 +306,8 @@ async def test_transition(state, event, ending, run_id):
             expected[stage.before] = FATE_OF_ACTIVE[event] if ended is None else ended.state
 
         receipt = getattr(stage, event)()
+        if event == "abort":
+            await wait_all_tasks_blocked()  # it takes effect when the workspace begins to stop
         stage.open(*stage.gates)
         for run in expected:
             await run.wait()

@@ -16,7 +16,7 @@ from crush_trio.runtime.outcome import Completion
 from crush_trio.testing.gates import Gate
 from crush_trio.testing.harness import open_test_workspace
 from crush_trio.testing.scripted import Pause, ScriptedTurns
-from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.native import RunState
 
 # ── Bugs that need nobody's help ───────────────────────────────────────────────────────────────
@@ -58,7 +58,8 @@ async def returns_a_notice_that_is_no_event(run):
 
 async def returns_a_notice_without_json(run):
     await trio.lowlevel.checkpoint()
-    notice = Fact(payload_type=PayloadType.FILE, change=EventType.CREATED, entity=object())
+    entity = ConfigChanged(workspace_id=object())
+    notice = Fact(payload_type=PayloadType.CONFIG_CHANGED, change=EventType.UPDATED, entity=entity)
     return Completion(text="fine", notices=(notice,))
 
 

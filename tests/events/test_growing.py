@@ -1,6 +1,7 @@
 """Messages that grow: views that stay what they were, deltas that rebuild the message exactly."""
 
 import json
+from itertools import pairwise
 
 import orjson
 import pytest
@@ -216,7 +217,7 @@ def test_halves_of_a_surrogate_pair_in_different_pieces_are_replaced_and_counted
         message.append_text(piece)
         views.append(message.view())
     parts = []
-    for earlier, later in zip(views, views[1:], strict=False):
+    for earlier, later in pairwise(views):
         rebuilt(parts, later, earlier)
     assert parts == [{"type": "text", "data": {"text": "a\ufffd\ufffdz"}}]
 
@@ -261,9 +262,11 @@ def test_nothing_new_is_a_delta_without_changes():
     assert changes(message.view(), message.view()) == []
 
 
-TEXTS = st.text(max_size=6) | st.sampled_from(DIFFICULT) | st.lists(
-    st.sampled_from(DIFFICULT), max_size=4
-).map("".join)
+TEXTS = (
+    st.text(max_size=6)
+    | st.sampled_from(DIFFICULT)
+    | st.lists(st.sampled_from(DIFFICULT), max_size=4).map("".join)
+)
 OPERATIONS = st.one_of(
     TEXTS.map(lambda text: ("append_text", (text,), {})),
     TEXTS.map(lambda text: ("append_reasoning", (text,), {"started_at": 3})),

@@ -65,15 +65,27 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(foldable=st.booleans())
     def admit(self, foldable: bool) -> None:
-        self.admitted += 1
-        run = FakeRun(RunId(f"run-{self.admitted}"), foldable)
-        self.lane.admit(run)
-        self.accepted.append(run)
+        self.new_run(foldable)
 
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
     def enter(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(self.accepted))
+        self.let_in(data.draw(st.sampled_from(self.accepted)))
+
+    @rule(foldable=st.lists(st.booleans(), min_size=2, max_size=4))
+    def line_up(self, foldable: list[bool]) -> None:
+        """Several runs at once: single steps alone seldom make a queue long enough to matter."""
+        for each in foldable:
+            self.let_in(self.new_run(each))
+
+    def new_run(self, foldable: bool) -> FakeRun:
+        self.admitted += 1
+        run = FakeRun(RunId(f"run-{self.admitted}"), foldable)
+        self.lane.admit(run)
+        self.accepted.append(run)
+        return run
+
+    def let_in(self, run: FakeRun) -> None:
         self.accepted.remove(run)
         entry = self.lane.enter(run)
         if run.hit:

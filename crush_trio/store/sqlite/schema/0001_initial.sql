@@ -1,18 +1,25 @@
 -- Times are unix seconds; a time that has not come is NULL. Ids are text chosen by the program.
--- JSON columns are written and read by the program only; nothing in here looks inside them.
+-- JSON columns are written and read by the program only; nothing in here looks inside them. Where
+-- there is an n, it is the order in which the rows came.
 
+-- closed_at is NULL for a start that has not ended, or not in good order. trimmed_seq is the highest
+-- seq of its events that event_tail no longer has; a trigger keeps it.
 CREATE TABLE boots (
-    id         TEXT    NOT NULL PRIMARY KEY,
-    started_at INTEGER NOT NULL,
-    pid        INTEGER NOT NULL,
-    version    TEXT    NOT NULL
+    n           INTEGER PRIMARY KEY,
+    id          TEXT    NOT NULL UNIQUE,
+    started_at  INTEGER NOT NULL,
+    pid         INTEGER NOT NULL,
+    version     TEXT    NOT NULL,
+    closed_at   INTEGER,
+    trimmed_seq INTEGER
 ) STRICT;
 
 -- The first two token columns are gauges, set by every step to what the context holds now. The two
 -- totals only grow. last_seq is the seq of the newest message there ever was, so that a place in the
 -- order is never given out twice, not even after a deletion; a trigger keeps it.
 CREATE TABLE sessions (
-    id                      TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+    n                       INTEGER PRIMARY KEY,
+    id                      TEXT    NOT NULL UNIQUE CHECK (id <> ''),
     parent_session_id       TEXT             CHECK (parent_session_id <> ''),
     title                   TEXT    NOT NULL DEFAULT '',
     message_count           INTEGER NOT NULL DEFAULT 0 CHECK (message_count >= 0),
@@ -33,7 +40,8 @@ CREATE INDEX sessions_by_parent ON sessions (parent_session_id)
     WHERE parent_session_id IS NOT NULL;
 
 CREATE TABLE messages (
-    id                 TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+    n                  INTEGER PRIMARY KEY,
+    id                 TEXT    NOT NULL UNIQUE CHECK (id <> ''),
     session_id         TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
     seq                INTEGER NOT NULL CHECK (seq > 0),
     role               TEXT    NOT NULL,
@@ -46,10 +54,12 @@ CREATE TABLE messages (
     UNIQUE (session_id, seq)
 ) STRICT;
 
-CREATE INDEX messages_unfinished ON messages (session_id) WHERE finished_at IS NULL;
+CREATE INDEX messages_unfinished ON messages (session_id, seq) WHERE finished_at IS NULL;
+CREATE INDEX messages_of_users ON messages (created_at) WHERE role = 'user';
 
--- The fixed piece of a part. The text of a part that grows while it is streamed is the concatenation
--- of its chunks in the order of n: appending costs what is appended, not what is already there.
+-- The fixed piece of a part. The text of a part that grows while it is streamed goes on in its chunks,
+-- in the order of n: appending costs what is appended, not what is already there. A message that is
+-- finished has no chunks: its text is all in data.
 CREATE TABLE parts (
     message_id TEXT    NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
     idx        INTEGER NOT NULL CHECK (idx >= 0),
@@ -59,17 +69,20 @@ CREATE TABLE parts (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE chunks (
-    message_id TEXT    NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
-    idx        INTEGER NOT NULL CHECK (idx >= 0),
+    message_id TEXT    NOT NULL,
+    idx        INTEGER NOT NULL,
     n          INTEGER NOT NULL CHECK (n >= 0),
     text       TEXT    NOT NULL,
-    PRIMARY KEY (message_id, idx, n)
+    PRIMARY KEY (message_id, idx, n),
+    FOREIGN KEY (message_id, idx) REFERENCES parts (message_id, idx) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 
 -- Every accepted submission, from acceptance to its one ending. No foreign key to the session: a run
--- may be accepted for a session that does not exist (A5), and outlives one that is deleted.
+-- may be accepted for a session that does not exist (A5), and outlives one that is deleted. seq is the
+-- order of acceptance within one start of the program. Attachments go when the run has ended.
 CREATE TABLE runs (
-    id                TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+    n                 INTEGER PRIMARY KEY,
+    id                TEXT    NOT NULL UNIQUE CHECK (id <> ''),
     run_id            TEXT             CHECK (run_id <> ''),
     session_id        TEXT    NOT NULL,
     kind              TEXT    NOT NULL,
@@ -93,13 +106,14 @@ CREATE TABLE runs (
 ) STRICT;
 
 CREATE UNIQUE INDEX runs_by_run_id ON runs (run_id) WHERE run_id IS NOT NULL;
-CREATE INDEX runs_by_session ON runs (session_id, seq);
+CREATE INDEX runs_by_time ON runs (accepted_at, seq);
+CREATE INDEX runs_by_session ON runs (session_id, accepted_at, seq);
 CREATE INDEX runs_unended ON runs (boot_id) WHERE state IN ('accepted', 'queued', 'active');
 
 CREATE TABLE files (
     id         TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
     session_id TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
-    path       TEXT    NOT NULL CHECK (path <> ''),
+    path       TEXT    NOT NULL CHECK (path GLOB '/*'),
     content    TEXT    NOT NULL,
     version    INTEGER NOT NULL CHECK (version >= 0),
     created_at INTEGER NOT NULL,
@@ -113,7 +127,7 @@ CREATE INDEX files_by_session ON files (session_id, path);
 CREATE TABLE read_files (
     session_id TEXT    NOT NULL CHECK (session_id <> '')
         REFERENCES sessions (id) ON DELETE CASCADE,
-    path       TEXT    NOT NULL CHECK (path <> ''),
+    path       TEXT    NOT NULL CHECK (path GLOB '/*'),
     read_at    INTEGER NOT NULL,
     PRIMARY KEY (path, session_id)
 ) STRICT, WITHOUT ROWID;
@@ -122,7 +136,8 @@ CREATE INDEX read_files_by_session ON read_files (session_id);
 
 -- What waits, or waited, for a person's answer.
 CREATE TABLE asks (
-    id           TEXT    NOT NULL PRIMARY KEY CHECK (id <> ''),
+    n            INTEGER PRIMARY KEY,
+    id           TEXT    NOT NULL UNIQUE CHECK (id <> ''),
     kind         TEXT    NOT NULL,
     session_id   TEXT    NOT NULL,
     run_id       TEXT    NOT NULL,
@@ -134,10 +149,10 @@ CREATE TABLE asks (
     CHECK ((resolved_at IS NULL) = (resolution IS NULL))
 ) STRICT;
 
-CREATE INDEX asks_pending ON asks (session_id) WHERE resolved_at IS NULL;
+CREATE INDEX asks_pending ON asks (created_at) WHERE resolved_at IS NULL;
 
--- The last events a reader can still ask for after a restart. n grows with every row as long as the
--- newest row is kept, so the oldest are those with the smallest n.
+-- The last events a reader can still ask for after a restart. Only the oldest are ever removed, so
+-- their n have no gaps and the newest k are those above max(n) - k.
 CREATE TABLE event_tail (
     n        INTEGER PRIMARY KEY,
     boot_id  TEXT    NOT NULL,
@@ -146,6 +161,17 @@ CREATE TABLE event_tail (
     event    TEXT    NOT NULL,
     UNIQUE (boot_id, seq)
 ) STRICT;
+
+CREATE TRIGGER event_tail_trimmed AFTER DELETE ON event_tail BEGIN
+    UPDATE boots
+    SET trimmed_seq = max(coalesce(trimmed_seq, OLD.seq), OLD.seq)
+    WHERE id = OLD.boot_id;
+END;
+
+-- Text that was appended belongs to the part it was appended to, not to its place.
+CREATE TRIGGER parts_replaced AFTER UPDATE OF type ON parts WHEN NEW.type <> OLD.type BEGIN
+    DELETE FROM chunks WHERE message_id = OLD.message_id AND idx = OLD.idx;
+END;
 
 -- A session is as fresh as its freshest message. The stamps come with the rows, not from the
 -- database's idea of now, and a late row does not turn the clock back.

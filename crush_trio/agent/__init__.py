@@ -1,0 +1,1 @@
+"""What an active run does, and the record it leaves."""

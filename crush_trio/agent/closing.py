@@ -1,0 +1,120 @@
+"""What the record of a turn needs so that it is complete, however the turn ended.
+
+The same rules serve a run that ends now and one that a crash left behind: reasoning is closed,
+tool calls are finished and answered, every message has its finish part (D15 to D18).
+"""
+
+from collections.abc import Collection, Iterable
+
+from attrs import evolve
+
+from crush_trio.agent.transcript import finished
+from crush_trio.errors import SessionNotFound
+from crush_trio.events.growing import GrowingMessage
+from crush_trio.runtime.outcome import Outcome, Submission
+from crush_trio.store.base import SessionReads
+from crush_trio.wire.codec import USER_CANCELLED
+from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.messages import (
+    BinaryPart,
+    FinishPart,
+    FinishReason,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from crush_trio.wire.native import RunState
+
+TOOL_CANCELLED = "Error: user cancelled assistant tool calling"
+TOOL_FAILED = "There was an error while executing the tool"
+
+
+async def session_exists(sessions: SessionReads, session_id: SessionId) -> bool:
+    """Whether there is a session to write a record into."""
+    try:
+        await sessions.session(session_id)
+    except SessionNotFound:
+        return False  # noqa: ASYNC910  # the read is a checkpoint, also when it raises
+    return True
+
+
+def finish_of(outcome: Outcome, at: int) -> FinishPart:
+    """Return the finish part of an answer that its turn did not finish itself (D18)."""
+    match outcome.state:
+        case RunState.CANCELLED:
+            return FinishPart(reason=FinishReason.CANCELLED, time=at, message=USER_CANCELLED)
+        case RunState.ERRORED:
+            return FinishPart(
+                reason=FinishReason.ERROR, time=at, message="Run failed", details=outcome.error
+            )
+        case RunState.INTERRUPTED:
+            return FinishPart(
+                reason=FinishReason.ERROR, time=at, message="Interrupted", details=outcome.error
+            )
+        case _:
+            return FinishPart(reason=FinishReason.UNKNOWN, time=at)
+
+
+def close_answer(growing: GrowingMessage, outcome: Outcome, at: int) -> None:
+    """Give an unfinished answer what it lacks: closed reasoning, finished calls, a finish part."""
+    if growing.view().finished:
+        return
+    growing.close_reasoning(finished_at=at)
+    for call in growing.tool_calls():
+        if not call.finished:
+            growing.put(evolve(call, input="{}", finished=True))
+    growing.put(finish_of(outcome, at))
+
+
+def missing_results(
+    calls: Iterable[ToolCallPart], answered: Collection[ToolCallId], outcome: Outcome
+) -> list[ToolResultPart]:
+    """Return an error result for each tool call that was never answered (D17)."""
+    text = TOOL_CANCELLED if outcome.state is RunState.CANCELLED else TOOL_FAILED
+    return [
+        ToolResultPart(tool_call_id=call.id, name=call.name, content=text, is_error=True)
+        for call in calls
+        if call.id not in answered
+    ]
+
+
+def user_message(submission: Submission, message_id: MessageId, at: int) -> Message:
+    """Return the message that a prompt becomes; every attachment is kept (D23a)."""
+    text: tuple[Part, ...] = (TextPart(text=submission.prompt),) if submission.prompt else ()
+    files = tuple(
+        BinaryPart(path=a.file_path or a.file_name, mime_type=a.mime_type, data=a.content)
+        for a in submission.attachments
+    )
+    return _message(message_id, submission.session_id, Role.USER, (*text, *files), at)
+
+
+def result_message(
+    result: ToolResultPart, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the message of one tool result."""
+    return _message(message_id, session_id, Role.TOOL, (result,), at)
+
+
+def closing_answer(
+    outcome: Outcome, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the answer of a turn that ended before it had one (A21, D20)."""
+    return _message(message_id, session_id, Role.ASSISTANT, (finish_of(outcome, at),), at)
+
+
+def _message(
+    message_id: MessageId, session_id: SessionId, role: Role, parts: tuple[Part, ...], at: int
+) -> Message:
+    return finished(
+        Message(
+            id=message_id,
+            session_id=session_id,
+            role=role,
+            parts=parts,
+            created_at=at,
+            updated_at=at,
+        )
+    )

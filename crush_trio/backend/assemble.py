@@ -1,0 +1,87 @@
+"""One workspace with everything it needs, opened in order and closed in the reverse.
+
+Opening recovers first: nothing new is accepted before everything old has its ending. Closing goes
+through the tree from the inside: the runs end and write their endings, then the writers of messages
+have nothing left to do, then the store is told that this start of the program ended in good order.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import define, field
+
+from crush_trio.agent.journal import StoreJournal
+from crush_trio.agent.recovery import recover
+from crush_trio.agent.tail import KEPT, Resumed, Tail, resume
+from crush_trio.agent.transcript import PACE, Transcript
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.events.facts import Position
+from crush_trio.events.forms import Form
+from crush_trio.events.log import EventLog, Window, open_event_log
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.run import Limits, Turn
+from crush_trio.runtime.workspace import Workspace, open_workspace
+from crush_trio.store.base import Store
+from crush_trio.store.changes import BootClosed
+from crush_trio.wire.native import RunView
+
+CLOSE_LIMIT = 5.0
+"""Seconds for the last word to the store."""
+
+
+@define(eq=False)
+class DurableWorkspace:
+    """A workspace whose runs survive the process."""
+
+    runs: Workspace
+    events: EventLog
+    transcript: Transcript
+    store: Store = field(repr=False)
+    recovered: tuple[RunView, ...] = ()
+    """The runs that an earlier start left without an ending, as they were ended now."""
+
+    @property
+    def degraded(self) -> str | None:
+        """What is wrong with the workspace's store, in a sentence; None while nothing is."""
+        return self.store.degraded
+
+    async def resume(self, after: Position, form: Form | None = None) -> Resumed:
+        """Continue a reader, also one whose cursor is from before a restart."""
+        return await resume(self.events, self.store, after, form)
+
+
+@asynccontextmanager
+async def open_durable_workspace(
+    store: Store,
+    make_turn: Callable[[Transcript], Turn],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    limits: Limits | None = None,
+    window: Window | None = None,
+    pace: float = PACE,
+    kept: int = KEPT,
+) -> AsyncIterator[DurableWorkspace]:
+    """Open a workspace on *store*; *make_turn* is given the transcript its turns write to."""
+    clock = SystemClock() if clock is None else clock
+    ids = RandomIds() if ids is None else ids
+    tail = Tail(store, kept)
+    async with (
+        open_event_log(store.boot_id, window=window, keep=tail.keep) as events,
+        open_hidden_nursery() as writers,
+    ):
+        transcript = Transcript(store, events, clock, writers, pace)
+        recovered = await recover(store, events, clock, ids)
+        async with open_workspace(
+            make_turn(transcript),
+            events=events,
+            journal=StoreJournal(transcript, store, clock, ids),
+            clock=clock,
+            ids=ids,
+            limits=limits,
+        ) as runs:
+            yield DurableWorkspace(runs, events, transcript, store, recovered)
+        writers.cancel_scope.cancel()
+    with trio.move_on_after(CLOSE_LIMIT, shield=True):
+        await store.commit(BootClosed(at=clock.unix()))

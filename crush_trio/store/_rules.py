@@ -1,0 +1,80 @@
+"""What every store does the same way, whatever it keeps its rows in.
+
+A change is looked at here before it is applied: its text becomes text that can be stored, and a path
+that means something else in every directory is refused. How a part grows and when a message is
+complete on arrival are questions that two stores must not answer differently either.
+"""
+
+from operator import is_
+from pathlib import PurePath
+from typing import Final, TypeVar, cast
+
+import attrs
+from attrs import evolve
+
+from crush_trio.store.changes import Change, FileRead
+from crush_trio.wire.codec import clean_text
+from crush_trio.wire.messages import FinishPart, Message, Part, ReasoningPart, TextPart
+
+T = TypeVar("T")
+
+GROWING: Final = (TextPart, ReasoningPart)
+"""The parts that text can be appended to."""
+
+
+def admitted(change: Change) -> Change:
+    """Return *change* as it can be stored.
+
+    Raises `ValueError` for a relative path: it would depend on where the program was started (L21).
+    """
+    change = cleaned(change)
+    if isinstance(change, FileRead):
+        absolute(change.path)
+    return change
+
+
+def cleaned(value: T) -> T:
+    """Return *value* with all text in it free of surrogate halves, which no database can keep.
+
+    What needs nothing, which is nearly everything, is returned itself.
+    """
+    return cast("T", _clean(value))
+
+
+def _clean(value: object) -> object:
+    cls = type(value)
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, tuple):
+        items = tuple(_clean(item) for item in value)
+        return value if all(map(is_, items, value)) else items
+    return _clean_fields(value, cls) if attrs.has(cls) else value
+
+
+def _clean_fields(value: object, cls: type[attrs.AttrsInstance]) -> object:
+    before = {name: getattr(value, name) for name in attrs.fields_dict(cls)}
+    after = {name: _clean(old) for name, old in before.items()}
+    return value if all(map(is_, after.values(), before.values())) else cls(**after)
+
+
+def absolute(path: str) -> str:
+    """Return *path* as it can be stored; raise `ValueError` if it is not absolute."""
+    if not PurePath(path).is_absolute():
+        raise ValueError(f"not an absolute path: {path!r}")
+    return clean_text(path)
+
+
+def grown(part: Part, text: str) -> Part:
+    """Return *part* with *text* at its end; only text and reasoning grow."""
+    match part:
+        case TextPart():
+            return evolve(part, text=part.text + text)
+        case ReasoningPart():
+            return evolve(part, thinking=part.thinking + text)
+        case _:
+            raise TypeError(f"a {part.kind} part does not grow")
+
+
+def complete(message: Message) -> bool:
+    """Whether a new message is finished as it comes: the user's and the tools' are (D1)."""
+    return any(isinstance(part, FinishPart) for part in message.parts)

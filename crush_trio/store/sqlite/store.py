@@ -1,0 +1,221 @@
+"""The store on SQLite: the seam of `store.base` over the three verbs of `Database`.
+
+All changes of one `commit` or `post` are one piece of work for the writer, hence one transaction.
+Reads go past the writer, on connections of their own, except that a read first waits for whatever was
+handed to the writer before it and has nobody else to wait for it; so it sees everything given before
+(D12). With nothing of that kind outstanding the writer is not involved.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import trio
+from attrs import define, field
+from typing_extensions import override
+
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.store._rules import absolute, cleaned
+from crush_trio.store.base import (
+    PendingAsk,
+    Store,
+    StoredMessage,
+    StoredRun,
+    TailEvent,
+    Totals,
+)
+from crush_trio.store.changes import Change
+from crush_trio.store.errors import StoreUnavailable
+from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
+from crush_trio.store.sqlite.applying import apply
+from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
+from crush_trio.store.sqlite.writer import Work
+from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.native import RunView
+from crush_trio.wire.views import File, Session
+
+T = TypeVar("T")
+
+_CLOCK: Final = SystemClock()
+_IDS: Final = RandomIds()
+
+
+@define(eq=False)
+class SqliteStore(Store):
+    """A `Store` in one SQLite file. Made by `open_sqlite_store`."""
+
+    _database: Database
+    _unwatched: int = field(default=0, init=False)
+    """How many pieces of work were submitted that nobody waits for, or no longer."""
+    _settled: int = field(default=0, init=False)
+    """How many of those the writer is known to be done with."""
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self._database.path
+
+    async def check(self) -> None:
+        """Read the whole file and raise `StoreCorrupt` if it is damaged; see `Database.check`."""
+        await self._database.check()
+
+    # ── Changes ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    @override
+    def boot_id(self) -> str:
+        return self._database.boot_id
+
+    @property
+    @override
+    def degraded(self) -> str | None:
+        return self._database.degraded
+
+    @override
+    async def commit(self, *changes: Change) -> None:
+        await self._transact(self._applying(changes))
+
+    @override
+    def post(self, *changes: Change) -> None:
+        self._unwatched += 1
+        self._database.post(self._applying(changes))
+
+    def _applying(self, changes: tuple[Change, ...]) -> Work[None]:
+        boot_id = self.boot_id
+
+        def work(connection: sqlite3.Connection) -> None:
+            for change in changes:
+                apply(connection, change, boot_id)
+
+        return work
+
+    async def _transact(self, work: Work[T]) -> T:
+        """Let the writer do *work*. Once it answers, it is done with all that came before."""
+        before = self._unwatched
+        try:
+            result = await self._database.transact(work)
+        except trio.Cancelled:
+            self._unwatched += 1
+            raise
+        except Exception:
+            self._settled = max(self._settled, before)
+            raise
+        self._settled = max(self._settled, before)
+        return result
+
+    async def _read(self, work: Work[T]) -> T:
+        """Do *work* on a read connection, after everything that was given before."""
+        if self._settled < self._unwatched:
+            with suppress(StoreUnavailable):  # what has failed cannot be seen, what is there can
+                await self._transact(lambda _: None)
+        return await self._database.read(work)
+
+    # ── Sessions ────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def session(self, session_id: SessionId) -> Session:
+        return await self._read(lambda c: sessions.read_session(c, session_id))
+
+    @override
+    async def sessions(self) -> list[Session]:
+        return await self._read(sessions.read_sessions)
+
+    @override
+    async def totals(self, session_id: SessionId) -> Totals:
+        return await self._read(lambda c: sessions.read_totals(c, session_id))
+
+    # ── Messages ────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def message(self, message_id: MessageId) -> StoredMessage:
+        return await self._read(lambda c: messages.read_message(c, message_id))
+
+    @override
+    async def messages(self, session_id: SessionId) -> list[Message]:
+        return await self._read(lambda c: messages.read_messages(c, session_id))
+
+    @override
+    async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
+        return await self._read(lambda c: messages.read_user_messages(c, session_id))
+
+    @override
+    async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
+        return await self._read(lambda c: messages.read_unfinished(c, session_id))
+
+    # ── Runs ────────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def run(self, run_id: RunId) -> StoredRun:
+        return await self._read(lambda c: runs.read_run(c, run_id))
+
+    @override
+    async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
+        return await self._read(lambda c: runs.read_runs(c, session_id, limit))
+
+    @override
+    async def orphaned_runs(self) -> list[StoredRun]:
+        return await self._read(lambda c: runs.read_orphans(c, self.boot_id))
+
+    # ── Files ───────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def add_file(
+        self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
+    ) -> File:
+        file = File(
+            id=file_id,
+            session_id=session_id,
+            path=absolute(path),
+            content=cleaned(content),
+            created_at=at,
+            updated_at=at,
+        )
+        return await self._transact(lambda c: files.add_file(c, file))
+
+    @override
+    async def files(self, session_id: SessionId) -> list[File]:
+        return await self._read(lambda c: files.read_files(c, session_id))
+
+    @override
+    async def latest_file(self, session_id: SessionId, path: str) -> File | None:
+        return await self._read(lambda c: files.read_latest(c, session_id, cleaned(path)))
+
+    @override
+    async def read_paths(self, session_id: SessionId) -> list[str]:
+        return await self._read(lambda c: files.read_paths(c, session_id))
+
+    @override
+    async def last_read(self, session_id: SessionId, path: str) -> int | None:
+        return await self._read(lambda c: files.read_mark(c, session_id, cleaned(path)))
+
+    # ── Asks and events ─────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def pending_asks(self) -> list[PendingAsk]:
+        return await self._read(asks.read_pending)
+
+    @override
+    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+        return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, self.boot_id))
+
+
+@asynccontextmanager
+async def open_sqlite_store(
+    directory: Path,
+    *,
+    synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+    busy_timeout: float = BUSY_TIMEOUT,
+    clock: Clock = _CLOCK,
+    ids: IdSource = _IDS,
+) -> AsyncIterator[SqliteStore]:
+    """Open the store in *directory* for this process alone; see `open_database`.
+
+    On leaving, what was posted is written before the file is closed.
+    """
+    async with open_database(
+        directory, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock, ids=ids
+    ) as database:
+        yield SqliteStore(database)

@@ -1,0 +1,66 @@
+"""Statements about the events that outlive the start of the program they belong to.
+
+A reader that comes back after a restart gets the exact continuation of what it has read, or is told
+that there is none. Exact means: every start since then, but for the one that asks, has ended in good
+order, and none of the events it kept has been trimmed away unread.
+"""
+
+import sqlite3
+from typing import Final, TypeAlias, assert_never
+
+from crush_trio.store.base import TailEvent
+from crush_trio.store.changes import BootClosed, TailKept
+
+TailChange: TypeAlias = TailKept | BootClosed
+"""The changes that are made here."""
+
+_UNCERTAIN: Final = """
+    SELECT 1 FROM boots
+    WHERE n >= :n AND id <> :ours
+    AND (closed_at IS NULL OR (trimmed_seq IS NOT NULL AND (n > :n OR trimmed_seq > :seq)))
+"""
+
+_AFTER: Final = """
+    SELECT boot_id, seq, terminal, event
+    FROM event_tail JOIN boots ON boots.id = boot_id
+    WHERE boot_id <> :ours AND (boots.n, seq) > (:n, :seq)
+    ORDER BY boots.n, seq
+"""
+
+
+def apply(connection: sqlite3.Connection, change: TailChange, boot_id: str) -> None:
+    """Make *change* true in the name of the start *boot_id*.
+
+    Keeping an event that is kept already changes nothing.
+    """
+    match change:
+        case TailKept():
+            connection.execute(
+                "INSERT INTO event_tail (boot_id, seq, terminal, event) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (boot_id, seq) DO NOTHING",
+                (boot_id, change.seq, change.terminal, change.event),
+            )
+            connection.execute(
+                "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
+                (change.keep,),
+            )
+        case BootClosed():
+            connection.execute("UPDATE boots SET closed_at = ? WHERE id = ?", (change.at, boot_id))
+        case _:
+            assert_never(change)
+
+
+def read_tail_after(
+    connection: sqlite3.Connection, boot_id: str, seq: int, ours: str
+) -> list[TailEvent] | None:
+    """Return the events after a place in an earlier start, or None if some may be missing."""
+    row = connection.execute("SELECT n FROM boots WHERE id = ?", (boot_id,)).fetchone()
+    if row is None:
+        return None
+    place = {"n": row[0], "seq": seq, "ours": ours}
+    if connection.execute(_UNCERTAIN, place).fetchone():
+        return None
+    return [
+        TailEvent(boot_id=boot, seq=at, terminal=bool(terminal), event=event)
+        for boot, at, terminal, event in connection.execute(_AFTER, place)
+    ]

@@ -1,0 +1,132 @@
+"""`TranscriptJournal`: what it stores, what it tells readers, and what it will not let pass."""
+
+import pytest
+import trio
+
+from crush_trio.clock import TrioClock
+from crush_trio.events import EventLog, MessageChange
+from crush_trio.runtime import AcceptedRun, Completion, Lane, Outcome
+from crush_trio.testing.scripted import prompt
+from crush_trio.testing.transcripts import TranscriptJournal
+from crush_trio.wire.codec import USER_CANCELLED
+from crush_trio.wire.events import EventType
+from crush_trio.wire.ids import MessageId, RunId
+from crush_trio.wire.messages import FinishPart, FinishReason, Role, TextPart
+from crush_trio.wire.native import RunState, RunView
+
+ANSWERED = Completion(message_id=MessageId("answer"), text="so far")
+
+
+def bare_run(name: str = "a", session: str = "s") -> AcceptedRun:
+    """Return a token that no workspace knows."""
+    submission = prompt(f"prompt of {name}", session)
+    view = RunView(id=RunId(name), session_id=submission.session_id, state=RunState.ACCEPTED)
+    return AcceptedRun(view, submission, Lane(), lambda _run: None)
+
+
+def new_journal():
+    return TranscriptJournal(EventLog("boot"), TrioClock())
+
+
+def stored(journal, session="s"):
+    return [message.id for message in journal.messages.get(session, [])]
+
+
+async def test_the_rows_follow_a_run_from_acceptance_to_its_ending():
+    journal, run = new_journal(), bare_run()
+    await journal.accept(run)
+    assert journal.rows == {"a": RunState.ACCEPTED}
+    for state in (RunState.QUEUED, RunState.ACTIVE):
+        run.move(state)
+        journal.moved(run)
+        assert journal.rows == {"a": state}
+    outcome = Outcome.completed(ANSWERED)
+    await journal.end(run, outcome)
+    assert journal.rows == {"a": RunState.COMPLETED}
+    assert journal.endings == {"a": outcome}
+
+
+async def test_a_retracted_acceptance_leaves_no_row():
+    journal, run = new_journal(), bare_run()
+    journal.retract(run)
+    await journal.accept(run)
+    journal.retract(run)
+    assert journal.rows == {}
+
+
+async def test_a_prompt_is_stored_as_a_finished_message_of_the_user_and_told_to_readers():
+    journal = new_journal()
+    reader = journal.events.cursor()
+    await trio.sleep(100)
+    await journal.record_prompt(bare_run())
+    (message,) = journal.messages["s"]
+    assert (message.id, message.role, message.session_id) == ("prompt-a", Role.USER, "s")
+    assert message.parts[0] == TextPart(text="prompt of a")
+    assert isinstance(message.parts[-1], FinishPart)
+    assert message.created_at == message.updated_at == journal.clock.unix()
+    (event,) = reader.take().events
+    assert isinstance(event, MessageChange)
+    assert (event.change, event.message) == (EventType.CREATED, message)
+
+
+async def test_sessions_are_kept_apart_and_in_order():
+    journal = new_journal()
+    for name, session in (("a", "s"), ("b", "t"), ("c", "s")):
+        await journal.record_prompt(bare_run(name, session))
+    assert (stored(journal, "s"), stored(journal, "t")) == (["prompt-a", "prompt-c"], ["prompt-b"])
+
+
+@pytest.mark.item("A21", "D20")
+@pytest.mark.parametrize(
+    ("outcome", "recorded", "messages"),
+    [
+        (Outcome.cancelled(), False, ["prompt-a", "cancelled-a"]),
+        (Outcome.cancelled(), True, ["cancelled-a"]),
+        (Outcome.cancelled("stopped", ANSWERED), True, []),
+        (Outcome.errored("boom"), False, ["prompt-a"]),
+        (Outcome.completed(ANSWERED), True, []),
+        (Outcome.folded(RunId("b")), True, []),
+    ],
+    ids=["early", "before it spoke", "half-way", "errored", "completed", "folded"],
+)
+async def test_an_ending_writes_what_the_record_of_the_turn_still_lacks(
+    outcome, recorded, messages
+):
+    journal, run = new_journal(), bare_run()
+    reader = journal.events.cursor()
+    run.prompt_recorded = recorded
+    await journal.end(run, outcome)
+    assert stored(journal) == messages
+    assert [event.message_id for event in reader.take().events] == messages
+
+
+async def test_the_record_of_a_cancel_says_who_cancelled():
+    journal, run = new_journal(), bare_run()
+    await journal.end(run, Outcome.cancelled())
+    record = journal.messages["s"][-1]
+    assert record.role is Role.ASSISTANT
+    (finish,) = record.parts
+    assert (finish.reason, finish.message) == (FinishReason.CANCELLED, USER_CANCELLED)
+
+
+async def test_a_second_ending_of_a_run_is_an_assertion_and_changes_nothing():
+    journal, run = new_journal(), bare_run()
+    await journal.end(run, Outcome.cancelled())
+    before = stored(journal)
+    with pytest.raises(AssertionError, match="a run ends once"):
+        await journal.end(run, Outcome.completed(ANSWERED))
+    assert journal.endings == {"a": Outcome.cancelled()}
+    assert journal.rows == {"a": RunState.CANCELLED}
+    assert stored(journal) == before
+
+
+@pytest.mark.parametrize("method", ["accept", "record_prompt", "end"])
+async def test_a_write_that_is_cancelled_has_written_nothing(method):
+    journal, run = new_journal(), bare_run()
+    more = (Outcome.cancelled(),) if method == "end" else ()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await getattr(journal, method)(run, *more)
+    assert scope.cancelled_caught
+    assert (journal.rows, journal.messages, journal.endings) == ({}, {}, {})
+    assert journal.events.head == 0
