@@ -23,7 +23,7 @@ from crush_trio.events.growing import GrowingMessage
 from crush_trio.events.log import EventLog
 from crush_trio.store.base import Changes, MessageReads, RunReads, TailEvent, TailReads
 from crush_trio.store.changes import TailKept
-from crush_trio.wire.codec import decode, encode_envelope
+from crush_trio.wire.codec import decode, wrap_change
 from crush_trio.wire.events import Envelope, EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role
@@ -78,8 +78,8 @@ async def resume(
 
 def _remembered(event: Event) -> str | None:
     match event:
-        case Fact(payload_type=payload_type, change=change, entity=entity):
-            return encode_envelope(payload_type, change, entity).decode()
+        case Fact(payload_type=payload_type, encoded=encoded):
+            return wrap_change(payload_type, encoded).decode()
         case MessageChange(plain=False, change=change, view=view):
             named = {"message": view.head.id, "session": view.head.session_id, "change": change}
             return orjson.dumps(named).decode()

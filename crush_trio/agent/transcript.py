@@ -45,6 +45,9 @@ PACE = 0.033
 RETRY = 1.0
 """Seconds until a flush is tried again that failed, unless something structural comes first."""
 
+WRITE_LIMIT = 5.0
+"""Seconds that a write may take before its run is told that it failed."""
+
 STOPPED = FinishPart(reason=FinishReason.STOP, time=0)
 """What every message ends with that no model wrote (D1)."""
 
@@ -133,7 +136,7 @@ class OpenMessage:
     async def delete(self) -> None:
         """Take the message away; what was not yet stored never will be (D11)."""
         self.take_over()
-        await self._transcript.store.commit(MessageDeleted(id=self.id))
+        await self._transcript.commit(MessageDeleted(id=self.id))
         self._transcript.publish(EventType.DELETED, self._stored)
 
     # ── Ending together with the run ────────────────────────────────────────────────────────────
@@ -233,7 +236,7 @@ class Transcript:
         """Store and publish a new message that will grow (D1)."""
         growing = GrowingMessage(message)
         view = growing.view()
-        await self.store.commit(MessageCreated(message=message))
+        await self.commit(MessageCreated(message=message))
         self.publish(EventType.CREATED, view)
         opened = OpenMessage(self, growing, view)
         self._open[opened.id] = opened
@@ -246,9 +249,18 @@ class Transcript:
         A message that no model wrote ends with a finish part that says so; it is added if missing.
         """
         message = finished(message)
-        await self.store.commit(MessageCreated(message=message), *together)
+        await self.commit(MessageCreated(message=message), *together)
         self.wrote(message)
         return message
+
+    async def commit(self, *changes: Change) -> None:
+        """Store *changes*; afterwards it is certain whether they are stored.
+
+        A cancelled wait would leave them stored and nobody told: a message without a reader, a
+        tool call with a second result. So a cancel waits, for as long as a write may take.
+        """
+        with trio.fail_after(WRITE_LIMIT, shield=True):
+            await self.store.commit(*changes)
 
     def wrote(self, message: Message) -> None:
         """Publish a complete message that has just been stored."""

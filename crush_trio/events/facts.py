@@ -5,10 +5,11 @@ new state, and a `Fact` any other change of something the wire knows. What each 
 is the business of `events.forms`.
 """
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from typing_extensions import override
 
 from crush_trio.events.growing import MessageView
+from crush_trio.wire.codec import encode_change
 from crush_trio.wire.events import (
     ENTITIES,
     AgentEvent,
@@ -24,11 +25,21 @@ from crush_trio.wire.native import RunView
 
 @frozen(kw_only=True)
 class Fact:
-    """Something was created, updated or deleted; `entity` is what it is now."""
+    """Something was created, updated or deleted; `entity` is what it is now.
+
+    Encoded when it is made, once for all forms: a fact that has no JSON is the mistake of whoever
+    states it, not of a reader.
+    """
 
     payload_type: PayloadType
     change: EventType
     entity: Entity = field()
+    encoded: bytes = field(
+        init=False,
+        eq=False,
+        repr=False,
+        default=Factory(lambda self: encode_change(self.change, self.entity), takes_self=True),
+    )
 
     @entity.validator
     def _must_fit(self, _attribute: object, entity: object) -> None:

@@ -51,17 +51,14 @@ class Entry:
     before: MessageView | None = field(default=None, repr=False)
     superseded: bool = field(default=False, init=False)
     _weight: int = field(default=0, init=False, repr=False)
-    _change: bytes = field(default=b"", init=False, repr=False)
     _frames: dict[Form, bytes] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         match self.event:
-            case Fact(change=change, entity=entity):
-                # At once: a fact that cannot be encoded is its publisher's mistake, not a reader's.
-                self._change = encode_change(change, entity)
-                self._weigh(len(self._change))
+            case Fact(encoded=encoded):
+                self._weigh(len(encoded))
             case MessageChange(view=view):
-                self._weigh(view.size - (self.before.size if self.before is not None else 0))
+                self._weigh(max(0, view.size - (self.before.size if self.before else 0)))
             case RunChange(run=run):
                 self._weigh(len(run.text) + len(run.error))
         self._weigh(_ENTRY_WEIGHT)
@@ -105,8 +102,8 @@ class Entry:
                 )
             case MessageChange(change=change, view=view):
                 return crush_frame(PayloadType.MESSAGE, message_change(change, view))
-            case Fact(payload_type=payload_type):
-                return crush_frame(payload_type, self._change)
+            case Fact(payload_type=payload_type, encoded=encoded):
+                return crush_frame(payload_type, encoded)
 
     def _native(self) -> bytes:
         place = f"{self.boot}-{self.id}"
@@ -118,8 +115,8 @@ class Entry:
                 return native_frame(place, "message_delta", view.since(self.before))
             case MessageChange(change=change, view=view):
                 return native_frame(place, PayloadType.MESSAGE, message_change(change, view))
-            case Fact(payload_type=payload_type):
-                return native_frame(place, payload_type, self._change)
+            case Fact(payload_type=payload_type, encoded=encoded):
+                return native_frame(place, payload_type, encoded)
 
 
 def run_complete(run: RunView) -> RunComplete | None:

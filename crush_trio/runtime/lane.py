@@ -138,17 +138,20 @@ class Lane(Generic[R]):
         if run in self._waiting:
             self._waiting.remove(run)
 
-    def fold(self) -> R | None:
-        """Hand the first foldable waiter to the active run; runs with a caller's id keep waiting.
+    def fold(self, into: R) -> R | None:
+        """Hand the first foldable waiter to *into*; runs with a caller's id keep waiting.
+
+        Only the active run gets any: a run that is over has no step left to take a prompt into.
 
         The decision stands from this step on: a cancel that comes later finds the prompt part of
         the active run's turn and shares its fate (A.8).
         """
-        assert self.active is not None, "only an active run can fold"
+        if self.active is not into:
+            return None
         for waiter in self._waiting:
             if waiter.foldable:
                 self._waiting.remove(waiter)
-                waiter.decide(Folded(into=self.active.id))
+                waiter.decide(Folded(into=into.id))
                 return waiter
         return None
 

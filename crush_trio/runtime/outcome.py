@@ -26,7 +26,7 @@ class Submission:
 
     session_id: SessionId
     prompt: str = ""
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[Attachment, ...] = field(default=(), converter=tuple)
     run_id: RunId | None = None
     kind: RunKind = RunKind.PROMPT
 

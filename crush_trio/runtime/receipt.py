@@ -96,7 +96,7 @@ class CloseReport:
     @override
     def __str__(self) -> str:
         stopped = len(self.receipt.hits) - len(self.unfinished)
-        text = f"{stopped} runs stopped in {self.took:.2f} s"
+        text = f"{stopped} {'run' if stopped == 1 else 'runs'} stopped in {self.took:.2f} s"
         if not self.unfinished:
             return text
         names = ", ".join(f"{hit.run_id} ({hit.state})" for hit in self.unfinished)

@@ -104,7 +104,7 @@ class Run:
         queue order; one that could not be recorded ends its own run and is left out here.
         """
         taken = []
-        while (waiter := self.lane.fold()) is not None:
+        while (waiter := self.lane.fold(self.accepted)) is not None:
             if await waiter.wait_absorbed():
                 taken.append(waiter.submission)
         await trio.lowlevel.checkpoint()
@@ -139,6 +139,10 @@ async def _end_once(  # noqa: ASYNC910  # storing the ending is a checkpoint
         outcome = await _drive(run, turn)
     except Exception as exc:  # noqa: BLE001  # barrier: a bad run must not cancel its siblings
         outcome = _failed(run, exc)
+    except BaseExceptionGroup as group:
+        if group.split(Exception)[1] is not None:
+            raise  # something in it concerns more than this run
+        outcome = _failed(run, group)
     finally:
         outcome = outcome or _cancelled(run)
         try:
@@ -186,7 +190,7 @@ async def _be_absorbed(run: Run) -> None:
 async def _store_acceptance(run: Run) -> bool:
     """Make the acceptance durable; if that fails there is no run, and the caller is told so."""
     try:
-        with trio.fail_after(run.limits.accept, shield=True):
+        with trio.fail_after(run.limits.accept):
             await run.journal.accept(run.accepted)
     except Exception as exc:  # whatever the storage raises, the caller gets one answer
         log.exception("run.acceptance_not_stored", extra={"run_id": run.id})

@@ -53,6 +53,7 @@ class Workspace:
     _live: dict[RunId, AcceptedRun] = field(factory=dict, init=False, repr=False)
     _ended: "OrderedDict[RunId, AcceptedRun]" = field(factory=OrderedDict, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
+    _report: CloseReport | None = field(default=None, init=False, repr=False)
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────────
 
@@ -69,14 +70,13 @@ class Workspace:
         known = self._known(submission)
         if known is not None:
             return known
-        accepted = AcceptedRun(
-            self._new_view(submission), submission, self._lane(submission.session_id), self._moved
-        )
-        self._admit(accepted)
+        lane = self._lanes.get(submission.session_id) or Lane()
+        accepted = AcceptedRun(self._new_view(submission), submission, lane, self._moved)
+        self._admit(accepted, lane)
         return accepted
 
-    def _admit(self, accepted: AcceptedRun) -> None:
-        lane = self._lane(accepted.session_id)
+    def _admit(self, accepted: AcceptedRun, lane: Lane[AcceptedRun]) -> None:
+        self._lanes[accepted.session_id] = lane
         lane.admit(accepted)
         self._live[accepted.id] = accepted
         if accepted.submission.run_id is not None:
@@ -153,7 +153,13 @@ class Workspace:
         return self._closing
 
     async def stop(self) -> CloseReport:
-        """Close, and wait for the runs to end, but not for ever. Say what did not end."""
+        """Close, and wait for the runs to end, but not for ever. Say what did not end.
+
+        Waits once: stopping again gives the same report.
+        """
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        if self._report is not None:
+            return self._report
         began = self._clock.monotonic()
         receipt = self.close()
         with trio.move_on_after(self._limits.join, shield=True):
@@ -161,6 +167,7 @@ class Workspace:
         report = CloseReport(receipt, self._clock.monotonic() - began, receipt.unfinished)
         if report.unfinished:
             log.error("workspace.stop_incomplete", extra={"report": str(report)})
+        self._report = report
         return report
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
@@ -238,9 +245,6 @@ class Workspace:
         lane.leave(accepted)
         if lane.empty:
             del self._lanes[accepted.session_id]
-
-    def _lane(self, session_id: SessionId) -> Lane[AcceptedRun]:
-        return self._lanes.setdefault(session_id, Lane())
 
 
 @asynccontextmanager

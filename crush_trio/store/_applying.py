@@ -296,9 +296,7 @@ def _apply_to_asks(tables: Tables, change: AskOpened | AskResolved) -> None:
 def _keep(tables: Tables, change: TailKept, boot_id: str) -> None:
     if not any((old.boot_id, old.seq) == (boot_id, change.seq) for old in tables.tail):
         tables.tail.append(
-            TailEvent(
-                boot_id=boot_id, seq=change.seq, terminal=change.terminal, event=change.event
-            )
+            TailEvent(boot_id=boot_id, seq=change.seq, terminal=change.terminal, event=change.event)
         )
     surplus = max(0, len(tables.tail) - change.keep)
     for old in tables.tail[:surplus]:

@@ -9,6 +9,7 @@ from enum import Enum
 
 import trio
 from attrs import define, field, frozen
+from attrs.validators import in_
 
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal
@@ -26,7 +27,7 @@ class Moment(Enum):
 class JournalFault:
     """What goes wrong in one journal call: *error* is raised, or, without one, the call hangs."""
 
-    method: str
+    method: str = field(validator=in_(("accept", "record_prompt", "end")))
     error: Exception | None = None
     moment: Moment = Moment.BEFORE
     wanted: Callable[[AcceptedRun], bool] = lambda _run: True

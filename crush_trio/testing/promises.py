@@ -27,15 +27,17 @@ def check_promises(bench: Bench, runs: Iterable[AcceptedRun]) -> None:
         assert seen.endings_per_run[run.id] == 1, (
             f"{run} has {seen.endings_per_run[run.id]} endings"
         )
-        assert bench.transcript.endings[run.id] == run.outcome, f"{run} is stored differently"
-        assert bench.transcript.rows[run.id] is run.outcome.state
+        stored = bench.transcript.endings.get(run.id)
+        assert stored == run.outcome, f"{run} is stored differently: {stored}"
+        assert bench.transcript.rows.get(run.id) is run.outcome.state
         _check_prompt_stored_once(bench, run)
         _check_cancelled_record(bench, run)
         assert not _still_held(bench, run), f"{run} has ended but is still held"
-    announced = {view.id: view.state for view in seen.endings}
+    announced = {view.id: view for view in seen.endings}
     for run in runs:
-        assert run.outcome is not None
-        assert announced[run.id] is run.outcome.state, f"{run} was announced differently"
+        assert announced[run.id] == run.view, (
+            f"{run} was announced differently: {announced[run.id]}"
+        )
 
 
 def _check_prompt_stored_once(bench: Bench, run: AcceptedRun) -> None:

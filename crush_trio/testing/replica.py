@@ -96,16 +96,15 @@ class Replica:
 
 def apply_change(parts: list[Json], change: Mapping[str, Any]) -> None:
     """Apply one change of a `message_delta` to the parts of a message, in place."""
+    place = change["length"] if "length" in change else change["index"]
+    if place > len(parts) or ("append" in change and place == len(parts)):
+        raise StreamBroken(f"a change at part {place} of a message that has {len(parts)}")
     if "length" in change:
-        del parts[change["length"] :]
+        del parts[place:]
     elif "append" in change:
         _append(parts, change)
-    elif change["index"] < len(parts):
-        parts[change["index"]] = change["part"]
-    elif change["index"] == len(parts):
-        parts.append(change["part"])
     else:
-        raise StreamBroken(f"part {change['index']} of a message that has {len(parts)}")
+        parts[place : place + 1] = [change["part"]]
 
 
 def _append(parts: list[Json], change: Mapping[str, Any]) -> None:

@@ -255,6 +255,17 @@ def test_a_reader_that_fell_out_of_the_window_is_told_the_endings_and_then_the_s
     assert (again.entries, again.resync) == ((), None)
 
 
+def test_an_ending_that_was_read_before_the_gap_is_not_told_again():
+    log = EventLog("boot", window=Window(events=2))
+    reader = log.cursor()
+    log.publish(run_change("read"))
+    assert endings(reader.take()) == ["read"]
+    log.publish(run_change("missed"))
+    for _ in range(10):
+        log.publish(FACT)
+    assert endings(reader.take()) == ["missed"]
+
+
 def test_after_a_resync_a_reader_has_what_a_reader_of_everything_has():
     log = EventLog("boot", window=Window(events=4))
     slow, fast = log.cursor(Form.NATIVE), log.cursor(Form.NATIVE)

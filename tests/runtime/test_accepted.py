@@ -286,7 +286,7 @@ async def test_a_decision_to_fold_stands_although_a_cancel_follows_in_the_same_s
     async with trio.open_nursery() as nursery, host.enter():
         nursery.start_soon(wait_for_a_turn)
         await wait_all_tasks_blocked()
-        assert lane.fold() is guest
+        assert lane.fold(lane.active) is guest
         lane.cancel()
     assert entries == [Folded(into=host.id)]
 

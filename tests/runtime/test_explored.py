@@ -249,8 +249,8 @@ SCENARIOS = [
     ),
     Explored(accept_stop, 2, 1_000, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
     Explored(cancel_stop, 2, 1_700, {(CANCELLED, CANCELLED), (CANCELLED, COMPLETED)}),
-    Explored(lagging_reader, 2, 1_900, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
-    Explored(error_promote_cancel, 3, 13_500, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
+    Explored(lagging_reader, 2, 1_800, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
+    Explored(error_promote_cancel, 3, 12_500, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
     Explored(
         clear_queue_promote,
         3,

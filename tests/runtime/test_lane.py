@@ -215,11 +215,11 @@ async def test_clearing_the_queue_cancels_the_waiting_runs_only():
 async def test_folding_takes_the_first_run_that_may_be_folded_and_keeps_the_rest_in_order():
     lane = Lane[FakeRun]()
     a, b, c, d, e = entered(lane, "abcde", foldable="ce")
-    assert lane.fold() is c
+    assert lane.fold(lane.active) is c
     assert c.told == [RunState.QUEUED, Folded(into=a.id)]
     assert lane.waiting == (b, d, e)
-    assert lane.fold() is e
-    assert lane.fold() is None
+    assert lane.fold(lane.active) is e
+    assert lane.fold(lane.active) is None
     assert lane.waiting == (b, d)
     assert lane.runs == (a, b, c, d, e), "a folded run is in the lane until it leaves"
 
@@ -227,18 +227,23 @@ async def test_folding_takes_the_first_run_that_may_be_folded_and_keeps_the_rest
 async def test_a_folded_run_is_not_folded_twice_nor_promoted():
     lane = Lane[FakeRun]()
     a, b = entered(lane, "ab", foldable="b")
-    lane.fold()
-    assert lane.fold() is None
+    lane.fold(lane.active)
+    assert lane.fold(lane.active) is None
     lane.leave(a)
     assert not lane.busy
     assert b.told == [RunState.QUEUED, Folded(into=a.id)]
 
 
-async def test_only_an_active_run_can_fold():
+async def test_a_run_that_is_not_active_folds_nothing():
     lane = Lane[FakeRun]()
-    admitted(lane, "a", foldable="a")
-    with pytest.raises(AssertionError, match="only an active run"):
-        lane.fold()
+    admitted(lane, "abc", foldable="bc")
+    a, b, _ = lane.runs
+    assert lane.fold(a) is None, "nobody is active yet"
+    lane.enter(a)
+    lane.enter(b)
+    assert lane.fold(b) is None
+    assert lane.waiting == (b,)
+    assert lane.fold(a) is b
 
 
 @pytest.mark.item("A39", "T6")

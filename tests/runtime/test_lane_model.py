@@ -134,7 +134,7 @@ class LaneMachine(RuleBasedStateMachine):
     def fold(self) -> None:
         assert self.active is not None
         expected = next((run for run in self.waiting if run.foldable), None)
-        assert self.lane.fold() is expected
+        assert self.lane.fold(self.lane.active) is expected
         if expected is not None:
             assert expected.entry == Folded(into=self.active.id)
             self.drop([expected])

@@ -89,7 +89,8 @@ def test_closing_the_driver_closes_what_it_drives_there_and_then():
         finally:
             closed.append(True)
 
-    steps = CancelWatch(MINE).drive(work()).__await__()
+    inner = work()  # held on to, so that the garbage collector cannot be the one who closes it
+    steps = CancelWatch(MINE).drive(inner).__await__()
     next(steps)
     steps.close()
     assert closed == [True]
