@@ -10,7 +10,7 @@ PYTEST ?= $(BIN)/pytest
 .PHONY: test check lint format bench clean
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n auto -m "not slow"
 	$(PYTEST) -m slow
 
 check: lint test

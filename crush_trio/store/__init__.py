@@ -1,4 +1,40 @@
 """A workspace's durable tables, and what can go wrong with them.
 
-`errors` holds for every store; `sqlite` is the embedded one that needs no server.
+`base` is the seam: what a store offers, one small Protocol per consumer. `changes` is what can be
+written to one. `memory` keeps everything in memory; `sqlite` is the embedded store that needs no
+server and is imported by whoever opens it. `errors` holds for every store.
 """
+
+from crush_trio.store.base import (
+    AskReads,
+    Changes,
+    FileHistory,
+    MessageReads,
+    PendingAsk,
+    RunReads,
+    SessionReads,
+    Store,
+    StoredMessage,
+    StoredRun,
+    TailEvent,
+    TailReads,
+    Totals,
+)
+from crush_trio.store.memory import MemoryStore
+
+__all__ = [
+    "AskReads",
+    "Changes",
+    "FileHistory",
+    "MemoryStore",
+    "MessageReads",
+    "PendingAsk",
+    "RunReads",
+    "SessionReads",
+    "Store",
+    "StoredMessage",
+    "StoredRun",
+    "TailEvent",
+    "TailReads",
+    "Totals",
+]

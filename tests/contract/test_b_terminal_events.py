@@ -296,9 +296,10 @@ async def test_a_cancel_is_no_agent_error(queued, caplog):
     gate = Gate()
     async with open_test_workspace(ScriptedTurns({"hi": [Say("a"), Pause(gate)]})) as bench:
         bench.accept("hi")
+        await gate.reached()
         if queued:
             bench.accept("behind", run_id="mine")
-        await gate.reached()
+            await wait_all_tasks_blocked()
         await bench.cancel().settled()
         assert {run.state for run in bench.recorder.endings} == {RunState.CANCELLED}
         assert bench.recorder.errors == []

@@ -122,7 +122,7 @@ async def test_every_step_folds_again_and_takes_nothing_that_was_cancelled():
         gates[1].open()
         await first.wait()
         assert turns.folded == {first.id: ["a", "b"]}
-        states = [run.outcome.state for run in (a, dropped, b)]
+        states = [(await run.wait()).state for run in (a, dropped, b)]
         assert states == [RunState.FOLDED, RunState.CANCELLED, RunState.FOLDED]
 
 

@@ -212,11 +212,11 @@ class Explored:
 
 
 SCENARIOS = [
-    Explored(accept_cancel_enter, 3, 1_400, {(CANCELLED,), (COMPLETED,)}),
+    Explored(accept_cancel_enter, 4, 5_000, {(CANCELLED,), (COMPLETED,)}),
     Explored(
         two_accepts_cancel_third_accept,
         2,
-        1_900,
+        1_800,
         {
             (CANCELLED, CANCELLED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED),
@@ -227,13 +227,13 @@ SCENARIOS = [
     Explored(
         active_queued_follow_up_cancel,
         2,
-        900,
+        700,
         {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED), (COMPLETED, COMPLETED)},
     ),
     Explored(
         finish_cancel_promote,
         3,
-        13_000,
+        12_000,
         {
             (CANCELLED, CANCELLED),
             (COMPLETED, CANCELLED),
@@ -244,12 +244,12 @@ SCENARIOS = [
     Explored(
         fold_cancel,
         2,
-        1_400,
+        1_100,
         {(CANCELLED, CANCELLED, CANCELLED), (CANCELLED, FOLDED, CANCELLED)},
     ),
-    Explored(accept_stop, 2, 1_000, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
-    Explored(cancel_stop, 2, 1_700, {(CANCELLED, CANCELLED), (CANCELLED, COMPLETED)}),
-    Explored(lagging_reader, 2, 1_800, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
+    Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
+    Explored(cancel_stop, 2, 1_300, {(CANCELLED, CANCELLED), (CANCELLED, COMPLETED)}),
+    Explored(lagging_reader, 2, 1_700, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
     Explored(error_promote_cancel, 3, 12_500, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
     Explored(
         clear_queue_promote,

@@ -55,7 +55,7 @@ pytestmark = pytest.mark.real_clock
 same_every_time = settings(
     derandomize=True,
     deadline=None,
-    max_examples=80,
+    max_examples=50,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
