@@ -34,6 +34,9 @@ from crush_trio.wire.native import RunView
 
 _by_id = attrgetter("id")
 
+SHARED_BATCHES = 32
+"""How many batches, for readers at as many places, are kept until the next event."""
+
 
 @frozen(kw_only=True)
 class Window:
@@ -176,6 +179,8 @@ class EventLog:
                 batch = Batch(self.head, self._missed_endings(after), self.snapshot())
             else:
                 batch = Batch(self.head, self._since(after, deltas=deltas))
+            if len(self._batches) >= SHARED_BATCHES:
+                self._batches.clear()
             self._batches[after, deltas] = batch
         return batch
 
