@@ -3,6 +3,8 @@
 All three are values. An `Outcome` is made in one place (`runtime.run`), once per run.
 """
 
+from collections.abc import Iterable
+
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
@@ -16,6 +18,10 @@ INTERRUPTED_BY_RESTART = "interrupted by restart"
 CANCELLED_WHILE_ACTIVE = "run cancelled"
 
 
+def _as_tuple(attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+    return tuple(attachments)
+
+
 @frozen(kw_only=True)
 class Submission:
     """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
@@ -26,7 +32,7 @@ class Submission:
 
     session_id: SessionId
     prompt: str = ""
-    attachments: tuple[Attachment, ...] = field(default=(), converter=tuple)
+    attachments: tuple[Attachment, ...] = field(default=(), converter=_as_tuple)
     run_id: RunId | None = None
     kind: RunKind = RunKind.PROMPT
 

@@ -190,7 +190,7 @@ class MemoryStore(Store):
     def _add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:
-        tables = self._tables
+        tables = self._tables.copy()
         path = absolute(path)
         if (known := tables.files.get(file_id)) is not None:
             return known
@@ -206,6 +206,7 @@ class MemoryStore(Store):
             updated_at=at,
         )
         tables.files[file_id] = file
+        self._tables = tables
         return file
 
     @override

@@ -30,7 +30,15 @@ from crush_trio.store.base import (
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change, MessageCreated, MessageDeleted
+from crush_trio.store.changes import (
+    Change,
+    MessageCreated,
+    MessageDeleted,
+    MessageFinished,
+    PartPut,
+    PartsCut,
+    TextAppended,
+)
 from crush_trio.testing.faults import Moment
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -151,8 +159,11 @@ class FaultyStore(Store):
         if before is None:
             self._look(changes)
             self.inner.post(*changes)
-        fault = before or after
-        self._trouble = None if fault is None or fault.error is None else str(fault.error())
+        match before or after:
+            case None:
+                self._trouble = None
+            case StoreFault(error=make_error) if make_error is not None:
+                self._note(make_error())
 
     def _due(self, moment: Moment, changes: Changes) -> StoreFault | None:
         """Return the fault that strikes now, and write down that it does."""
@@ -169,9 +180,12 @@ class FaultyStore(Store):
             await self._healed.wait()
             return
         error = fault.error()
-        self._trouble = str(error) or type(error).__name__
+        self._note(error)
         await trio.lowlevel.checkpoint()
         raise error
+
+    def _note(self, error: Exception) -> None:
+        self._trouble = str(error) or type(error).__name__
 
     def _look(self, changes: Changes) -> None:
         if self.watch is not None:
@@ -263,6 +277,11 @@ def _touched(changes: Iterable[Change]) -> set[MessageId]:
                 touched.add(message.id)
             case MessageDeleted(id=message_id):
                 touched.add(message_id)
-            case _ if (message_id := getattr(change, "message_id", None)) is not None:
+            case (
+                PartPut(message_id=message_id)
+                | TextAppended(message_id=message_id)
+                | PartsCut(message_id=message_id)
+                | MessageFinished(message_id=message_id)
+            ):
                 touched.add(message_id)
     return touched

@@ -141,16 +141,9 @@ def add_message(connection, identity, parts, *, role="assistant", session="s", a
 
 
 def add_file(connection, identity, version, *, session="s", path="/a", content="x"):
-    insert(
-        connection,
-        "files",
-        id=identity,
-        session_id=session,
-        path=path,
-        content=content,
-        version=version,
-        created_at=15,
-        updated_at=16,
+    connection.execute(
+        "INSERT INTO files VALUES (?, ?, ?, ?, ?, 15, 16)",
+        (identity, session, path, content, version),
     )
 
 

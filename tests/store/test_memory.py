@@ -71,7 +71,10 @@ async def test_a_store_that_is_killed_is_reopened_with_what_it_had_applied():
     assert (await again.message(M)).message.parts == (text("a"),)
     assert [orphan.boot_id for orphan in await again.orphaned_runs()] == ["one"]
     again.post(SessionEdited(id=S, at=100, title="after"))
+    await again.add_file(FileId("f"), S, "/a", "x", 100)
     assert (await store.session(S)).title == ""
+    assert await store.files(S) == []
+    assert await store.tail_after("two", 0) is None
 
 
 async def test_any_moment_can_be_reopened_any_number_of_times():

@@ -9,6 +9,8 @@ import trio
 from attrs import evolve
 
 from crush_trio.store.changes import (
+    AskOpened,
+    AskResolved,
     MessageFinished,
     PartPut,
     PartsCut,
@@ -17,6 +19,7 @@ from crush_trio.store.changes import (
 )
 from crush_trio.store.errors import StoreCorrupt, StoreFailed, StoreLocked, StoreTooNew
 from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.wire.ids import AskId, RunId, ToolCallId
 from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
 from tests.store.stores import END, M, S, ids, message, run, session, text, thought
@@ -212,6 +215,23 @@ async def test_attachments_take_no_room_after_the_run(tmp_path):
         ended = evolve(run("r").run, state=RunState.COMPLETED, ended_at=1)
         await store.commit(RunEnded(run=ended))
         assert rows(store, "SELECT attachments FROM runs") == [(None,)]
+
+
+async def test_the_first_resolution_of_an_ask_is_the_one_on_record(tmp_path):
+    opened = AskOpened(
+        id=AskId("a"),
+        kind="question",
+        session_id=S,
+        run_id=RunId("r"),
+        tool_call_id=ToolCallId("c"),
+        payload="{}",
+        at=1,
+    )
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(opened)
+        for at, resolution in ((2, "allow"), (3, "deny")):
+            await store.commit(AskResolved(id=AskId("a"), resolution=resolution, at=at))
+        assert rows(store, "SELECT resolution, resolved_at FROM asks") == [("allow", 2)]
 
 
 # ── Files from other versions, and damaged ones ─────────────────────────────────────────────────
