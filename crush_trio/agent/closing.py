@@ -14,7 +14,7 @@ from crush_trio.events.growing import GrowingMessage
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.store.base import SessionReads
 from crush_trio.wire.codec import USER_CANCELLED
-from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     BinaryPart,
     FinishPart,
@@ -81,14 +81,18 @@ def missing_results(
     ]
 
 
-def user_message(submission: Submission, message_id: MessageId, at: int) -> Message:
-    """Return the message that a prompt becomes; every attachment is kept (D23a)."""
+def prompt_message(run_id: RunId, submission: Submission, at: int) -> Message:
+    """Return the message that a run's prompt becomes; every attachment is kept (D23a).
+
+    It bears the run's own id, so that writing it a second time, after a write of which nobody
+    knows whether it landed, is the same write.
+    """
     text: tuple[Part, ...] = (TextPart(text=submission.prompt),) if submission.prompt else ()
     files = tuple(
         BinaryPart(path=a.file_path or a.file_name, mime_type=a.mime_type, data=a.content)
         for a in submission.attachments
     )
-    return _message(message_id, submission.session_id, Role.USER, (*text, *files), at)
+    return _message(MessageId(run_id), submission.session_id, Role.USER, (*text, *files), at)
 
 
 def result_message(

@@ -12,9 +12,9 @@ from crush_trio.agent.closing import (
     close_answer,
     closing_answer,
     missing_results,
+    prompt_message,
     result_message,
     session_exists,
-    user_message,
 )
 from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.clock import Clock, IdSource
@@ -88,7 +88,7 @@ class StoreJournal:
 
     async def record_prompt(self, run: AcceptedRun) -> None:
         """Write the prompt into its session; raises `SessionNotFound` if there is none (B7)."""
-        message = user_message(run.submission, self._message_id(), self.clock.unix())
+        message = prompt_message(run.id, run.submission, self.clock.unix())
         await self.transcript.write(message, RunPrompted(id=run.id, message_id=message.id))
 
     async def end(self, run: AcceptedRun, outcome: Outcome) -> None:
@@ -116,7 +116,7 @@ class StoreJournal:
         if not (run.prompt_recorded or await session_exists(self.sessions, run.session_id)):
             return record
         if run.submission.kind is RunKind.PROMPT and not run.prompt_recorded:
-            message = user_message(run.submission, self._message_id(), now)
+            message = prompt_message(run.id, run.submission, now)
             record.create(message, RunPrompted(id=run.id, message_id=message.id))
         answers: tuple[OpenMessage, ...] = ()
         if run.state is RunState.ACTIVE:

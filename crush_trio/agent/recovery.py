@@ -15,9 +15,9 @@ from crush_trio.agent.closing import (
     close_answer,
     closing_answer,
     missing_results,
+    prompt_message,
     result_message,
     session_exists,
-    user_message,
 )
 from crush_trio.agent.growth import changes_between
 from crush_trio.clock import Clock, IdSource
@@ -91,7 +91,7 @@ class _Mending:
         submission = Submission(
             session_id=run.view.session_id, prompt=run.prompt, attachments=run.attachments
         )
-        message = user_message(submission, self._message_id(), self.now)
+        message = prompt_message(run.view.id, submission, self.now)
         self._create(message, RunPrompted(id=run.view.id, message_id=message.id))
 
     async def _finish_answers(self, store: RecoveryStore) -> MessageId:

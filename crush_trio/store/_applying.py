@@ -55,14 +55,15 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
         case PartPut() | TextAppended() | PartsCut() | MessageFinished():
             _change_message(tables, change)
         case MessageDeleted(id=message_id):
-            row = tables.messages.pop(tables.message(message_id).head.id)
-            _count(tables, tables.session(row.head.session_id), -1)
+            session_id = tables.message(message_id).head.session_id
+            del tables.messages[message_id]
+            _count(tables, tables.session(session_id), -1)
         case RunAccepted() | RunRetracted() | RunMoved() | RunPrompted() | RunEnded():
             _apply_to_runs(tables, change, boot_id)
         case AskOpened() | AskResolved():
             _apply_to_asks(tables, change)
         case FileRead(session_id=session_id, path=path, at=at):
-            tables.session(session_id)
+            tables.session(session_id)  # or refuse
             tables.read_marks[session_id, path] = max(
                 at, tables.read_marks.get((session_id, path), at)
             )
@@ -89,7 +90,8 @@ def _apply_to_sessions(
         case UsageAdded():
             _add_usage(tables, change)
         case SessionDeleted(id=session_id):
-            del tables.sessions[tables.session(session_id).session.id]
+            tables.session(session_id)  # or refuse
+            del tables.sessions[session_id]
             _drop_belongings(tables, session_id)
 
 

@@ -247,3 +247,4 @@ Change = (
     | TailKept
     | BootClosed
 )
+"""Anything that can be written to a store."""

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -382,9 +381,8 @@ async def test_a_database_that_is_in_use_is_read_with_its_log(openings, go, path
     report, _ = await import_all(openings, path, root)
     assert report.sessions == 1
     after = snapshot(path.parent)
-    assert {name: after[name] for name in ("crush.db", "crush.db-wal")} == {
-        name: before[name] for name in ("crush.db", "crush.db-wal")
-    }
+    for name in ("crush.db", "crush.db-wal"):
+        assert after[name] == before[name]
     assert after.keys() == before.keys()
     add_session(go, "t")  # and its owner can go on
 
@@ -398,6 +396,4 @@ def test_a_file_that_cannot_be_imported_is_refused(path, root, content, error):
         path.write_bytes(content)
     with pytest.raises(error, match=str(path)):
         GoDatabase.open(path, root)
-    assert [file.name for file in Path(path.parent).iterdir()] == (
-        [] if content is None else ["crush.db"]
-    )
+    assert len(snapshot(path.parent)) == (content is not None)

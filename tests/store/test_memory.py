@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from crush_trio.store.base import Store
-from crush_trio.store.changes import SessionEdited, TextAppended
+from crush_trio.store.changes import BootClosed, SessionEdited, TextAppended
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.checkpoints import checkpoints_of
 from crush_trio.wire.ids import FileId, RunId, SessionId
@@ -74,7 +74,13 @@ async def test_a_store_that_is_killed_is_reopened_with_what_it_had_applied():
     await again.add_file(FileId("f"), S, "/a", "x", 100)
     assert (await store.session(S)).title == ""
     assert await store.files(S) == []
-    assert await store.tail_after("two", 0) is None
+
+
+async def test_two_starts_after_the_same_end_know_nothing_of_each_other():
+    store = MemoryStore("one")
+    await store.commit(BootClosed(at=100))
+    for name in ("two", "three"):
+        assert await store.reopened(name).tail_after("one", 0) == []
 
 
 async def test_any_moment_can_be_reopened_any_number_of_times():

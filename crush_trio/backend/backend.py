@@ -1,0 +1,392 @@
+"""Many workspaces in one process: who is let in, and when each of them ends.
+
+Every workspace has one keeper, a task of the backend's own, in which it is opened, lives and is
+closed; no request owns any of it, so no client that hangs up can take a workspace along. Everything
+that decides is synchronous. Asynchronous are only the opening, which a create waits for, and the
+closing, which nobody waits for but the next create of the same directory.
+
+Kept between any two steps: a workspace that can be found by its id is open and somebody holds it; a
+key has at most one slot; once the decision to shut down is made, no workspace can appear.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Generic
+
+import trio
+from attrs import define, field
+
+from crush_trio.backend.claims import Claims, TearDown, WakeAt
+from crush_trio.backend.clients import RetiredClients, client_id_of, version_notice
+from crush_trio.backend.hosting import (
+    Hosted,
+    OpenWorkspace,
+    Pending,
+    Slot,
+    Stage,
+    Terms,
+    W,
+    WorkspacePlan,
+)
+from crush_trio.backend.keys import Resolve, WorkspaceKey, resolve_key
+from crush_trio.backend.linger import Linger
+from crush_trio.backend.settings import BackendSettings
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.errors import (
+    ChannelMismatch,
+    ClientRetired,
+    PathMissing,
+    ServerNotIdle,
+    ServerShuttingDown,
+    UnknownCommand,
+    WorkspaceNotFound,
+)
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId
+from crush_trio.wire.requests import ControlCommand, WorkspaceRequest
+
+log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Backend(Generic[W]):
+    """Keeps the workspaces of a process. Made by `open_backend` only."""
+
+    version: str
+    settings: BackendSettings
+    _open_workspace: OpenWorkspace[W] = field(repr=False)
+    _keepers: trio.Nursery = field(repr=False)
+    _resolve: Resolve = field(repr=False)
+    _clock: Clock = field(repr=False)
+    _ids: IdSource = field(repr=False)
+    _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
+    _linger: Linger = field(repr=False)
+    _retired: RetiredClients = field(repr=False)
+    _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
+    _live: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
+    _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    def workspace(self, workspace_id: WorkspaceId) -> Hosted[W]:
+        """Return a hosted workspace, or raise `WorkspaceNotFound`."""
+        return _hosted(self._live_slot(workspace_id))
+
+    def workspaces(self) -> tuple[Hosted[W], ...]:
+        """Every hosted workspace, oldest first."""
+        return tuple(_hosted(slot) for slot in self._live.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no workspace and no create in progress (E19).
+
+        A workspace that is closing still counts: until it has let go of its directory, the program
+        that takes over could not open it.
+        """
+        return not self._slots and not self._pending
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether the decision to end has been made. It is never taken back (E20)."""
+        return self._linger.over
+
+    async def wait_shutdown(self) -> None:
+        """Wait for the decision to end; whoever runs the backend then leaves its block."""
+        await self._linger.decided.wait()
+
+    def version_notice(self, request: WorkspaceRequest) -> str:
+        """What to tell a client of another version than ours, in the answer to its create (L41)."""
+        return version_notice(request.version, self.version)
+
+    # ── Creating ────────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, request: WorkspaceRequest) -> Hosted[W]:
+        """Give the client a claim on the workspace of its directory, opening it if need be.
+
+        Creates of one directory that come together share one opening. A directory whose workspace
+        is closing is opened anew once that is done. A create that fails or is cancelled before its
+        answer leaves nothing behind; one that got a claim and never reads its answer loses the claim
+        when the create grace is over.
+        """
+        with self._admitted(request) as pending:
+            key = await self._resolve(request.path)
+            while (slot := self._slot(key, pending)).stage is not Stage.LIVE:
+                if (hosted := await slot.settle(pending)) is not None:
+                    return hosted
+            return self._enter(slot, pending)
+
+    @contextmanager
+    def _admitted(self, request: WorkspaceRequest) -> Iterator[Pending]:
+        """Check a create (E1, E23) and count it as in progress for the length of the block."""
+        if not request.path:
+            raise PathMissing
+        pending = Pending(client_id_of(request.client_id), request, Terms.of(request))
+        self._check_admission(pending)
+        self._pending[pending] = None
+        self._linger.interrupt()
+        try:
+            yield pending
+        finally:
+            del self._pending[pending]
+            self._linger_if_idle()
+
+    def _check_admission(self, pending: Pending) -> None:
+        """Refuse a create for what has become true of the server or its client, in this order."""
+        if self.shutting_down:
+            raise ServerShuttingDown
+        if pending.retired or self._retired.has(pending.client_id, self._clock.monotonic()):
+            raise ClientRetired
+
+    def _slot(self, key: WorkspaceKey, pending: Pending) -> Slot[W]:
+        """Return what stands under the key; if nothing does, let a keeper open a workspace."""
+        self._check_admission(pending)
+        slot = self._slots.get(key)
+        if slot is None:
+            plan = WorkspacePlan(
+                id=WorkspaceId(self._ids.new()),
+                key=key,
+                path=pending.request.path,
+                terms=pending.terms,
+                created_by=pending.client_id,
+            )
+            slot = self._slots[key] = Slot(plan, self._clock, self.settings.close_limit)
+            self._keepers.start_soon(self._keep, slot, name=f"workspace {plan.id}")
+        return slot
+
+    def _enter(self, slot: Slot[W], pending: Pending) -> Hosted[W]:
+        """Give a create its claim on an open workspace; the first client's terms stay (E3, E4).
+
+        Admission is checked again here, because opening takes time (E8).
+        """
+        self._check_admission(pending)
+        hosted = _hosted(slot)
+        differences = hosted.terms.differences(pending.terms)
+        if "channels" in differences:
+            raise ChannelMismatch
+        extra = {"workspace_id": hosted.id, "client_id": pending.client_id}
+        if differences:
+            log.debug("workspace.terms_ignored", extra={**extra, "differences": differences})
+        if notice := self.version_notice(pending.request):
+            log.warning("client.version_differs", extra={**extra, "notice": notice})
+        hosted.claims.create(pending.client_id, self._clock.monotonic())
+        self._follow(slot)
+        return hosted
+
+    # ── Claims ──────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[Hosted[W]]:
+        """Hold the workspace by a stream for the length of the block.
+
+        Entering and leaving are synchronous: a handler that is cancelled when its client hangs up
+        still counts its stream out (T12). After the workspace is gone, leaving does nothing.
+        """
+        client = client_id_of(client_id)
+        slot = self._live_slot(workspace_id)
+        hosted = _hosted(slot)
+        stream = hosted.claims.attach(client)
+        self._follow(slot)
+        try:
+            yield hosted
+        finally:
+            hosted.claims.detach(stream, self._clock.monotonic())
+            self._follow(slot)
+
+    def release(self, workspace_id: WorkspaceId, client_id: str) -> None:
+        """Give up a client's claim; its open streams still hold it. Unknown ones are fine (E13)."""
+        client = client_id_of(client_id)
+        slot = self._live.get(workspace_id)
+        if slot is not None:
+            _hosted(slot).claims.release(client)
+            self._follow(slot)
+
+    def set_current_session(
+        self, workspace_id: WorkspaceId, client_id: str, session_id: SessionId
+    ) -> None:
+        """Note what an attached client looks at (E15); raises `ClientNotAttached` otherwise."""
+        client = client_id_of(client_id)
+        self.workspace(workspace_id).claims.select(client, session_id)
+
+    def attached_clients(self, workspace_id: WorkspaceId, session_id: SessionId) -> int:
+        """How many clients look at the session (E16)."""
+        return self.workspace(workspace_id).attached_clients(session_id)
+
+    def retire(self, client_id: str) -> None:
+        """Drop every claim of the client and refuse its later creates (E18).
+
+        The id is remembered because a create already on the wire may arrive after this call, and
+        HTTP gives no order between the two. Creates in progress find out when they are answered.
+        """
+        client = client_id_of(client_id)
+        self._retired.add(client, self._clock.monotonic())
+        for pending in self._pending:
+            pending.retired = pending.retired or pending.client_id == client
+        for slot in tuple(self._live.values()):
+            if _hosted(slot).claims.retire(client):
+                self._follow(slot)
+
+    def reconsider(self, workspace_id: WorkspaceId) -> None:
+        """Look again whether anything holds the workspace, after an answer of `keeps_open` changed."""
+        slot = self._live.get(workspace_id)
+        if slot is not None:
+            self._follow(slot)
+
+    # ── Ending ──────────────────────────────────────────────────────────────────────────────────
+
+    def control(self, command: str) -> None:
+        """Obey a control command: both there are ask for a shutdown, if idle (E21)."""
+        try:
+            ControlCommand(command)
+        except ValueError:
+            raise UnknownCommand(command) from None
+        self.shutdown_if_idle()
+
+    def shutdown_if_idle(self) -> None:
+        """Decide to end, or raise `ServerNotIdle` and change nothing."""
+        if not self.idle:
+            raise ServerNotIdle
+        self._linger.decide()
+
+    def close(self) -> None:
+        """End: refuse every create, and close every workspace whoever holds it."""
+        self._linger.decide()
+        for slot in tuple(self._slots.values()):
+            if slot.stage is Stage.OPENING:
+                slot.abandon()
+            self._tear_down(slot)
+
+    def _follow(self, slot: Slot[W]) -> None:
+        """Do what the claims ask for. Every change of a claim ends in this call."""
+        if slot.stage is not Stage.LIVE:
+            return
+        hosted = _hosted(slot)
+        match hosted.claims.next_step:
+            case WakeAt(deadline=deadline):
+                slot.alarm.deadline = deadline
+            case TearDown() if not self._keeps_open(hosted):
+                self._tear_down(slot)
+
+    def _tear_down(self, slot: Slot[W]) -> None:
+        """Nobody finds the workspace from here on; its keeper closes it, once (E11)."""
+        self._live.pop(slot.plan.id, None)
+        slot.begin_closing()
+
+    def _linger_if_idle(self) -> None:
+        if self.idle and not self.shutting_down:
+            self._linger.begin()
+
+    # ── The keeper ──────────────────────────────────────────────────────────────────────────────
+
+    async def _keep(self, slot: Slot[W]) -> None:
+        """Open a workspace, keep it for as long as it is wanted, close it.
+
+        A barrier: what goes wrong with one workspace is told to those who wait for it, or logged,
+        and does not reach the others.
+        """
+        try:
+            with slot.scope:
+                async with self._open_workspace(slot.plan) as opened:
+                    await self._host(slot, opened)
+        except Exception as exc:
+            if slot.stage is Stage.OPENING:
+                slot.fail(exc)
+            else:
+                log.exception("workspace.failed", extra={"workspace_id": slot.plan.id})
+        finally:
+            self._forget(slot)
+
+    async def _host(self, slot: Slot[W], opened: W) -> None:
+        """Let the waiting clients in, and wait until nobody holds the workspace any more."""
+        try:
+            if slot.stage is Stage.OPENING:
+                hosted = Hosted(slot.plan, opened, Claims(self.settings.graces))
+                slot.go_live(hosted, partial(self._enter_first, slot))
+                self._live[slot.plan.id] = slot
+                self._follow(slot)
+            while not slot.unwanted.is_set():
+                with trio.CancelScope(deadline=slot.alarm.deadline) as slot.alarm:
+                    await slot.unwanted.wait()
+                self._expire(slot)
+        finally:
+            self._tear_down(slot)  # also when the workspace fell over by itself
+
+    def _enter_first(self, slot: Slot[W], pending: Pending) -> Hosted[W] | None:
+        """Answer a create that waited for the opening.
+
+        Until one gets in who asked for the terms at hand, others have to wait for their own.
+        """
+        if pending.terms != slot.plan.terms and not _hosted(slot).claims.clients:
+            return None
+        return self._enter(slot, pending)
+
+    def _expire(self, slot: Slot[W]) -> None:
+        for client_id in _hosted(slot).claims.expire(self._clock.monotonic()):
+            extra = {"workspace_id": slot.plan.id, "client_id": client_id}
+            log.info("claim.expired", extra=extra)
+        self._follow(slot)
+
+    def _forget(self, slot: Slot[W]) -> None:
+        slot.end()
+        self._live.pop(slot.plan.id, None)
+        del self._slots[slot.plan.key]
+        self._linger_if_idle()
+
+    def _live_slot(self, workspace_id: WorkspaceId) -> Slot[W]:
+        try:
+            return self._live[workspace_id]
+        except KeyError:
+            raise WorkspaceNotFound from None
+
+
+def _hosted(slot: Slot[W]) -> Hosted[W]:
+    """Return the workspace of a slot that has been live."""
+    assert slot.hosted is not None
+    return slot.hosted
+
+
+def _runs_hold_nothing(_: object) -> bool:
+    """A run does not keep its workspace open: it is cancelled when the last client goes (E12)."""
+    return False
+
+
+@asynccontextmanager
+async def open_backend(
+    open_workspace: OpenWorkspace[W],
+    *,
+    settings: BackendSettings | None = None,
+    version: str = "",
+    resolve: Resolve = resolve_key,
+    keeps_open: Callable[[Hosted[W]], bool] = _runs_hold_nothing,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> AsyncIterator[Backend[W]]:
+    """Open a backend whose workspaces are opened by *open_workspace*.
+
+    *keeps_open* is asked about a workspace that has no claim left and may hold it, until somebody
+    calls `Backend.reconsider`: the place for runs that are to go on without clients. Leaving the
+    block closes every workspace and waits for that; an exception of the caller's leaves the block as
+    it is.
+    """
+    settings = BackendSettings() if settings is None else settings
+    clock = SystemClock() if clock is None else clock
+    async with open_hidden_nursery() as keepers:
+        linger = Linger(settings.idle_linger, clock)
+        backend = Backend(
+            version,
+            settings,
+            open_workspace,
+            keepers,
+            resolve,
+            clock,
+            RandomIds() if ids is None else ids,
+            keeps_open,
+            linger,
+            RetiredClients(settings.retired_for),
+        )
+        keepers.start_soon(linger.watch)
+        try:
+            yield backend
+        finally:
+            backend.close()

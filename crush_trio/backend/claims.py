@@ -1,0 +1,189 @@
+"""Who holds a workspace: one client's claim, and all claims of one workspace.
+
+Plain data, no task, no timer, no `await`: each method is one indivisible step for everybody else,
+so a race between an attach and a teardown has a winner and no third outcome (E10).
+
+A claim stands on its open streams or, while it has none, on a deadline. A grace window is nothing
+but that deadline: replacing it *is* cancelling the old one, and whoever is woken at the old time
+looks at the value that holds now. There is no timer that could fire for a claim that has moved on
+(T11).
+
+Kept between any two steps: a claim has a deadline exactly while it has no stream.
+"""
+
+from math import inf
+from typing import Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from crush_trio.errors import ClientNotAttached
+from crush_trio.wire.ids import NO_SESSION, ClientId, SessionId
+
+CREATE_GRACE: Final = 30.0
+"""Seconds in which a client that created a workspace must open a stream."""
+
+DETACH_GRACE: Final = 10.0
+"""Seconds for which a claim survives the loss of its last stream."""
+
+
+@frozen(kw_only=True)
+class Graces:
+    """How long a claim lasts without a stream, in seconds."""
+
+    create: float = CREATE_GRACE
+    detach: float = DETACH_GRACE
+    """Zero or less: a claim goes with its last stream."""
+
+
+@frozen
+class WakeAt:
+    """Somebody holds the workspace. Call `expire` at *deadline*, unless things change before."""
+
+    deadline: float
+
+
+@frozen
+class TearDown:
+    """Nobody holds the workspace any more."""
+
+
+Next: TypeAlias = WakeAt | TearDown
+"""What the owner of a set of claims has to see to."""
+
+
+@define(eq=False)
+class Claim:
+    """One client's hold on one workspace; an identity, so that a stream can know its own."""
+
+    client_id: ClientId
+    streams: int = field(default=0, init=False)
+    held_until: float | None = field(default=None, init=False)
+    """When the claim ends if no stream opens; None while one is open."""
+    released: bool = field(default=False, init=False)
+    """Whether the client gave up the workspace and only its open streams still hold it."""
+    current_session: SessionId = field(default=NO_SESSION, init=False)
+
+
+@define(eq=False)
+class Stream:
+    """One open stream: what `attach` gives and `detach` takes back, once."""
+
+    claim: Claim
+    open: bool = field(default=True, init=False)
+
+
+@define(eq=False)
+class Claims:
+    """The claims on one workspace. The transitions are the table E.3 of the contract."""
+
+    graces: Graces = field(factory=Graces)
+    _by_client: dict[ClientId, Claim] = field(factory=dict, init=False, repr=False)
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Who has a claim, oldest claim first."""
+        return tuple(self._by_client)
+
+    def claim(self, client_id: ClientId) -> Claim | None:
+        """Return the client's claim, if it has one."""
+        return self._by_client.get(client_id)
+
+    @property
+    def next_step(self) -> Next:
+        """What must happen next, given who holds the workspace now.
+
+        It is derived from the state and not handed out as an event, so it cannot be missed.
+        """
+        if not self._by_client:
+            return TearDown()
+        held = [c.held_until for c in self._by_client.values() if c.held_until is not None]
+        return WakeAt(min(held, default=inf))
+
+    def attached(self, session_id: SessionId) -> int:
+        """How many clients look at the session, each over an open stream (E16)."""
+        if session_id == NO_SESSION:
+            return 0
+        return sum(
+            claim.streams > 0 and claim.current_session == session_id
+            for claim in self._by_client.values()
+        )
+
+    # ── What clients do ─────────────────────────────────────────────────────────────────────────
+
+    def create(self, client_id: ClientId, now: float) -> None:
+        """Give the client a claim, or its claim a new full window to open a stream in.
+
+        Takes back an earlier release. What the client looked at stays as it was.
+        """
+        claim = self._claim_of(client_id)
+        claim.released = False
+        if not claim.streams:
+            claim.held_until = now + self.graces.create
+
+    def attach(self, client_id: ClientId) -> Stream:
+        """Count one more stream of the client. It need not have created anything before."""
+        claim = self._claim_of(client_id)
+        claim.streams += 1
+        claim.held_until = None
+        return Stream(claim)
+
+    def detach(self, stream: Stream, now: float) -> None:
+        """Count a stream out; the last one leaves a grace window or takes the claim with it.
+
+        Doing it again does nothing. Neither does a stream that outlived its claim: the client may
+        have a new claim by now, which is none of this stream's business.
+        """
+        if not stream.open:
+            return
+        stream.open = False
+        claim = stream.claim
+        claim.streams -= 1
+        if claim.streams or self._by_client.get(claim.client_id) is not claim:
+            return
+        if claim.released or self.graces.detach <= 0:
+            del self._by_client[claim.client_id]
+        else:
+            claim.held_until = now + self.graces.detach
+
+    def release(self, client_id: ClientId) -> None:
+        """Give up the claim, at once or with its last stream. Nothing to give up is fine (E13)."""
+        claim = self._by_client.get(client_id)
+        if claim is None:
+            return
+        if claim.streams:
+            claim.released = True
+        else:
+            del self._by_client[client_id]
+
+    def retire(self, client_id: ClientId) -> bool:
+        """Drop the claim, open streams or not; say whether there was one (E18)."""
+        return self._by_client.pop(client_id, None) is not None
+
+    def select(self, client_id: ClientId, session_id: SessionId) -> None:
+        """Note what the client looks at; the empty id for nothing.
+
+        Raises `ClientNotAttached` unless the client has a stream open (E15). Whether there is such
+        a session is not asked.
+        """
+        claim = self._by_client.get(client_id)
+        if claim is None or not claim.streams:
+            raise ClientNotAttached
+        claim.current_session = session_id
+
+    # ── What time does ──────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> tuple[ClientId, ...]:
+        """Drop the claims whose window is over, and say whose they were."""
+        over = tuple(
+            claim.client_id
+            for claim in self._by_client.values()
+            if claim.held_until is not None and claim.held_until <= now
+        )
+        for client_id in over:
+            del self._by_client[client_id]
+        return over
+
+    def _claim_of(self, client_id: ClientId) -> Claim:
+        return self._by_client.setdefault(client_id, Claim(client_id))
