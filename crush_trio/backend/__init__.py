@@ -1,5 +1,28 @@
-"""Workspaces put together: store, log, transcript and runs."""
+"""Workspaces put together: store, log, transcript and runs; and many of them in one process."""
 
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
+from crush_trio.backend.backend import Backend, open_backend
+from crush_trio.backend.claims import Claim, Claims, Graces
+from crush_trio.backend.clients import client_id_of
+from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, WorkspacePlan
+from crush_trio.backend.keys import Resolve, WorkspaceKey, resolve_key
+from crush_trio.backend.settings import BackendSettings
 
-__all__ = ["DurableWorkspace", "open_durable_workspace"]
+__all__ = [
+    "Backend",
+    "BackendSettings",
+    "Claim",
+    "Claims",
+    "DurableWorkspace",
+    "Graces",
+    "Hosted",
+    "OpenWorkspace",
+    "Resolve",
+    "Terms",
+    "WorkspaceKey",
+    "WorkspacePlan",
+    "client_id_of",
+    "open_backend",
+    "open_durable_workspace",
+    "resolve_key",
+]

@@ -18,21 +18,13 @@ from typing import Generic
 import trio
 from attrs import define, field
 
-from crush_trio.backend.claims import Claims, TearDown, WakeAt
+from crush_trio.backend.claims import Claims
 from crush_trio.backend.clients import RetiredClients, client_id_of, version_notice
-from crush_trio.backend.hosting import (
-    Hosted,
-    OpenWorkspace,
-    Pending,
-    Slot,
-    Stage,
-    Terms,
-    W,
-    WorkspacePlan,
-)
+from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
 from crush_trio.backend.keys import Resolve, WorkspaceKey, resolve_key
 from crush_trio.backend.linger import Linger
 from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.slot import Pending, Slot, Stage
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import (
     ChannelMismatch,
@@ -44,7 +36,7 @@ from crush_trio.errors import (
     WorkspaceNotFound,
 )
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId
+from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.requests import ControlCommand, WorkspaceRequest
 
 log = logging.getLogger(__name__)
@@ -65,18 +57,18 @@ class Backend(Generic[W]):
     _linger: Linger = field(repr=False)
     _retired: RetiredClients = field(repr=False)
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
-    _live: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
+    _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 
     def workspace(self, workspace_id: WorkspaceId) -> Hosted[W]:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
-        return _hosted(self._live_slot(workspace_id))
+        return self._live_slot(workspace_id).hosted
 
     def workspaces(self) -> tuple[Hosted[W], ...]:
         """Every hosted workspace, oldest first."""
-        return tuple(_hosted(slot) for slot in self._live.values())
+        return tuple(slot.hosted for slot in self._live)
 
     @property
     def idle(self) -> bool:
@@ -99,6 +91,16 @@ class Backend(Generic[W]):
     def version_notice(self, request: WorkspaceRequest) -> str:
         """What to tell a client of another version than ours, in the answer to its create (L41)."""
         return version_notice(request.version, self.version)
+
+    @property
+    def _live(self) -> list[Slot[W]]:
+        return [slot for slot in self._by_id.values() if slot.stage is Stage.LIVE]
+
+    def _live_slot(self, workspace_id: WorkspaceId) -> Slot[W]:
+        slot = self._by_id.get(workspace_id)
+        if slot is None or slot.stage is not Stage.LIVE:
+            raise WorkspaceNotFound
+        return slot
 
     # ── Creating ────────────────────────────────────────────────────────────────────────────────
 
@@ -144,16 +146,38 @@ class Backend(Generic[W]):
         self._check_admission(pending)
         slot = self._slots.get(key)
         if slot is None:
-            plan = WorkspacePlan(
-                id=WorkspaceId(self._ids.new()),
-                key=key,
-                path=pending.request.path,
-                terms=pending.terms,
-                created_by=pending.client_id,
-            )
-            slot = self._slots[key] = Slot(plan, self._clock, self.settings.close_limit)
-            self._keepers.start_soon(self._keep, slot, name=f"workspace {plan.id}")
+            slot = self._new_slot(key, pending)
+            self._slots[key] = self._by_id[slot.plan.id] = slot
+            self._keepers.start_soon(self._keep, slot, name=f"workspace {slot.plan.id}")
         return slot
+
+    def _new_slot(self, key: WorkspaceKey, pending: Pending) -> Slot[W]:
+        plan = WorkspacePlan(
+            id=WorkspaceId(self._ids.new()),
+            key=key,
+            path=pending.request.path,
+            terms=pending.terms,
+            created_by=pending.client_id,
+        )
+        claims = Claims(self.settings.graces)
+        return Slot(plan, claims, self._clock, self.settings.close_limit, self._keeps_open)
+
+    async def _keep(self, slot: Slot[W]) -> None:
+        try:
+            await slot.keep(self._open_workspace, partial(self._enter_first, slot))
+        finally:
+            del self._slots[slot.plan.key], self._by_id[slot.plan.id]
+            self._linger_if_idle()
+
+    def _enter_first(self, slot: Slot[W], pending: Pending) -> Hosted[W] | None:
+        """Let in a create that waited for the opening.
+
+        Until one gets in that asked for the terms at hand, nobody else does: they would be bound
+        by the terms of a client that never came.
+        """
+        if pending.terms != slot.plan.terms and not slot.claims.clients:
+            return None
+        return self._enter(slot, pending)
 
     def _enter(self, slot: Slot[W], pending: Pending) -> Hosted[W]:
         """Give a create its claim on an open workspace; the first client's terms stay (E3, E4).
@@ -161,18 +185,17 @@ class Backend(Generic[W]):
         Admission is checked again here, because opening takes time (E8).
         """
         self._check_admission(pending)
-        hosted = _hosted(slot)
-        differences = hosted.terms.differences(pending.terms)
+        differences = slot.plan.terms.differences(pending.terms)
         if "channels" in differences:
             raise ChannelMismatch
-        extra = {"workspace_id": hosted.id, "client_id": pending.client_id}
+        extra = {"workspace_id": slot.plan.id, "client_id": pending.client_id}
         if differences:
             log.debug("workspace.terms_ignored", extra={**extra, "differences": differences})
         if notice := self.version_notice(pending.request):
             log.warning("client.version_differs", extra={**extra, "notice": notice})
-        hosted.claims.create(pending.client_id, self._clock.monotonic())
-        self._follow(slot)
-        return hosted
+        slot.claims.create(pending.client_id, self._clock.monotonic())
+        slot.follow()
+        return slot.hosted
 
     # ── Claims ──────────────────────────────────────────────────────────────────────────────────
 
@@ -185,22 +208,21 @@ class Backend(Generic[W]):
         """
         client = client_id_of(client_id)
         slot = self._live_slot(workspace_id)
-        hosted = _hosted(slot)
-        stream = hosted.claims.attach(client)
-        self._follow(slot)
+        stream = slot.claims.attach(client)
+        slot.follow()
         try:
-            yield hosted
+            yield slot.hosted
         finally:
-            hosted.claims.detach(stream, self._clock.monotonic())
-            self._follow(slot)
+            slot.claims.detach(stream, self._clock.monotonic())
+            slot.follow()
 
     def release(self, workspace_id: WorkspaceId, client_id: str) -> None:
         """Give up a client's claim; its open streams still hold it. Unknown ones are fine (E13)."""
         client = client_id_of(client_id)
-        slot = self._live.get(workspace_id)
+        slot = self._by_id.get(workspace_id)
         if slot is not None:
-            _hosted(slot).claims.release(client)
-            self._follow(slot)
+            slot.claims.release(client)
+            slot.follow()
 
     def set_current_session(
         self, workspace_id: WorkspaceId, client_id: str, session_id: SessionId
@@ -223,15 +245,15 @@ class Backend(Generic[W]):
         self._retired.add(client, self._clock.monotonic())
         for pending in self._pending:
             pending.retired = pending.retired or pending.client_id == client
-        for slot in tuple(self._live.values()):
-            if _hosted(slot).claims.retire(client):
-                self._follow(slot)
+        for slot in self._live:
+            slot.claims.retire(client)
+            slot.follow()
 
     def reconsider(self, workspace_id: WorkspaceId) -> None:
         """Look again whether anything holds the workspace, after an answer of `keeps_open` changed."""
-        slot = self._live.get(workspace_id)
+        slot = self._by_id.get(workspace_id)
         if slot is not None:
-            self._follow(slot)
+            slot.follow()
 
     # ── Ending ──────────────────────────────────────────────────────────────────────────────────
 
@@ -252,98 +274,13 @@ class Backend(Generic[W]):
     def close(self) -> None:
         """End: refuse every create, and close every workspace whoever holds it."""
         self._linger.decide()
-        for slot in tuple(self._slots.values()):
-            if slot.stage is Stage.OPENING:
-                slot.abandon()
-            self._tear_down(slot)
-
-    def _follow(self, slot: Slot[W]) -> None:
-        """Do what the claims ask for. Every change of a claim ends in this call."""
-        if slot.stage is not Stage.LIVE:
-            return
-        hosted = _hosted(slot)
-        match hosted.claims.next_step:
-            case WakeAt(deadline=deadline):
-                slot.alarm.deadline = deadline
-            case TearDown() if not self._keeps_open(hosted):
-                self._tear_down(slot)
-
-    def _tear_down(self, slot: Slot[W]) -> None:
-        """Nobody finds the workspace from here on; its keeper closes it, once (E11)."""
-        self._live.pop(slot.plan.id, None)
-        slot.begin_closing()
+        for slot in self._slots.values():
+            slot.abandon()
+            slot.close()
 
     def _linger_if_idle(self) -> None:
         if self.idle and not self.shutting_down:
             self._linger.begin()
-
-    # ── The keeper ──────────────────────────────────────────────────────────────────────────────
-
-    async def _keep(self, slot: Slot[W]) -> None:
-        """Open a workspace, keep it for as long as it is wanted, close it.
-
-        A barrier: what goes wrong with one workspace is told to those who wait for it, or logged,
-        and does not reach the others.
-        """
-        try:
-            with slot.scope:
-                async with self._open_workspace(slot.plan) as opened:
-                    await self._host(slot, opened)
-        except Exception as exc:
-            if slot.stage is Stage.OPENING:
-                slot.fail(exc)
-            else:
-                log.exception("workspace.failed", extra={"workspace_id": slot.plan.id})
-        finally:
-            self._forget(slot)
-
-    async def _host(self, slot: Slot[W], opened: W) -> None:
-        """Let the waiting clients in, and wait until nobody holds the workspace any more."""
-        try:
-            if slot.stage is Stage.OPENING:
-                hosted = Hosted(slot.plan, opened, Claims(self.settings.graces))
-                slot.go_live(hosted, partial(self._enter_first, slot))
-                self._live[slot.plan.id] = slot
-                self._follow(slot)
-            while not slot.unwanted.is_set():
-                with trio.CancelScope(deadline=slot.alarm.deadline) as slot.alarm:
-                    await slot.unwanted.wait()
-                self._expire(slot)
-        finally:
-            self._tear_down(slot)  # also when the workspace fell over by itself
-
-    def _enter_first(self, slot: Slot[W], pending: Pending) -> Hosted[W] | None:
-        """Answer a create that waited for the opening.
-
-        Until one gets in who asked for the terms at hand, others have to wait for their own.
-        """
-        if pending.terms != slot.plan.terms and not _hosted(slot).claims.clients:
-            return None
-        return self._enter(slot, pending)
-
-    def _expire(self, slot: Slot[W]) -> None:
-        for client_id in _hosted(slot).claims.expire(self._clock.monotonic()):
-            extra = {"workspace_id": slot.plan.id, "client_id": client_id}
-            log.info("claim.expired", extra=extra)
-        self._follow(slot)
-
-    def _forget(self, slot: Slot[W]) -> None:
-        slot.end()
-        self._live.pop(slot.plan.id, None)
-        del self._slots[slot.plan.key]
-        self._linger_if_idle()
-
-    def _live_slot(self, workspace_id: WorkspaceId) -> Slot[W]:
-        try:
-            return self._live[workspace_id]
-        except KeyError:
-            raise WorkspaceNotFound from None
-
-
-def _hosted(slot: Slot[W]) -> Hosted[W]:
-    """Return the workspace of a slot that has been live."""
-    assert slot.hosted is not None
-    return slot.hosted
 
 
 def _runs_hold_nothing(_: object) -> bool:

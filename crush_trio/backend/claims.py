@@ -157,9 +157,9 @@ class Claims:
         else:
             del self._by_client[client_id]
 
-    def retire(self, client_id: ClientId) -> bool:
-        """Drop the claim, open streams or not; say whether there was one (E18)."""
-        return self._by_client.pop(client_id, None) is not None
+    def retire(self, client_id: ClientId) -> None:
+        """Drop the claim, open streams or not (E18)."""
+        self._by_client.pop(client_id, None)
 
     def select(self, client_id: ClientId, session_id: SessionId) -> None:
         """Note what the client looks at; the empty id for nothing.

@@ -16,6 +16,7 @@ from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.runtime.outcome import Completion
+from crush_trio.store.changes import RunEnded
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.faulty_store import FaultyStore
 from crush_trio.testing.scripted import prompt
@@ -210,6 +211,24 @@ def endings(events):
     return [e.run for e in all_events(events) if isinstance(e, RunChange) and e.terminal]
 
 
+def ending_commit(bench, run):
+    """Return the commit that ended a run; there is only one, and nothing of the run after it."""
+    (commit,) = [
+        commit
+        for commit in bench.store.commits
+        if any(isinstance(change, RunEnded) and change.run.id == run.id for change in commit)
+    ]
+    return commit
+
+
+def kinds(commit):
+    return [type(change) for change in commit]
+
+
+def roles(messages):
+    return [message.role for message in messages]
+
+
 def told(message):
     """Return a message without its time of change, which an event and a store may see apart."""
     return evolve(message, updated_at=0)
@@ -241,5 +260,7 @@ async def _check_session(store, session_id, runs):
     assert all(call.finished for call in calls)
     assert Counter(call.id for call in calls) == Counter(part.tool_call_id for part in results)
     prompts = [message.id for message in messages if message.role is Role.USER]
-    recorded = [(await store.run(r.id)).prompt_message_id for r in runs if r.session_id == session_id]
+    recorded = [
+        (await store.run(r.id)).prompt_message_id for r in runs if r.session_id == session_id
+    ]
     assert Counter(recorded) == Counter(prompts), "a prompt is lost, or there twice"

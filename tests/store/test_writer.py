@@ -298,7 +298,7 @@ async def test_after_the_thread_died_calls_fail_at_once_and_posts_do_not_raise(p
         for _ in range(3):
             writer.post(insert("a"))
         assert "out of luck" in health.degraded
-        assert writer.stopped
+    assert writer.stopped
     assert [record.msg for record in caplog.records].count("store.writer_died") == 1
     assert names(path) == []
 

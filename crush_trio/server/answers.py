@@ -1,0 +1,60 @@
+"""Requests in, answers out: the few lines that every route needs.
+
+A route decodes with `read_body`, calls something that knows no HTTP, and answers with `answer`,
+`nothing` or an exception. Which status an exception has is decided in one table (`server.status`).
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, TypeVar, cast
+
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
+from quart import Response, request
+
+from crush_trio.server.bodies import decode_body
+from crush_trio.wire.codec import encode
+
+T = TypeVar("T")
+
+_CLEANUP = "crush_trio.cleanup"
+
+
+async def read_body(cls: type[T], absent: T | None = None) -> T:
+    """Return the body of the request as a *cls*; *absent* if there is none and that is allowed."""
+    data = await request.get_data(cache=False, as_text=False)
+    assert isinstance(data, bytes)
+    return decode_body(data, cls, absent=absent)
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """Answer with JSON."""
+    return Response(encode(value), status, content_type="application/json")
+
+
+def nothing(status: int = 200) -> Response:
+    """Answer that it was done, with no body. Clients take other good statuses for failures."""
+    response = Response(b"", status)
+    del response.headers["Content-Type"]
+    return response
+
+
+def cleanup(scope: Mapping[str, Any]) -> ExitStack:
+    """Return what is undone, synchronously, when the request is over, for whatever reason."""
+    stack = scope[_CLEANUP]
+    assert isinstance(stack, ExitStack)
+    return stack
+
+
+def with_cleanup(app: ASGIFramework) -> ASGIFramework:
+    """Give every request of *app* a stack that is unwound when it is over.
+
+    A streamed body is the framework's once its handler has returned. If the client hangs up before
+    the first piece is asked for, no code of the generator ever runs; this does.
+    """
+
+    async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        with ExitStack() as stack:
+            scope = cast("Scope", {**scope, _CLEANUP: stack})
+            await app(scope, receive, send)
+
+    return wrapped

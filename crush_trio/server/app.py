@@ -1,0 +1,105 @@
+"""The application: routes registered, errors translated, nothing else.
+
+`create_app` is given an open backend and makes the ASGI application over it. Opening and closing
+the backend is the business of whoever runs the application.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+from typing import Any, Final
+
+import trio
+from hypercorn.typing import ASGIFramework
+from quart import Response
+from quart_trio import QuartTrio
+from typing_extensions import override
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from crush_trio.errors import CrushError
+from crush_trio.server import (
+    routes_agent,
+    routes_asks,
+    routes_config,
+    routes_integrations,
+    routes_sessions,
+    routes_system,
+    routes_workspaces,
+)
+from crush_trio.server.answers import with_cleanup
+from crush_trio.server.bodies import LIMITS, BodyTooLarge
+from crush_trio.server.guard import GuardSettings, guarded
+from crush_trio.server.site import Site
+from crush_trio.server.status import error_body, status_of
+from crush_trio.server.transport import safe_app
+
+log = logging.getLogger(__name__)
+
+_GROUPS: Final = (
+    routes_system,
+    routes_workspaces,
+    routes_sessions,
+    routes_agent,
+    routes_asks,
+    routes_config,
+    routes_integrations,
+)
+
+
+class App(QuartTrio):
+    """An application whose plain functions are called where they are.
+
+    The framework would hand a view that is no coroutine to a thread. Ours is plain because it never
+    waits: it decides something in one step, and must do so on Trio's own thread.
+    """
+
+    @override
+    def ensure_async(self, func: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Return *func* as something to await, without a thread."""
+        if iscoroutinefunction(func):
+            return func
+
+        async def called(*args: object, **kwargs: object) -> object:
+            await trio.lowlevel.checkpoint()
+            return func(*args, **kwargs)
+
+        return called
+
+
+def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
+    """Return the ASGI application that serves *site* to whom *guard* lets in."""
+    app = App("crush_trio")
+    app.config["RESPONSE_TIMEOUT"] = None  # streams last
+    app.config["MAX_CONTENT_LENGTH"] = LIMITS.size
+    app.url_map.strict_slashes = True
+    for group in _GROUPS:
+        app.register_blueprint(group.routes(site))
+    app.register_error_handler(CrushError, _refuse)
+    app.register_error_handler(HTTPException, _refuse_http)
+    app.register_error_handler(Exception, _fail)
+    settings = GuardSettings() if guard is None else guard
+    return guarded(with_cleanup(safe_app(app)), settings)
+
+
+def _refuse(error: CrushError) -> Response:
+    """Answer what was refused on purpose; what is our own fault is logged as well."""
+    status = status_of(error)
+    if status >= 500:
+        log.error("request.failed", extra={"code": error.code}, exc_info=error)
+    return Response(error_body(error), status, content_type="application/json")
+
+
+def _refuse_http(error: HTTPException) -> Response:
+    """Answer what the framework refused: no such route, no such method, too large."""
+    if isinstance(error, RequestEntityTooLarge):
+        return _refuse(BodyTooLarge(f"the limit is {LIMITS.size} bytes"))
+    status = error.code or 500
+    text = "404 page not found" if status == 404 else error.name
+    headers = {name: value for name, value in error.get_headers() if name == "Allow"}
+    return Response(f"{text}\n", status, headers, content_type="text/plain; charset=utf-8")
+
+
+def _fail(error: Exception) -> Response:
+    """Answer that something went wrong in here, and log what it was, once (B18)."""
+    log.error("request.crashed", exc_info=error)
+    return Response(error_body(error), 500, content_type="application/json")

@@ -1,0 +1,251 @@
+"""From the bytes of a request to a wire value that the rest of the program can trust.
+
+Everything a stranger can overdo has a limit, and every limit is in `BodyLimits`: bytes, nesting,
+number of values, length of ids, size of attachments. What could make the parser itself expensive is
+measured before anything is parsed, in time linear in the size. One call, `decode_body`, applies all
+of them, so that no route can forget one.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final, TypeVar, get_args
+
+import attrs
+from attrs import frozen
+
+from crush_trio.errors import (
+    BadRequest,
+    ClientIdInvalid,
+    ClientIdMalformed,
+    ClientIdMissing,
+    DecodeError,
+)
+from crush_trio.wire.codec import decode
+from crush_trio.wire.fields import Json, wire_fields
+from crush_trio.wire.ids import (
+    AskId,
+    ClientId,
+    MessageId,
+    QuestionId,
+    RunId,
+    SessionId,
+    WorkspaceId,
+)
+from crush_trio.wire.requests import AgentMessage, Attachment
+
+T = TypeVar("T")
+
+MIB: Final = 1024 * 1024
+
+
+class BodyTooLarge(BadRequest):
+    """A body of more bytes, or of more values, than anybody needs to send."""
+
+    code = "body_too_large"
+    message = "request body is too large"
+
+
+class AttachmentTooLarge(BadRequest):
+    """A file that goes with a prompt, or all of them together, are more than a run can take."""
+
+    code = "attachment_too_large"
+    message = "attachment is too large"
+
+
+class IdInvalid(BadRequest):
+    """An id that nothing of ours can have: too long, or with characters that no id has."""
+
+    code = "id_invalid"
+    message = "invalid id"
+
+
+@frozen(kw_only=True)
+class BodyLimits:
+    """How much a request may ask of us."""
+
+    size: int = 32 * MIB
+    """Bytes of a body: all attachments in base64, which is a third longer, and 5 MiB of prompt."""
+    depth: int = 128
+    """Levels of nesting: the 100 of an open value, and whatever stands around it."""
+    marks: int = 200_000
+    """Strings, brackets and commas, hence values. Parsed, three bytes of `[],` take up sixty."""
+    id_length: int = 256
+    """Characters of an id. Ours have 36; a sub-agent's session is made of two."""
+    attachment: int = 5 * MIB
+    """Bytes of one attachment: what the terminal client allows."""
+    attachments: int = 20 * MIB
+    """Bytes of all attachments of a prompt: four of the largest."""
+
+
+LIMITS: Final = BodyLimits()
+"""The limits unless a server is told otherwise."""
+
+
+def decode_body(
+    data: bytes, cls: type[T], *, limits: BodyLimits = LIMITS, absent: T | None = None
+) -> T:
+    """Read a *cls* from the body of a request, or raise one `BadRequest` that says what is wrong.
+
+    No body at all means *absent*, where a route has such a default (`agent/init`, G13); elsewhere
+    it is a mistake. Client ids are the business of `parse_client_id`: what they are missing from
+    decides what is wrong.
+    """
+    check_size(len(data), limits)
+    if not data:
+        if absent is None:
+            raise DecodeError("the body is empty")
+        return absent
+    _check_structure(data, limits)
+    value = decode(data, cls)
+    _check_ids(value, limits)
+    if isinstance(value, AgentMessage):
+        check_attachments(value.attachments, limits)
+    return value
+
+
+def check_size(size: int, limits: BodyLimits = LIMITS) -> None:
+    """Refuse a body of *size* bytes if that is too many; a declared length can be judged early."""
+    if size > limits.size:
+        raise BodyTooLarge(f"it has {size} bytes, the limit is {limits.size}")
+
+
+def check_attachments(attachments: Iterable[Attachment], limits: BodyLimits = LIMITS) -> None:
+    """Refuse attachments of which one, or the sum, is too large."""
+    total = 0
+    for place, attachment in enumerate(attachments, 1):
+        size = len(attachment.content)
+        if size > limits.attachment:
+            raise AttachmentTooLarge(
+                f"number {place} has {size} bytes, the limit is {limits.attachment}"
+            )
+        total += size
+    if total > limits.attachments:
+        raise AttachmentTooLarge(
+            f"together they have {total} bytes, the limit is {limits.attachments}"
+        )
+
+
+# ── Structure, before it is parsed ──────────────────────────────────────────────────────────────
+
+_OPENING: Final = frozenset(b"[{")
+_CLOSING: Final = frozenset(b"]}")
+_UNMARKED: Final = bytes(byte for byte in range(256) if byte not in b'"[]{},')
+
+
+def _check_structure(data: bytes, limits: BodyLimits) -> None:
+    """Refuse JSON that is nested too deep or has too many values, whether or not it is valid.
+
+    A loop over every byte would take seconds. Instead escapes go first, by pairs, so that every
+    quote that is left begins or ends a string; then all that marks no structure; and at every
+    other place between the quotes that are left we are outside of a string.
+    """
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = plain.translate(None, delete=_UNMARKED)
+    strings = marks.count(b'"') // 2
+    if strings > limits.marks:
+        raise _too_many(limits)
+    outside = b"".join(marks.split(b'"')[::2])
+    if strings + len(outside) > limits.marks:
+        raise _too_many(limits)
+    depth = 0
+    for byte in outside:
+        depth += (byte in _OPENING) - (byte in _CLOSING)
+        if depth > limits.depth:
+            raise DecodeError(f"nested more than {limits.depth} levels deep")
+
+
+def _too_many(limits: BodyLimits) -> BodyTooLarge:
+    return BodyTooLarge(f"it has more than {limits.marks} strings, brackets and commas")
+
+
+# ── Ids ─────────────────────────────────────────────────────────────────────────────────────────
+
+_CHECKED: Final[tuple[object, ...]] = (
+    WorkspaceId,
+    SessionId,
+    RunId,
+    MessageId,
+    AskId,
+    QuestionId,
+)  # a tool call is named by the model, and clients only repeat the name
+
+_UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def check_id(text: str, what: str, limits: BodyLimits = LIMITS) -> None:
+    """Refuse an id that is too long to be one, or that would break a line of a log or a stream.
+
+    Also one that is not Unicode, as an escaped path can be: nothing could store it. An empty id has
+    errors of its own, elsewhere. *what* is the name of its field.
+    """
+    if len(text) > limits.id_length:
+        raise IdInvalid(f"{what} has {len(text)} characters, the limit is {limits.id_length}")
+    if _UNFIT.search(text):
+        raise IdInvalid(f"{what} holds a control character")
+
+
+def _check_ids(value: Json, limits: BodyLimits) -> None:
+    """Check the ids of a wire value and of the values in it."""
+    cls: type = type(value)
+    if cls is tuple:
+        for item in value:
+            _check_ids(item, limits)
+    elif attrs.has(cls):
+        for name, key, is_id in _members(cls):
+            member = getattr(value, name)
+            if not is_id:
+                _check_ids(member, limits)
+            elif member:
+                check_id(member, key, limits)
+
+
+@cache
+def _members(cls: type[Any]) -> tuple[tuple[str, str, bool], ...]:
+    """Return name, key and whether it is an id, for each field of a wire class."""
+    return tuple(
+        (each.name, each.key, any(kind in _CHECKED for kind in (each.type, *get_args(each.type))))
+        for each in wire_fields(cls)
+    )
+
+
+_UUID: Final = re.compile(
+    r"(?:urn:uuid:)?H{8}-H{4}-H{4}-H{4}-H{12}|\{H{8}-H{4}-H{4}-H{4}-H{12}\}|H{32}".replace(
+        "H", "[0-9a-f]"
+    )
+)
+_GROUPS: Final = re.compile("(.{8})(.{4})(.{4})(.{4})(.{12})")
+
+
+def parse_client_id(text: str) -> ClientId:
+    """Read the client id of a body or a path; raise `ClientIdInvalid` if it is not a UUID.
+
+    Clients may write it in four ways; all of them give the same, canonical id, so that a client
+    is one client however it spells itself.
+    """
+    client = _canonical(text)
+    if client is None:
+        raise ClientIdInvalid("it is missing" if not text else "it is not a UUID")
+    return client
+
+
+def query_client_id(text: str | None) -> ClientId:
+    """Read the client id of a query; a missing one and a malformed one have errors of their own."""
+    if not text:
+        raise ClientIdMissing
+    client = _canonical(text)
+    if client is None:
+        raise ClientIdMalformed
+    return client
+
+
+def _canonical(text: str) -> ClientId | None:
+    """Return the UUID in lower case with four dashes; None if *text* is not one of its forms.
+
+    Not `uuid.UUID`, which also takes dashes anywhere and digits of any script.
+    """
+    lower = text.lower()
+    if len(text) > len("urn:uuid:") + 36 or not _UUID.fullmatch(lower):
+        return None
+    digits = lower.removeprefix("urn:uuid:").strip("{}").replace("-", "")
+    return ClientId(_GROUPS.sub(r"\1-\2-\3-\4-\5", digits))

@@ -1,0 +1,161 @@
+r"""Secrets taken out of what we say: in logs, and in answers about the configuration.
+
+A secret is known by the name it is kept under (`api_key`, `GITHUB_TOKEN`, `Authorization`), by what it
+looks like (`sk-…`, `Bearer …`, a private key, a password in a URL), or because the caller knows it.
+When in doubt it goes: a word too few in a log can be borne. Only text is taken out. Numbers and
+structure stay, so that a client which expects an integer can still read the answer.
+
+All patterns take time linear in the text; what a log line holds is up to strangers.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from crush_trio.wire.fields import Json
+
+REDACTED: Final = "[redacted]"
+"""What stands where a secret was."""
+
+# ── By name ─────────────────────────────────────────────────────────────────────────────────────
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_UNTELLING: Final = {"id", "base", "b"}  # AWS_ACCESS_KEY_ID, CERT_KEY_BASE64
+_SECRET: Final = (
+    *("password", "passwords", "passwd", "passphrase", "secret", "secrets", "token", "tokens"),
+    *("apikey", "apikeys", "credential", "credentials", "authorization", "cookie", "cookies"),
+)
+_SECRET_IF_QUALIFIED: Final = {"key", "keys", "auth", "pat", "pwd"}
+_HEADERS: Final = {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"}
+
+
+@lru_cache(maxsize=1024)
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is most likely a secret, however the name is written.
+
+    The last word decides: `token_url` is a place and `max_tokens`, though it counts as secret here,
+    holds a number. A bare `key` is a key of something else; a public one is public.
+    """
+    words = [word.lower() for word in _WORDS.findall(name)]
+    while words and words[-1] in _UNTELLING:
+        words.pop()
+    if not words:
+        return False
+    if words[-1].endswith(_SECRET):
+        return True
+    return words[-1] in _SECRET_IF_QUALIFIED and words[-2:-1] not in ([], ["public"])
+
+
+# ── By look ─────────────────────────────────────────────────────────────────────────────────────
+
+_HEADER: Final = re.compile(
+    r"((?:proxy-)?authorization|(?:set-)?cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\"'\\\r\n]++",
+    re.IGNORECASE,
+)
+_NAME: Final = re.compile(r"(?<![\w.-])([A-Za-z_-][\w.-]*+)\\?[\"']?\s*[:=]\s*")
+_VALUE: Final = re.compile(
+    r"\"(?:[^\"\\]++|\\.)*+\"?|'(?:[^'\\]++|\\.)*+'?|\\\"[^\"]*+\"?|[^\s,;&\"']++", re.DOTALL
+)
+_SHAPES: Final = re.compile(
+    r"(?i:\bbearer\s+[\w.~+/=-]{8,})"
+    r"|\b(?:sk|rk)-[\w-]{16,}|\bgh[a-z]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+    r"|\bxox[a-z]-[\w-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}"
+    r"|\beyJ[\w-]{8,}+\.[\w-]++\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*+-----(?:(?!-----END ).)*+(?:-----END [A-Z ]*+-----)?",
+    re.DOTALL,
+)
+_LOGIN: Final = re.compile(r"(?<=://)[^\s/@]++@")
+_QUERY: Final = re.compile(r"([?&](?:key|sig|signature)=)[^&#\s]++")
+
+
+def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
+    """Return *text* without what is or looks like a secret; *secrets* are those the caller knows."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    text = _HEADER.sub(rf"\1\2{REDACTED}", text)
+    text = _without_assigned(text)
+    text = _SHAPES.sub(REDACTED, text)
+    text = _LOGIN.sub(f"{REDACTED}@", text)
+    return _QUERY.sub(rf"\1{REDACTED}", text)
+
+
+def _without_assigned(text: str) -> str:
+    """Take out the values in `NAME=value`, `"name": "value"` and the like, if the name is a secret's.
+
+    Names are looked for everywhere, also within the values of harmless names: in `url=…?token=…` the
+    second one matters.
+    """
+    kept, place = [], 0
+    for name in _NAME.finditer(text):
+        if name.start() < place or not is_secret_name(name[1]):
+            continue
+        value = _VALUE.match(text, name.end())
+        if value is not None:
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            kept += [text[place : name.end()], quote, REDACTED, quote]
+            place = value.end()
+    return "".join((*kept, text[place:]))
+
+
+# ── In values ───────────────────────────────────────────────────────────────────────────────────
+
+
+def redact(value: Json, *, secrets: Collection[str] = ()) -> Json:
+    """Return a copy of a tree of plain values without its secrets; see the module.
+
+    Under a secret's name every text goes, however deep. In lists it also knows `NAME=value` of an
+    environment, an option of a command before its value, and a header with its name.
+    """
+    match value:
+        case str():
+            return redact_text(value, secrets=secrets)
+        case bytes():
+            return redact_text(value.decode("latin-1"), secrets=secrets).encode("latin-1")
+        case Mapping():
+            return {
+                key: _hidden(item) if is_secret_name(_text(key)) else redact(item, secrets=secrets)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return type(value)(_redacted_items(value, secrets))
+    return value
+
+
+def _redacted_items(items: Sequence[Json], secrets: Collection[str]) -> list[Json]:
+    if len(items) == 2 and _text(items[0]).lower() in _HEADERS:
+        return [items[0], _hidden(items[1])]
+    redacted = []
+    before = ""
+    for item in items:
+        text = _text(item)
+        name, assigned, _ = text.partition("=")
+        if before.startswith("-") and is_secret_name(before):
+            redacted.append(_hidden(item))
+        elif assigned and name.isidentifier() and is_secret_name(name):
+            redacted.append(f"{name}={REDACTED}")
+        else:
+            redacted.append(redact(item, secrets=secrets))
+        before = text
+    return redacted
+
+
+def _hidden(value: Json) -> Json:
+    """Return *value* with all its text replaced; what is empty hides nothing and stays."""
+    match value:
+        case str():
+            return REDACTED if value else value
+        case bytes():
+            return REDACTED.encode() if value else value
+        case Mapping():
+            return {key: _hidden(item) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(_hidden(item) for item in value)
+    return value
+
+
+def _text(value: object) -> str:
+    """Return a name as text; whatever is not text is no name."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,106 @@
+"""Routes about the agent: prompts in, cancels in, state out (wire.md §3.7)."""
+
+from quart import Blueprint, Response
+
+from crush_trio.errors import SessionBusy
+from crush_trio.runtime.outcome import Submission
+from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.site import Site
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.native import RunKind
+from crush_trio.wire.requests import AgentInitRequest, AgentMessage, ShellRequest
+from crush_trio.wire.views import Session, ShellResult
+
+_BASE = "/v1/workspaces/<wid>/agent"
+_NO_SHELL = "this build runs no shell commands\n"
+
+
+def routes(site: Site) -> Blueprint:
+    """Return the routes of this group."""
+    group = Blueprint("agent", __name__)
+    _agent(group, site)
+    _sessions(group, site)
+    _queue(group, site)
+    return group
+
+
+def _agent(group: Blueprint, site: Site) -> None:
+    @group.get(_BASE)
+    def info(wid: str) -> Response:
+        return answer(site.opened(wid).agent_info())
+
+    @group.post(_BASE)
+    async def post(wid: str) -> Response:
+        """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing."""
+        body = await read_body(AgentMessage)
+        accepted = site.opened(wid).send(
+            Submission(
+                session_id=body.session_id,
+                prompt=body.prompt,
+                attachments=body.attachments,
+                run_id=body.run_id,
+            )
+        )
+        await accepted.journaled()
+        return nothing(202)
+
+    @group.post(f"{_BASE}/init")
+    async def init(wid: str) -> Response:
+        opened = site.opened(wid)
+        await read_body(AgentInitRequest, absent=AgentInitRequest())
+        opened.init_agent()
+        return nothing()
+
+    @group.post(f"{_BASE}/update")
+    def update(wid: str) -> Response:
+        site.opened(wid)
+        return nothing()
+
+    @group.get(f"{_BASE}/default-small-model")
+    def default_small_model(wid: str) -> Response:
+        return answer(site.opened(wid).agent_info().model_cfg)
+
+
+def _sessions(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/sessions/<sid>")
+    async def session(wid: str, sid: str) -> Response:
+        opened = site.opened(wid)
+        stored = await opened.store.session(SessionId(sid))
+        return answer(opened.seen(Session(id=stored.id, title=stored.title), 0))
+
+    @group.post(f"{_BASE}/sessions/<sid>/cancel")
+    def cancel(wid: str, sid: str) -> Response:
+        site.opened(wid).durable.runs.cancel(SessionId(sid))
+        return nothing()
+
+    @group.post(f"{_BASE}/sessions/<sid>/summarize")
+    async def summarize(wid: str, sid: str) -> Response:
+        """Accept a summary as a run of its own kind, and answer when it has ended."""
+        opened = site.opened(wid)
+        if opened.durable.runs.session_busy(SessionId(sid)):
+            raise SessionBusy
+        accepted = opened.send(Submission(session_id=SessionId(sid), kind=RunKind.SUMMARIZE))
+        await accepted.wait()
+        return nothing()
+
+    @group.post(f"{_BASE}/sessions/<sid>/shell")
+    async def shell(wid: str, sid: str) -> Response:
+        site.opened(wid)
+        await read_body(ShellRequest)
+        return answer(ShellResult(output=_NO_SHELL, exit_code=127))
+
+
+def _queue(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/sessions/<sid>/prompts/queued")
+    def queued(wid: str, sid: str) -> Response:
+        return answer(len(site.opened(wid).durable.runs.queue(SessionId(sid))))
+
+    @group.get(f"{_BASE}/sessions/<sid>/prompts/list")
+    def prompts(wid: str, sid: str) -> Response:
+        queue = site.opened(wid).durable.runs.queue(SessionId(sid))
+        return answer([run.submission.prompt for run in queue])
+
+    @group.post(f"{_BASE}/sessions/<sid>/prompts/clear")
+    def clear(wid: str, sid: str) -> Response:
+        site.opened(wid).durable.runs.clear_queue(SessionId(sid))
+        return nothing()

@@ -1,0 +1,116 @@
+"""Routes about language servers, MCP servers and skills (wire.md §3.5, §3.9, §3.10).
+
+This build has none of them. Each route checks what it is sent and answers with the empty value that
+its clients understand.
+"""
+
+from typing import Any
+
+import trio
+from quart import Blueprint, Response, request
+
+from crush_trio.errors import LspNotFound, NameMissing, SkillNotFound
+from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.site import Site
+from crush_trio.wire.integrations import AuthUrl
+from crush_trio.wire.requests import (
+    LspStartRequest,
+    McpPromptRequest,
+    McpResourceRequest,
+    McpServerRequest,
+    SkillReadRequest,
+)
+from crush_trio.wire.views import PromptText
+
+_BASE = "/v1/workspaces/<wid>"
+
+
+def routes(site: Site) -> Blueprint:
+    """Return the routes of this group."""
+    group = Blueprint("integrations", __name__)
+    _lsp(group, site)
+    _skills(group, site)
+    _mcp_reads(group, site)
+    _mcp_actions(group, site)
+    return group
+
+
+def _lsp(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/lsps")
+    def lsps(wid: str) -> Response:
+        site.opened(wid)
+        return answer({})
+
+    @group.get(f"{_BASE}/lsps/<name>/diagnostics")
+    async def diagnostics(wid: str, name: str) -> Response:
+        site.opened(wid)
+        raise LspNotFound(name)
+
+    @group.post(f"{_BASE}/lsps/start")
+    async def lsp_start(wid: str) -> Response:
+        site.opened(wid)
+        await read_body(LspStartRequest)
+        return nothing()
+
+    @group.post(f"{_BASE}/lsps/stop")
+    def lsp_stop(wid: str) -> Response:
+        site.opened(wid)
+        return nothing()
+
+
+def _skills(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/skills")
+    def skills(wid: str) -> Response:
+        site.opened(wid)
+        return answer([])
+
+    @group.post(f"{_BASE}/skills/read")
+    async def read_skill(wid: str) -> Response:
+        site.opened(wid)
+        raise SkillNotFound((await read_body(SkillReadRequest)).skill_id)
+
+
+def _mcp_reads(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/mcp/states")
+    def states(wid: str) -> Response:
+        return answer({})
+
+    @group.get(f"{_BASE}/mcp/pending-auth")
+    def pending_auth(wid: str) -> Response:
+        site.opened(wid)
+        return answer([])
+
+    @group.get(f"{_BASE}/mcp/auth-url")
+    def auth_url(wid: str) -> Response:
+        if not request.args.get("name"):
+            raise NameMissing
+        return answer(AuthUrl())
+
+    @group.get(f"{_BASE}/mcp/prompts")
+    def prompts(wid: str) -> Response:
+        site.opened(wid)
+        return answer([])
+
+
+def _mcp_actions(group: Blueprint, site: Site) -> None:
+    def add(name: str, body: type[Any] | None, empty: object, *, known: bool = True) -> None:
+        """Add a route that checks its workspace and its body, and answers with *empty*."""
+
+        async def act(wid: str) -> Response:
+            await trio.lowlevel.checkpoint()
+            if known:
+                site.opened(wid)
+            if body is not None:
+                await read_body(body)
+            return nothing() if empty is None else answer(empty)
+
+        group.add_url_rule(f"{_BASE}/mcp/{name}", f"mcp_{name}", act, methods=["POST"])
+
+    add("auth", McpServerRequest, {})
+    add("get-prompt", McpPromptRequest, PromptText(prompt=""))
+    add("read-resource", McpResourceRequest, [])
+    add("refresh-tools", McpServerRequest, None)
+    add("refresh-prompts", McpServerRequest, None, known=False)
+    add("refresh-resources", McpServerRequest, None, known=False)
+    add("docker/enable", None, None)
+    add("docker/disable", None, None)

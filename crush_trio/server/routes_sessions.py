@@ -1,0 +1,99 @@
+"""Routes about sessions, their messages and files (wire.md §3.3, §3.4)."""
+
+from quart import Blueprint, Response, request
+
+from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.site import Site
+from crush_trio.store.changes import FileRead
+from crush_trio.wire.ids import SessionId, WorkspaceId
+from crush_trio.wire.requests import FileReadRequest
+from crush_trio.wire.times import ZERO_TIME, timestamp
+from crush_trio.wire.views import Session
+
+_BASE = "/v1/workspaces/<wid>"
+
+
+def routes(site: Site) -> Blueprint:
+    """Return the routes of this group."""
+    group = Blueprint("sessions", __name__)
+    _sessions(group, site)
+    _messages(group, site)
+    _files(group, site)
+    return group
+
+
+def _sessions(group: Blueprint, site: Site) -> None:
+
+    def seen(wid: str, session: Session) -> Session:
+        clients = site.backend.attached_clients(WorkspaceId(wid), session.id)
+        return site.opened(wid).seen(session, clients)
+
+    @group.get(f"{_BASE}/sessions")
+    async def listed(wid: str) -> Response:
+        sessions = await site.opened(wid).store.sessions()
+        return answer([seen(wid, session) for session in sessions])
+
+    @group.post(f"{_BASE}/sessions")
+    async def create(wid: str) -> Response:
+        opened = site.opened(wid)
+        body = await read_body(Session)
+        return answer(seen(wid, await opened.create_session(body.title)))
+
+    @group.get(f"{_BASE}/sessions/<sid>")
+    async def get(wid: str, sid: str) -> Response:
+        session = await site.opened(wid).store.session(SessionId(sid))
+        return answer(seen(wid, session))
+
+    @group.put(f"{_BASE}/sessions/<sid>")
+    async def put(wid: str, sid: str) -> Response:
+        opened = site.opened(wid)
+        body = await read_body(Session)
+        return answer(seen(wid, await opened.edit_session(body)))
+
+    @group.delete(f"{_BASE}/sessions/<sid>")
+    async def delete(wid: str, sid: str) -> Response:
+        await site.opened(wid).delete_session(SessionId(sid))
+        return nothing()
+
+
+def _messages(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/sessions/<sid>/history")
+    async def history(wid: str, sid: str) -> Response:
+        return answer(await site.opened(wid).store.files(SessionId(sid)))
+
+    @group.get(f"{_BASE}/sessions/<sid>/messages")
+    async def messages(wid: str, sid: str) -> Response:
+        opened = site.opened(wid)
+        await opened.durable.transcript.flush_all()
+        return answer(await opened.store.messages(SessionId(sid)))
+
+    @group.get(f"{_BASE}/sessions/<sid>/messages/user")
+    async def user_messages(wid: str, sid: str) -> Response:
+        return answer(await site.opened(wid).store.user_messages(SessionId(sid)))
+
+    @group.get(f"{_BASE}/messages/user")
+    async def all_user_messages(wid: str) -> Response:
+        return answer(await site.opened(wid).store.user_messages())
+
+
+def _files(group: Blueprint, site: Site) -> None:
+    @group.get(f"{_BASE}/sessions/<sid>/filetracker/files")
+    async def read_paths(wid: str, sid: str) -> Response:
+        return answer(await site.opened(wid).store.read_paths(SessionId(sid)))
+
+    @group.post(f"{_BASE}/filetracker/read")
+    async def mark_read(wid: str) -> Response:
+        opened = site.opened(wid)
+        body = await read_body(FileReadRequest)
+        path = str(opened.directory / body.path)
+        read = FileRead(session_id=body.session_id, path=path, at=opened.clock.unix())
+        opened.store.post(read)
+        return nothing()
+
+    @group.get(f"{_BASE}/filetracker/lastread")
+    async def last_read(wid: str) -> Response:
+        opened = site.opened(wid)
+        path = str(opened.directory / request.args.get("path", ""))
+        session_id = SessionId(request.args.get("session_id", ""))
+        at = await opened.store.last_read(session_id, path)
+        return answer(ZERO_TIME if at is None else timestamp(at))

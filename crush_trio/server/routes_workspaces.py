@@ -1,0 +1,112 @@
+"""Routes about workspaces, and their event streams (wire.md §3.2, §4)."""
+
+import trio
+from quart import Blueprint, Response, request
+
+from crush_trio.backend.hosting import Hosted
+from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.events.forms import Form
+from crush_trio.server.answers import answer, cleanup, nothing, read_body
+from crush_trio.server.bodies import parse_client_id, query_client_id
+from crush_trio.server.site import Site
+from crush_trio.server.sse import position_from, stream
+from crush_trio.server.transport import begin_stream
+from crush_trio.wire.ids import WorkspaceId
+from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
+from crush_trio.wire.workspaces import Workspace
+
+
+def routes(site: Site) -> Blueprint:
+    """Return the routes of this group."""
+    group = Blueprint("workspaces", __name__)
+    backend = site.backend
+
+    @group.get("/v1/workspaces")
+    def listed() -> Response:
+        return answer([_view(site, hosted) for hosted in backend.workspaces()])
+
+    @group.post("/v1/workspaces")
+    async def create() -> Response:
+        body = await read_body(WorkspaceRequest)
+        if body.path:
+            parse_client_id(body.client_id)
+        return answer(_view(site, await backend.create(body)))
+
+    @group.get("/v1/workspaces/<wid>")
+    def get(wid: str) -> Response:
+        return answer(_view(site, backend.workspace(WorkspaceId(wid))))
+
+    @group.delete("/v1/workspaces/<wid>")
+    def release(wid: str) -> Response:
+        backend.release(WorkspaceId(wid), query_client_id(request.args.get("client_id")))
+        return nothing()
+
+    @group.post("/v1/workspaces/<wid>/current-session")
+    async def select(wid: str) -> Response:
+        client = query_client_id(request.args.get("client_id"))
+        body = await read_body(CurrentSessionRequest)
+        backend.set_current_session(WorkspaceId(wid), client, body.session_id)
+        return nothing()
+
+    @group.get("/v1/workspaces/<wid>/config")
+    def config(wid: str) -> Response:
+        return answer(site.opened(wid).config())
+
+    @group.get("/v1/workspaces/<wid>/providers")
+    def providers(wid: str) -> Response:
+        site.opened(wid)
+        return answer([])
+
+    @group.get("/v1/workspaces/<wid>/events")
+    async def events(wid: str) -> Response:
+        return await _events(site, wid)
+
+    return group
+
+
+async def _events(site: Site, wid: str) -> Response:
+    """Open a stream: find the workspace, take a place in its log, count the stream, answer (G8).
+
+    The stream is counted out when the request is over, also if its body was never asked for.
+    """
+    await trio.lowlevel.checkpoint()
+    client = query_client_id(request.args.get("client_id"))
+    opened = site.opened(wid)
+    form = _form(request.args.get("form"))
+    place = position_from(request.headers.get("Last-Event-ID"), request.args.get("after"))
+    log = opened.durable.events
+    if place is None:
+        missed, cursor = b"", log.cursor(form)
+    else:
+        resumed = await opened.durable.resume(place, form)
+        missed = b"".join(entry.frame(form) for entry in resumed.missed)
+        cursor = resumed.cursor
+    begin_stream(request.scope)
+    cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
+    frames = stream(cursor, boot=log.boot, drain=site.drain, first=missed, heartbeat=site.heartbeat)
+    response = Response(frames, content_type="text/event-stream")
+    response.headers["Cache-Control"] = "no-cache"
+    response.timeout = None
+    return response
+
+
+def _form(name: str | None) -> Form:
+    """Return the form a reader asked for; clients of the Go program do not ask."""
+    try:
+        return Form(name or "crush")
+    except ValueError:
+        return Form.CRUSH
+
+
+def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
+    """Return a workspace as clients see it; their environment is nobody else's business."""
+    return Workspace(
+        id=hosted.id,
+        path=str(hosted.opened.directory),
+        yolo=hosted.terms.yolo,
+        debug=hosted.terms.debug,
+        data_dir=str(hosted.opened.data_dir),
+        version=site.version.version,
+        config=hosted.opened.config(),
+        channels=hosted.terms.channels,
+    )

@@ -1,0 +1,173 @@
+"""From a cursor to the bytes of an event stream.
+
+A stream is pulled: it reads the log only when whoever sends it asks for more, so a client that does
+not take what it gets costs nothing, whatever is published meanwhile. Each piece it gives is all
+that one wake-up brought, to be sent with one call. Between events it sleeps; it wakes for an
+event, for a heartbeat once nothing was sent for a while, and for its end.
+
+Around the events of the log the native form has three of its own. They have no place in the log:
+
+* `ready` comes first, after whatever was missed before a restart. It tells the reader's place, from
+  which it can resume before it has seen any event, and how often to expect a heartbeat;
+* `heartbeat` says that the stream is alive. It has no id, so it cannot move a reader's place;
+* `end` is the last one and gives a reason. A stream that stops without it was cut.
+
+The crush form knows `data:` lines only; its clients skip a blank line in silence.
+"""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.errors import LogClosed
+from crush_trio.events.cursor import Cursor
+from crush_trio.events.facts import Position
+from crush_trio.events.forms import Form
+from crush_trio.wire.codec import encode
+
+HEARTBEAT: Final = 15.0
+"""Seconds of silence after which a stream says that it is alive."""
+
+RETRY: Final = 1000
+"""Milliseconds a reader is asked to wait before it connects again."""
+
+LOST: Final = Position(boot="", seq=0)
+"""A place that is in no log: reading from it begins with a resync."""
+
+_PLACE_LIMIT: Final = 256
+_HEARTBEATS: Final = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}
+
+
+class EndReason(StrEnum):
+    """Why a stream ended: whether its reader should look for another workspace or another server."""
+
+    WORKSPACE_CLOSED = "workspace_closed"
+    SERVER_SHUTTING_DOWN = "server_shutting_down"
+
+
+@define(eq=False)
+class Drain:
+    """How a server on its way out ends its streams, in two steps.
+
+    `announce` first: each stream goes on until its workspace has closed, so that clients see every
+    run end, and then gives the server's reason. `end_streams` is for those still there after that.
+    """
+
+    announced: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
+    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
+
+    @property
+    def reason(self) -> EndReason:
+        """What a stream that ends now has to say about it."""
+        return EndReason.SERVER_SHUTTING_DOWN if self.announced else EndReason.WORKSPACE_CLOSED
+
+    def announce(self) -> None:
+        """Say that the server is going away; no stream ends for that yet."""
+        self.announced = True
+
+    def end_streams(self) -> None:
+        """Wake every stream to send what there is and end. Later streams end at once."""
+        self.announced = self.ended = True
+        for scope in self._waiting:
+            scope.cancel()
+
+    @contextmanager
+    def interrupts(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Cancel *scope* if the streams have to end while the body waits in it."""
+        self._waiting.add(scope)
+        try:
+            if self.ended:
+                scope.cancel()
+            yield
+        finally:
+            self._waiting.discard(scope)
+
+
+# ASYNC900: the framework sends nothing but a generator piece by piece, and this one holds no scope.
+# ASYNC911: after the last piece there is nothing left to wait for.
+async def stream(  # noqa: ASYNC900, ASYNC911
+    cursor: Cursor,
+    *,
+    boot: str,
+    drain: Drain,
+    first: bytes = b"",
+    heartbeat: float = HEARTBEAT,
+) -> AsyncGenerator[bytes, None]:
+    """Give the bytes of a stream, piece by piece, until the log is closed and read to its end.
+
+    The form is the cursor's, *boot* the boot of its log, and *first* what the reader missed before
+    that. There is a first piece at once, also of a silent log: some servers hold the headers of a
+    response back until then (G9). No scope is open while a piece is out, and there is nothing to
+    clean up: the stream may be left at any point, by closing or by cancelling.
+    """
+    await trio.lowlevel.checkpoint()
+    form = cursor.form
+    if form is None:
+        raise ValueError("a stream is for readers of bytes; this cursor has no form")
+    more, data = True, _opening(cursor, form, boot, first, heartbeat)
+    while more:
+        yield data
+        more, data = await _next(cursor, form, drain, trio.current_time() + heartbeat)
+    if data:
+        yield data
+
+
+async def _next(
+    cursor: Cursor, form: Form, drain: Drain, silent_until: float
+) -> tuple[bool, bytes]:
+    """Wait for the next piece; return whether more can follow, and the piece.
+
+    The last piece may be empty, others are not: a batch for which *form* has no word is passed
+    over, and counts as silence.
+    """
+    with trio.CancelScope(deadline=silent_until) as scope, drain.interrupts(scope):
+        try:
+            while True:
+                data = (await cursor.read()).encode(form)
+                if data:
+                    return True, data
+        except LogClosed:
+            return False, _ending(form, drain.reason)  # noqa: ASYNC910 - reading is a checkpoint
+    if drain.ended:
+        return False, cursor.take().encode(form) + _ending(form, drain.reason)
+    return True, _HEARTBEATS[form]
+
+
+def _opening(cursor: Cursor, form: Form, boot: str, first: bytes, heartbeat: float) -> bytes:
+    """Return the first piece. A reader's place is told only after all that lies before it."""
+    if form is Form.CRUSH:
+        return first or _HEARTBEATS[form]
+    lost = cursor.after < 0
+    place = None if lost else str(Position(boot=boot, seq=cursor.after))
+    told = b"" if place is None else b"id: %b\n" % place.encode()
+    seconds = heartbeat if heartbeat < float("inf") else None
+    ready = encode({"position": place, "heartbeat": seconds})
+    return b"retry: %d\n%b%bevent: ready\ndata: %b\n\n" % (RETRY, first, told, ready)
+
+
+def _ending(form: Form, reason: EndReason) -> bytes:
+    """Return the word that a stream ends with on purpose; for crush readers its end says it all."""
+    if form is Form.CRUSH:
+        return b""
+    return b"event: end\ndata: %b\n\n" % encode({"reason": reason.value})
+
+
+def position_from(last_event_id: str | None, after: str | None) -> Position | None:
+    """Return the place a reader resumes from; None if it names none and wants what comes from now.
+
+    The `Last-Event-ID` header wins over the `after` of the query: a reader that connects again by
+    itself repeats its first URL, and its header is newer. Text that is no place is taken for one
+    that was lost, and answered with a resync. A refusal would be final, for a browser gives up
+    after a status other than 200, while a resync mends whatever the reader thought it knew.
+    """
+    text = last_event_id or after
+    if not text:
+        return None
+    if len(text) > _PLACE_LIMIT or not (text.isascii() and text.isprintable()):
+        return LOST
+    return Position.parse(text) or LOST

@@ -1,0 +1,102 @@
+"""The one place that knows HTTP numbers: which status an error has, and what its answer says.
+
+The table is by code, because the code is what an error promises to programs; the number is only how
+HTTP says the same. It is complete: a test walks the tree of errors and fails for one without a
+number. What is not ours to explain, any other exception, is answered with the same words every
+time: its text was not written for strangers.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from crush_trio.errors import CrushError
+from crush_trio.wire.codec import encode
+
+STATUS: Final[Mapping[str, int]] = {
+    # The request is wrong. The Go program calls some of these a server error (L34).
+    "agent_not_initialized": HTTPStatus.BAD_REQUEST,
+    "bad_request": HTTPStatus.BAD_REQUEST,
+    "client_id_invalid": HTTPStatus.BAD_REQUEST,
+    "client_id_malformed": HTTPStatus.BAD_REQUEST,
+    "client_id_missing": HTTPStatus.BAD_REQUEST,
+    "id_invalid": HTTPStatus.BAD_REQUEST,
+    "name_missing": HTTPStatus.BAD_REQUEST,
+    "not_a_crush_database": HTTPStatus.BAD_REQUEST,
+    "path_missing": HTTPStatus.BAD_REQUEST,
+    "permission_action_invalid": HTTPStatus.BAD_REQUEST,
+    "prompt_empty": HTTPStatus.BAD_REQUEST,
+    "provider_key_invalid": HTTPStatus.BAD_REQUEST,
+    "session_missing": HTTPStatus.BAD_REQUEST,
+    "unknown_command": HTTPStatus.BAD_REQUEST,
+    "attachment_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "http_version_unsupported": HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+    # Whoever asks may not.
+    "unauthorized": HTTPStatus.UNAUTHORIZED,
+    "host_forbidden": HTTPStatus.FORBIDDEN,
+    "origin_forbidden": HTTPStatus.FORBIDDEN,
+    # What it is about is not there. For a workspace this is the client's cue to create it again.
+    "lsp_not_found": HTTPStatus.NOT_FOUND,
+    "message_not_found": HTTPStatus.NOT_FOUND,
+    "run_not_found": HTTPStatus.NOT_FOUND,
+    "session_not_found": HTTPStatus.NOT_FOUND,
+    "skill_not_found": HTTPStatus.NOT_FOUND,
+    "workspace_not_found": HTTPStatus.NOT_FOUND,
+    # Not in this state.
+    "channel_mismatch": HTTPStatus.CONFLICT,
+    "client_not_attached": HTTPStatus.CONFLICT,
+    "client_retired": HTTPStatus.CONFLICT,
+    "run_id_taken": HTTPStatus.CONFLICT,
+    "server_not_idle": HTTPStatus.CONFLICT,
+    "session_busy": HTTPStatus.CONFLICT,
+    "workspace_closing": HTTPStatus.CONFLICT,
+    # Not now: later, elsewhere, or once somebody has repaired the store.
+    "acceptance_not_stored": HTTPStatus.SERVICE_UNAVAILABLE,
+    "server_shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
+    "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "migration_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_busy": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_corrupt": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_locked": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_read_only": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,
+    "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
+    # Our own mistakes, and what ends a server before anybody could ask it for anything.
+    "address_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "address_in_use": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "ending_not_stored": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "lifespan_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "token_unusable": HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""The status of every error this project raises, by its code."""
+
+
+def status_of(exc: BaseException) -> int:
+    """Return the status to answer *exc* with; 500 for whatever the table does not know."""
+    code = exc.code if isinstance(exc, CrushError) else CrushError.code
+    return int(STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR))
+
+
+def error_body(exc: BaseException) -> bytes:
+    """Return the body that tells of *exc*: a sentence for people and a code for programs."""
+    known = exc if isinstance(exc, CrushError) else CrushError()
+    return encode({"message": str(known), "code": known.code})
+
+
+def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
+    """Return the headers that go with `error_body`; a 401 has to say how to prove oneself.
+
+    None of them is about origins: a page from elsewhere is not to read even a refusal.
+    """
+    headers = [(b"content-type", b"application/json")]
+    if status_of(exc) == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers

@@ -1,0 +1,68 @@
+"""One directory, one key."""
+
+import os
+
+import pytest
+
+from crush_trio.backend.keys import key_of, resolve_key
+from crush_trio.errors import DecodeError
+
+pytestmark = pytest.mark.item("E2")
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A directory that no link leads to."""
+    return tmp_path.resolve()
+
+
+def test_a_directory_is_its_own_key(here):
+    assert key_of(str(here)) == str(here)
+
+
+@pytest.mark.parametrize("spelling", ["{}/", "{}/.", "{}//", "{}/a/..", "{}/./a/../"])
+def test_spelling_makes_no_difference(here, spelling):
+    (here / "a").mkdir()
+    assert key_of(spelling.format(here)) == str(here)
+
+
+def test_a_relative_path_starts_at_the_process_directory(here, monkeypatch):
+    monkeypatch.chdir(here)
+    assert key_of("a/b") == str(here / "a" / "b")
+
+
+def test_links_are_followed_wherever_they_stand(here):
+    (here / "real" / "inner").mkdir(parents=True)
+    (here / "link").symlink_to("real")
+    (here / "twice").symlink_to("link")
+    assert key_of(str(here / "twice" / "inner")) == str(here / "real" / "inner")
+
+
+def test_a_missing_path_is_cleaned(here):
+    assert key_of(f"{here}/no/./such//thing/..") == str(here / "no" / "such")
+
+
+def test_a_directory_keeps_its_key_when_it_comes_into_being(here):
+    (here / "real").mkdir()
+    (here / "link").symlink_to("real")
+    before = key_of(str(here / "link" / "new"))
+    (here / "real" / "new").mkdir()
+    assert key_of(str(here / "link" / "new")) == before == str(here / "real" / "new")
+
+
+def test_a_link_in_a_circle_is_no_hindrance(here):
+    (here / "round").symlink_to("about")
+    (here / "about").symlink_to("round")
+    assert key_of(str(here / "round")).startswith(str(here))
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/\ud800"])
+def test_text_that_cannot_be_a_path_is_refused(path):
+    with pytest.raises(DecodeError, match="path"):
+        key_of(path)
+
+
+@pytest.mark.real_clock
+async def test_resolving_gives_the_same_key_without_blocking(here):
+    (here / "link").symlink_to(here)
+    assert await resolve_key(os.fspath(here / "link")) == str(here)
