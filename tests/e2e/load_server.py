@@ -1,0 +1,57 @@
+"""A server for load tests: real store, real sockets, and a turn that streams what it is asked for.
+
+Prints its address and then serves until SIGTERM. A prompt is a number: so many pieces are streamed.
+"""
+
+import sys
+from functools import partial
+
+import trio
+
+from crush_trio.backend.backend import open_backend
+from crush_trio.backend.opened import workspace_opener
+from crush_trio.runtime import Completion
+from crush_trio.server.addresses import parse_address
+from crush_trio.server.app import create_app
+from crush_trio.server.serve import serve, wait_for_signal
+from crush_trio.server.site import Site
+from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
+
+GRACE = 3.0
+
+
+def make_turn(transcript):
+    async def turn(run):
+        await run.record_prompt()
+        answer = await transcript.create(
+            Message(id=f"answer-{run.id}", role=Role.ASSISTANT, session_id=run.session_id)
+        )
+        for n in range(int(run.prompt)):
+            answer.append_text(f"piece {n} ")
+            await trio.sleep(0.001)
+        answer.seal(FinishPart(reason=FinishReason.END_TURN, time=1))
+        return Completion(message_id=answer.id, text="done")
+
+    return turn
+
+
+async def main():
+    async with open_backend(workspace_opener(make_turn=make_turn)) as backend:
+        site = Site(backend)
+        async with trio.open_nursery() as nursery:
+            addresses = await nursery.start(
+                partial(
+                    serve,
+                    create_app(site),
+                    [parse_address("tcp://127.0.0.1:0")],
+                    shutdown=wait_for_signal,
+                    on_draining=site.drain.end_streams,
+                    grace=GRACE,
+                )
+            )
+            sys.stdout.write(f"{addresses[0].port}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    trio.run(main)
