@@ -1,13 +1,15 @@
 # Everything a bare machine with Python >= 3.11 and make needs:
 #   make test   create .venv, install, run the whole suite
 #   make check  the same, preceded by format, lint, types, layers and async lint
+#   make serve  start the server on ADDRESS; ctrl-c stops it
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST ?= $(BIN)/pytest
+ADDRESS ?= tcp://127.0.0.1:8765
 
-.PHONY: test check lint format bench clean
+.PHONY: test check lint format bench serve clean
 
 test: $(STAMP)
 	$(PYTEST) -n auto -m "not slow"
@@ -29,6 +31,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+serve: $(STAMP)
+	@$(BIN)/python -m crush_trio serve --host $(ADDRESS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "crush_trio needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'

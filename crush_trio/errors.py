@@ -201,6 +201,13 @@ class SessionBusy(Conflict):
     message = "session is currently processing another request"
 
 
+class RunNotQueued(Conflict):
+    """Only a run that waits can be edited or moved; this one has begun, or has ended."""
+
+    code = "run_not_queued"
+    message = "run is not waiting in the queue"
+
+
 class RunIdTaken(Conflict):
     """The run id was used before for another prompt; one id names one run."""
 

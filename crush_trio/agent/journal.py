@@ -33,8 +33,8 @@ from crush_trio.store.changes import (
     RunRetracted,
 )
 from crush_trio.wire.events import EventType
-from crush_trio.wire.ids import MessageId
-from crush_trio.wire.messages import Message
+from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.messages import Message, ToolResultPart
 from crush_trio.wire.native import RunKind, RunState
 
 
@@ -120,6 +120,8 @@ class StoreJournal:
             record.create(message, RunPrompted(id=run.id, message_id=message.id))
         answers: tuple[OpenMessage, ...] = ()
         if run.state is RunState.ACTIVE:
+            for message in self.transcript.doubtful_in(run.session_id):
+                record.create(message)
             answers = self.transcript.open_in(run.session_id)
             await self._close_answers(answers, outcome, now, record)
         if outcome.state is RunState.CANCELLED and not (answers or outcome.message_id):
@@ -132,14 +134,22 @@ class StoreJournal:
         """Take the open answers of the turn from their writers and complete them."""
         await trio.lowlevel.checkpoint()
         for opened in answers:
-            await opened.flush()
-        for opened in answers:
-            opened.take_over()
+            await opened.take_over()
             close_answer(opened.growing, outcome, now)
             record.update(opened)
-            answered = self.transcript.answered_in(opened.session_id)
+            answered = self._answered_in(opened.session_id)
             for result in missing_results(opened.growing.tool_calls(), answered, outcome):
                 record.create(result_message(result, opened.session_id, self._message_id(), now))
+
+    def _answered_in(self, session_id: SessionId) -> set[ToolCallId]:
+        """The tool calls that have a result, or will have one with the ending."""
+        doubtful = (part for m in self.transcript.doubtful_in(session_id) for part in m.parts)
+        results = {part.tool_call_id for part in doubtful if isinstance(part, ToolResultPart)}
+        return results | self.transcript.answered_in(session_id)
+
+    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Store an ending that was announced although it could not be stored in time."""
+        self._store.post(RunEnded(run=run.ended_view(outcome, self.clock.unix())))
 
     @property
     def _store(self) -> Changes:

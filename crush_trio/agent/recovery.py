@@ -104,13 +104,14 @@ class _Mending:
         turn = await self._stored_turn(store)
         unfinished = {message.id for message in await store.unfinished_messages(session_id)}
         answers = [message for message in turn if message.role is Role.ASSISTANT]
-        for message in answers:
-            if message.id in unfinished:
-                self._close(message)
+        open_answers = [message for message in answers if message.id in unfinished]
+        for message in open_answers:
+            self._close(message)
         for result in missing_results(_calls(turn), _answered(turn), self.outcome):
             self._create(result_message(result, session_id, self._message_id(), self.now))
         if answers:
-            return answers[-1].id
+            # What stands after the answer may be the record of a run that was cancelled meanwhile.
+            return (open_answers or answers)[-1].id
         closing = closing_answer(self.outcome, session_id, self._message_id(), self.now)
         self._create(closing)
         return closing.id
@@ -119,7 +120,7 @@ class _Mending:
         """Return the messages from the run's prompt on; none if it was never recorded."""
         messages = await store.messages(self.orphan.view.session_id)
         if self.orphan.view.kind is not RunKind.PROMPT:
-            return messages
+            return await store.unfinished_messages(self.orphan.view.session_id)
         for index, message in enumerate(messages):
             if message.id == self.orphan.prompt_message_id:
                 return messages[index:]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import orjson
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from crush_trio.errors import MessageNotFound
 from crush_trio.events.cursor import Cursor
@@ -42,13 +42,24 @@ class Tail:
 
     store: Changes
     kept: int = KEPT
+    last: int = field(default=0, init=False)
+    """The seq of the last event that was given to keep."""
 
     def keep(self, seq: int, event: Event) -> None:
         """Remember *event*, unless a later one will say all it says."""
         text = _remembered(event)
         if text is not None:
             terminal = isinstance(event, RunChange)
-            self.store.post(TailKept(seq=seq, terminal=terminal, event=text, keep=self.kept))
+            self.store.post(
+                TailKept(
+                    seq=seq,
+                    terminal=terminal,
+                    event=text,
+                    keep=self.kept,
+                    previous=self.last,
+                )
+            )
+            self.last = seq
 
 
 @frozen(eq=False)

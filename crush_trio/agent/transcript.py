@@ -62,9 +62,12 @@ class OpenMessage:
     _version: int = field(default=0, init=False)
     _stored_version: int = field(default=0, init=False)
     _urgent_version: int = field(default=0, init=False)
+    _structural_version: int = field(default=0, init=False)
     _closed: bool = field(default=False, init=False)
     _failure: Exception | None = field(default=None, init=False)
     _attempts: int = field(default=0, init=False)
+    _writing: bool = field(default=False, init=False)
+    _doubtful: bool = field(default=False, init=False)
     _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _hurried: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _attempted: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -120,14 +123,15 @@ class OpenMessage:
 
     async def finish(self, finish: FinishPart) -> None:
         """End the message; its writer and its buffers are gone when this returns."""
-        self.seal(finish)
+        self._growing.put(finish)
         await self._structural()
-        self.take_over()
+        await self.take_over()
 
     def seal(self, finish: FinishPart) -> None:
-        """End the message without storing that yet: the end of its run will, together with its own."""
-        self._growing.put(finish)
+        """End the message; its run stores that together with its own end, and its writer no more."""
         self._touch()
+        self._growing.put(finish)
+        self._close()
 
     async def flush(self) -> None:
         """Store and publish what there is; raise if that fails. Does nothing if all is stored."""
@@ -135,7 +139,7 @@ class OpenMessage:
 
     async def delete(self) -> None:
         """Take the message away; what was not yet stored never will be (D11)."""
-        self.take_over()
+        await self.take_over()
         await self._transcript.commit(MessageDeleted(id=self.id))
         self._transcript.publish(EventType.DELETED, self._stored)
 
@@ -147,17 +151,31 @@ class OpenMessage:
         assert self._closed, "the message still has a writer"
         return self._growing
 
-    def take_over(self) -> None:
-        """Stop the message's writer; the caller writes what is left. Call `flush` just before."""
+    async def take_over(self) -> None:
+        """Stop the message's writer, wait for what it is writing; the caller writes what is left."""
+        self._close()
+        await trio.lowlevel.checkpoint()
+        while self._writing:
+            await self._attempted.park()
+        self._transcript.release(self)
+
+    def _close(self) -> None:
+        """Let the writer end, and whoever waits for it: what is left is not its business now."""
         self._closed = True
         self._changed.unpark_all()
         self._hurried.unpark_all()
-        self._transcript.release(self)
+        self._attempted.unpark_all()
+
+    def doubt(self) -> None:
+        """Nobody knows whether the message was created; whoever takes it over creates it again."""
+        self._doubtful = True
+        self._close()
 
     def remaining(self) -> tuple[MessageView, list[Change]]:
         """Return the message as it is now, and the changes that bring the store up to it."""
         view = self._view()
-        return view, changes_between(self._stored, view, view.head.updated_at)
+        changes = changes_between(self._stored, view, view.head.updated_at)
+        return view, [*creation(self._stored), *changes] if self._doubtful else changes
 
     # ── The writer ──────────────────────────────────────────────────────────────────────────────
 
@@ -181,8 +199,9 @@ class OpenMessage:
 
     async def _flush_once(self) -> None:  # noqa: ASYNC910  # nothing new, nothing to wait for
         """Store what is new and publish it, or leave everything as it was."""
-        version, urgent = self._version, self._urgent_version > self._stored_version
+        version, plain = self._version, self._structural_version <= self._stored_version
         view, changes = self.remaining()
+        self._writing = True
         try:
             if changes:
                 await self._transcript.store.commit(*changes)
@@ -195,9 +214,11 @@ class OpenMessage:
             self._failure = None
             self._stored, self._stored_version = view, version
             if changes:
-                self._transcript.publish(EventType.UPDATED, view, plain=not urgent)
-        self._attempts += 1
-        self._attempted.unpark_all()
+                self._transcript.publish(EventType.UPDATED, view, plain=plain)
+        finally:
+            self._writing = False
+            self._attempts += 1
+            self._attempted.unpark_all()
 
     def _touch(self) -> None:
         assert not self._closed, "the message has ended"
@@ -207,14 +228,15 @@ class OpenMessage:
     async def _structural(self) -> None:
         """Have everything up to now stored and published, and wait for it."""
         self._touch()
-        version = self._urgent_version = self._version
+        version = self._urgent_version = self._structural_version = self._version
         attempts = self._attempts
         self._hurried.unpark()
         await trio.lowlevel.checkpoint()
-        while self._stored_version < version and self.open:
-            if self._failure is not None and self._attempts > attempts:
-                raise self._failure
-            await self._attempted.park()
+        with trio.fail_after(WRITE_LIMIT):
+            while self._stored_version < version and self.open:
+                if self._failure is not None and self._attempts > attempts:
+                    raise self._failure
+                await self._attempted.park()
 
     def _view(self) -> MessageView:
         return self._growing.view(self._transcript.clock.unix())
@@ -231,15 +253,27 @@ class Transcript:
     pace: float = PACE
     _open: dict[MessageId, OpenMessage] = field(factory=dict, init=False)
     _answered: dict[SessionId, set[ToolCallId]] = field(factory=dict, init=False)
+    _doubtful: dict[SessionId, list[Message]] = field(factory=dict, init=False)
 
     async def create(self, message: Message) -> OpenMessage:
-        """Store and publish a new message that will grow (D1)."""
+        """Store and publish a new message that will grow (D1).
+
+        If the store does not answer in time, nobody knows whether the message is there. It stays
+        open then, for the end of its run to settle: writing it again is writing it once.
+        """
         growing = GrowingMessage(message)
         view = growing.view()
-        await self.commit(MessageCreated(message=message))
-        self.publish(EventType.CREATED, view)
         opened = OpenMessage(self, growing, view)
         self._open[opened.id] = opened
+        try:
+            await self.commit(*creation(view))
+        except trio.TooSlowError:
+            opened.doubt()
+            raise
+        except BaseException:
+            self.release(opened)
+            raise
+        self.publish(EventType.CREATED, view)
         self.services.start_soon(opened.write, name=f"writer of {opened.id}")
         return opened
 
@@ -249,7 +283,11 @@ class Transcript:
         A message that no model wrote ends with a finish part that says so; it is added if missing.
         """
         message = finished(message)
-        await self.commit(MessageCreated(message=message), *together)
+        try:
+            await self.commit(MessageCreated(message=message), *together)
+        except trio.TooSlowError:
+            self._doubtful.setdefault(message.session_id, []).append(message)
+            raise
         self.wrote(message)
         return message
 
@@ -273,11 +311,16 @@ class Transcript:
         """Store and publish everything that is waiting to be (D10, D12)."""
         await trio.lowlevel.checkpoint()
         for opened in list(self._open.values()):
-            await opened.flush()
+            if opened.open:
+                await opened.flush()
 
     def open_in(self, session_id: SessionId) -> tuple[OpenMessage, ...]:
         """The messages of a session that are in progress, in the order of their creation."""
         return tuple(o for o in self._open.values() if o.session_id == session_id)
+
+    def doubtful_in(self, session_id: SessionId) -> tuple[Message, ...]:
+        """The complete messages of a session of which nobody knows whether they are stored."""
+        return tuple(self._doubtful.get(session_id, ()))
 
     def answered_in(self, session_id: SessionId) -> frozenset[ToolCallId]:
         """The tool calls whose results were written since the session's last run ended."""
@@ -286,6 +329,7 @@ class Transcript:
     def forget(self, session_id: SessionId) -> None:
         """A run of the session has ended: what was only needed to end it is dropped (L28)."""
         self._answered.pop(session_id, None)
+        self._doubtful.pop(session_id, None)
 
     def release(self, opened: OpenMessage) -> None:
         """Let go of a message that has ended."""
@@ -294,6 +338,15 @@ class Transcript:
     def publish(self, change: EventType, view: MessageView, *, plain: bool = False) -> None:
         """Tell the readers about a message that is stored."""
         self.events.publish(MessageChange(change=change, view=view, plain=plain))
+
+
+def creation(view: MessageView) -> list[Change]:
+    """Return the changes that store a new message, its text in a form that can grow."""
+    bare = MessageView(view.head, ())
+    return [
+        MessageCreated(message=view.head),
+        *changes_between(bare, view, view.head.updated_at),
+    ]
 
 
 def finished(message: Message) -> Message:

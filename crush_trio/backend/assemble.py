@@ -84,4 +84,4 @@ async def open_durable_workspace(
             yield DurableWorkspace(runs, events, transcript, store, recovered)
         writers.cancel_scope.cancel()
     with trio.move_on_after(CLOSE_LIMIT, shield=True):
-        await store.commit(BootClosed(at=clock.unix()))
+        await store.commit(BootClosed(at=clock.unix(), last=tail.last))

@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from crush_trio.agent.demo import DEMO_CHOICE, DEMO_MODEL, DEMO_PROVIDER, DemoTurn
 from crush_trio.agent.transcript import Transcript
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
-from crush_trio.backend.hosting import OpenWorkspace, WorkspacePlan
+from crush_trio.backend.hosting import Hosted, OpenWorkspace, WorkspacePlan
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import AgentNotInitialized
 from crush_trio.events.facts import Fact
@@ -20,11 +20,12 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
-from crush_trio.store.changes import SessionCreated, SessionDeleted, SessionEdited
+from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.config import Config, Options, ProviderConfig
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
-from crush_trio.wire.ids import SessionId, WorkspaceId
+from crush_trio.wire.ids import RunId, SessionId, WorkspaceId
+from crush_trio.wire.native import WhenUnclaimed
 from crush_trio.wire.views import Session
 from crush_trio.wire.workspaces import AgentInfo
 
@@ -70,11 +71,34 @@ class OpenedWorkspace:
             model_cfg=DEMO_CHOICE,
         )
 
-    def send(self, submission: Submission) -> AcceptedRun:
-        """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1)."""
+    def send(
+        self, submission: Submission, released: Callable[[], None] = lambda: None
+    ) -> AcceptedRun:
+        """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
+
+        *released* is called when a run that holds the workspace open has ended: the moment to look
+        again whether anything still does.
+        """
         if not self.agent_ready:
             raise AgentNotInitialized
-        return self.durable.runs.accept(submission)
+        accepted = self.durable.runs.accept(submission)
+        if _holds(accepted) and not accepted.ended:
+            self.durable.runs.services.start_soon(_call_after, accepted, released)
+        return accepted
+
+    async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
+        """Change the text of a waiting run, or its place, or both; durable when this returns.
+
+        Both happen in one step. If the new text cannot be stored this raises, and the run has it
+        all the same; a restart would know the old one.
+        """
+        runs = self.durable.runs
+        changes = []
+        if prompt is not None:
+            changes.append(RunEdited(id=runs.edit_queued(run_id, prompt).id, prompt=prompt))
+        if index is not None:
+            runs.move_queued(run_id, index)
+        await self.store.commit(*changes)
 
     # ── Configuration ───────────────────────────────────────────────────────────────────────────
 
@@ -149,6 +173,24 @@ class OpenedWorkspace:
         self, payload_type: PayloadType, change: EventType, entity: Session | ConfigChanged
     ) -> None:
         self.durable.events.publish(Fact(payload_type=payload_type, change=change, entity=entity))
+
+
+def keeps_open(hosted: Hosted[OpenedWorkspace]) -> bool:
+    """Whether a run of the workspace is to go on without clients; for `open_backend`.
+
+    While one is, the whole workspace stays as it is, its other runs included. When the last of them
+    has ended the workspace closes, and what then is left in it is cancelled (E12).
+    """
+    return any(_holds(run) for run in hosted.opened.durable.runs.runs)
+
+
+def _holds(run: AcceptedRun) -> bool:
+    return run.submission.when_unclaimed is WhenUnclaimed.CONTINUE
+
+
+async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
+    await run.wait_ended()
+    released()
 
 
 def workspace_opener(

@@ -64,6 +64,10 @@ class _Reply(Generic[W]):
         return self._outcome.unwrap()
 
 
+def _shielded() -> trio.CancelScope:
+    return trio.CancelScope(shield=True)
+
+
 @define(eq=False)
 class Slot(Generic[W]):
     """See the module. Decides about nobody's admission: that is the backend's."""
@@ -75,8 +79,12 @@ class Slot(Generic[W]):
     _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
     stage: Stage = field(default=Stage.OPENING, init=False)
     _hosted: Hosted[W] | None = field(default=None, init=False, repr=False)
-    _life: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
-    """Cut short when nobody wants the opening to go on, and when the closing takes too long."""
+    _life: trio.CancelScope = field(factory=_shielded, init=False, repr=False)
+    """Cut short when nobody wants the opening to go on, and when the closing takes too long.
+
+    Nothing else cancels a workspace. A backend that is cancelled closes its slots, and each of them
+    ends in its own order, runs before their store, within the limit of any closing.
+    """
     _alarm: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     """Around the keeper's wait; its deadline is the next end of a claim's window."""
     _unwanted: trio.Event = field(factory=trio.Event, init=False, repr=False)

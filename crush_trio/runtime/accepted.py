@@ -31,6 +31,7 @@ class AcceptedRun:
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     prompt_recorded: bool = field(default=False, init=False)
     outcome: Outcome | None = field(default=None, init=False)
+    moved_time: float = field(factory=trio.current_time, init=False, repr=False)
     ended_time: float | None = field(default=None, init=False, repr=False)
     _lane: "Lane[AcceptedRun]" = field(repr=False)
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
@@ -161,6 +162,7 @@ class AcceptedRun:
     def move(self, state: RunState) -> None:
         """Change state and let the workspace tell everybody."""
         self.view = evolve(self.view, state=state)
+        self.moved_time = trio.current_time()
         self._moved(self)
 
     def decide(self, entry: Entry) -> None:

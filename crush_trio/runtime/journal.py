@@ -50,6 +50,13 @@ class Journal(Protocol):
         """
         ...
 
+    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Note the ending that was announced after `end` had failed; never waits, never raises.
+
+        If it can still be stored, a restart need not end the run a second time.
+        """
+        ...
+
 
 @define(eq=False)
 class MemoryJournal:
@@ -84,4 +91,8 @@ class MemoryJournal:
         await trio.lowlevel.checkpoint()
         if not run.prompt_recorded:
             self.prompts.append(run.id)
+        self.endings[run.id] = outcome
+
+    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Remember the ending that was announced."""
         self.endings[run.id] = outcome

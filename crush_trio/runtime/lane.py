@@ -138,6 +138,11 @@ class Lane(Generic[R]):
         if run in self._waiting:
             self._waiting.remove(run)
 
+    def reorder(self, run: R, index: int) -> None:
+        """Put a waiting run at *index* of the queue; an index past the end means the end."""
+        self._waiting.remove(run)
+        self._waiting.insert(index, run)
+
     def fold(self, into: R) -> R | None:
         """Hand the first foldable waiter to *into*; runs with a caller's id keep waiting.
 

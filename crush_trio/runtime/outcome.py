@@ -11,7 +11,7 @@ from attrs.validators import deep_iterable, instance_of
 from crush_trio.errors import PromptEmpty, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.native import RunKind, RunState, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import Attachment
 
 INTERRUPTED_BY_RESTART = "interrupted by restart"
@@ -27,7 +27,12 @@ class Submission:
     """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
 
     A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    turn that is running when it arrives.
+    turn that is running when it arrives, unless it is to outlive the clients: the turn that took it
+    in might not.
+
+    The two policies say how to treat the submission, not what it is. They do not count when two
+    submissions are compared, so the same prompt under the same run id is the same run, whatever
+    policy the second attempt names; the first one's holds.
     """
 
     session_id: SessionId
@@ -35,6 +40,8 @@ class Submission:
     attachments: tuple[Attachment, ...] = field(default=(), converter=_as_tuple)
     run_id: RunId | None = None
     kind: RunKind = RunKind.PROMPT
+    when_busy: WhenBusy = field(default=WhenBusy.ENQUEUE, eq=False)
+    when_unclaimed: WhenUnclaimed = field(default=WhenUnclaimed.CANCEL, eq=False)
 
     def check(self) -> None:
         """Raise unless there is something to run, and a session to run it in (A1).
@@ -50,7 +57,8 @@ class Submission:
     @property
     def foldable(self) -> bool:
         """Whether a running turn may absorb this: nobody waits for an ending of its own."""
-        return self.run_id is None and self.kind is RunKind.PROMPT
+        plain = self.when_unclaimed is WhenUnclaimed.CANCEL
+        return plain and self.run_id is None and self.kind is RunKind.PROMPT
 
 
 @frozen(kw_only=True)

@@ -151,6 +151,7 @@ async def _end_once(  # noqa: ASYNC910  # storing the ending is a checkpoint
         except Exception as exc:  # the ending is announced even if it cannot be written
             log.exception("run.ending_not_stored", extra={"run_id": run.id})
             outcome = outcome.not_stored(str(EndingNotStored(describe(exc))))
+            run.journal.amend(run.accepted, outcome)
         settle(run.accepted, outcome)
 
 

@@ -18,7 +18,13 @@ import trio
 from attrs import define, evolve, field
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.errors import RunIdTaken, RunNotFound, WorkspaceClosing
+from crush_trio.errors import (
+    RunIdTaken,
+    RunNotFound,
+    RunNotQueued,
+    SessionBusy,
+    WorkspaceClosing,
+)
 from crush_trio.events.facts import RunChange, agent_error
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.nursery import open_hidden_nursery
@@ -28,8 +34,9 @@ from crush_trio.runtime.lane import Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Limits, Run, Turn, conduct
+from crush_trio.runtime.tasks import task_views
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.native import RunState, RunView, TaskTree, WhenBusy
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +69,11 @@ class Workspace:
 
         Raises without accepting anything if there is nothing to run, if the workspace is closing,
         or if the caller's run id names another run. The same submission under the same run id
-        is one run: the caller gets the token it got before.
+        is one run: the caller gets the token it got before, and no policy is applied again.
+
+        A submission that is not to wait raises `SessionBusy` if its session has any run, one
+        accepted a moment ago included. One that interrupts cancels all of those in this same step,
+        and is not among them.
         """
         submission.check()
         if self._closing is not None:
@@ -71,6 +82,10 @@ class Workspace:
         if known is not None:
             return known
         lane = self._lanes.get(submission.session_id) or Lane()
+        if submission.when_busy is WhenBusy.REJECT and not lane.empty:
+            raise SessionBusy
+        if submission.when_busy is WhenBusy.INTERRUPT:
+            lane.cancel()
         accepted = AcceptedRun(self._new_view(submission), submission, lane, self._moved)
         self._admit(accepted, lane)
         return accepted
@@ -83,7 +98,7 @@ class Workspace:
             self._live[accepted.submission.run_id] = accepted
         run = Run(accepted, self.events, self._journal, lane, self._limits)
         self._runs.start_soon(
-            partial(conduct, run, self._turn, self._settle), name=f"run {accepted.id}"
+            partial(conduct, run, self._turn, self._settle), name=_task_name(accepted)
         )
 
     def _known(self, submission: Submission) -> AcceptedRun | None:
@@ -105,6 +120,38 @@ class Workspace:
             seq=next(self._seq),
             accepted_at=self._clock.unix(),
         )
+
+    # ── Editing the queue ───────────────────────────────────────────────────────────────────────
+
+    def edit_queued(self, run_id: RunId, text: str) -> AcceptedRun:
+        """Give a waiting run another prompt; raises `RunNotQueued` once it waits no longer.
+
+        The run stays the one its caller's run id names: the same submission sent again is still a
+        repetition, though its text is no longer what will run. Nothing is written here. Whoever
+        keeps the prompts of runs for a restart writes the new one down.
+        """
+        accepted, _ = self._queued(run_id)
+        edited = evolve(accepted.submission, prompt=text)
+        edited.check()
+        accepted.submission = edited
+        self.events.publish(RunChange(run=accepted.view))
+        return accepted
+
+    def move_queued(self, run_id: RunId, index: int) -> AcceptedRun:
+        """Put a waiting run at a place of its queue, 0 being the next; past the end is the end."""
+        if index < 0:
+            raise ValueError(f"a place in a queue is 0 or more: {index}")
+        accepted, lane = self._queued(run_id)
+        lane.reorder(accepted, index)
+        self.events.publish(RunChange(run=accepted.view))
+        return accepted
+
+    def _queued(self, run_id: RunId) -> tuple[AcceptedRun, Lane[AcceptedRun]]:
+        accepted = self.find(run_id)
+        lane = self._lanes.get(accepted.session_id)
+        if lane is None or accepted not in lane.waiting:
+            raise RunNotQueued(run_id)
+        return accepted, lane
 
     # ── Stopping ────────────────────────────────────────────────────────────────────────────────
 
@@ -192,12 +239,24 @@ class Workspace:
         lane = self._lanes.get(session_id)
         return () if lane is None else lane.waiting
 
+    def knows(self, run_id: RunId) -> bool:
+        """Whether the id, ours or a caller's, names a live or recently ended run."""
+        return run_id in self._live or run_id in self._ended
+
     def find(self, run_id: RunId) -> AcceptedRun:
         """Return a live or recently ended run, by our id or by the caller's."""
         accepted = self._live.get(run_id) or self._ended.get(run_id)
         if accepted is None:
             raise RunNotFound(run_id)
         return accepted
+
+    def tasks(self) -> TaskTree:
+        """Every live task of the workspace, and what it waits on."""
+        runs = {_task_name(run): run for run in self.runs}
+        return TaskTree(
+            runs=task_views(self._runs.child_tasks, runs),
+            services=task_views(self.services.child_tasks, {}),
+        )
 
     # ── From the runs ───────────────────────────────────────────────────────────────────────────
 
@@ -245,6 +304,10 @@ class Workspace:
         lane.leave(accepted)
         if lane.empty:
             del self._lanes[accepted.session_id]
+
+
+def _task_name(accepted: AcceptedRun) -> str:
+    return f"run {accepted.id}"
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ clients look is worse than one that does not start.
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -129,4 +130,6 @@ def _parse_tcp(text: str) -> TcpAddress:
 
 
 def _bad(text: str, advice: str) -> BadAddress:
-    return BadAddress(f"{text!r}: {advice}")
+    """Return the refusal of *text*, without the password that somebody may have put into it."""
+    shown = re.sub("//.*@", "//…@", text)
+    return BadAddress(f"{shown!r}: {advice}")

@@ -21,7 +21,9 @@ from crush_trio.server import (
     routes_agent,
     routes_asks,
     routes_config,
+    routes_docs,
     routes_integrations,
+    routes_native,
     routes_sessions,
     routes_system,
     routes_workspaces,
@@ -43,6 +45,8 @@ _GROUPS: Final = (
     routes_asks,
     routes_config,
     routes_integrations,
+    routes_native,
+    routes_docs,
 )
 
 

@@ -260,11 +260,9 @@ def _read_private(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            data = file.read(_TOKEN_FILE_LIMIT + 1) if stat.S_ISREG(mode) else b""
+            data = file.read(_TOKEN_FILE_LIMIT + 1)
     except (OSError, ValueError) as error:
         raise TokenUnusable(f"{TOKEN_FILE_VARIABLE}: {error}") from error
-    if not stat.S_ISREG(mode):
-        raise TokenUnusable(f"{path} is not a file")
     if mode & stat.S_IRWXO:
         raise TokenUnusable(f"{path} is open to every user of this machine; chmod o-rwx it")
     if len(data) > _TOKEN_FILE_LIMIT:

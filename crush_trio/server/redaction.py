@@ -50,20 +50,21 @@ def is_secret_name(name: str) -> bool:
 # ── By look ─────────────────────────────────────────────────────────────────────────────────────
 
 _HEADER: Final = re.compile(
-    r"((?:proxy-)?authorization|(?:set-)?cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\"'\\\r\n]++",
-    re.IGNORECASE,
+    r"(authorization|cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\"'\\\r\n]++", re.IGNORECASE
 )
 _NAME: Final = re.compile(r"(?<![\w.-])([A-Za-z_-][\w.-]*+)\\?[\"']?\s*[:=]\s*")
 _VALUE: Final = re.compile(
     r"\"(?:[^\"\\]++|\\.)*+\"?|'(?:[^'\\]++|\\.)*+'?|\\\"[^\"]*+\"?|[^\s,;&\"']++", re.DOTALL
 )
+_QUOTES: Final = ('"', "'", r"\"")
 _SHAPES: Final = re.compile(
-    r"(?i:\bbearer\s+[\w.~+/=-]{8,})"
-    r"|\b(?:sk|rk)-[\w-]{16,}|\bgh[a-z]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
-    r"|\bxox[a-z]-[\w-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}"
-    r"|\beyJ[\w-]{8,}+\.[\w-]++\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*+-----(?:(?!-----END ).)*+(?:-----END [A-Z ]*+-----)?",
-    re.DOTALL,
+    r"(?<![\w-])(?:(?i:bearer)\s+[\w.~+/=-]{8,}"
+    r"|(?:sk|rk)-[\w-]{16,}|gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[a-z]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}"
+    r"|eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*)"
+)
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]*+-----(?:(?!-----END ).)*+(?:-----END [A-Z ]*+-----)?", re.DOTALL
 )
 _LOGIN: Final = re.compile(r"(?<=://)[^\s/@]++@")
 _QUERY: Final = re.compile(r"([?&](?:key|sig|signature)=)[^&#\s]++")
@@ -75,7 +76,7 @@ def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
         text = text.replace(secret, REDACTED)
     text = _HEADER.sub(rf"\1\2{REDACTED}", text)
     text = _without_assigned(text)
-    text = _SHAPES.sub(REDACTED, text)
+    text = _PRIVATE_KEY.sub(REDACTED, _SHAPES.sub(REDACTED, text))
     text = _LOGIN.sub(f"{REDACTED}@", text)
     return _QUERY.sub(rf"\1{REDACTED}", text)
 
@@ -92,7 +93,7 @@ def _without_assigned(text: str) -> str:
             continue
         value = _VALUE.match(text, name.end())
         if value is not None:
-            quote = value[0][0] if value[0][0] in "\"'" else ""
+            quote = next((mark for mark in _QUOTES if value[0].startswith(mark)), "")
             kept += [text[place : name.end()], quote, REDACTED, quote]
             place = value.end()
     return "".join((*kept, text[place:]))

@@ -5,6 +5,7 @@ from quart import Blueprint, Response
 from crush_trio.errors import SessionBusy
 from crush_trio.runtime.outcome import Submission
 from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.native import accept, stopped
 from crush_trio.server.site import Site
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunKind
@@ -32,17 +33,7 @@ def _agent(group: Blueprint, site: Site) -> None:
     @group.post(_BASE)
     async def post(wid: str) -> Response:
         """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing."""
-        body = await read_body(AgentMessage)
-        accepted = site.opened(wid).send(
-            Submission(
-                session_id=body.session_id,
-                prompt=body.prompt,
-                attachments=body.attachments,
-                run_id=body.run_id,
-            )
-        )
-        await accepted.journaled()
-        return nothing(202)
+        return await accept(site, wid, await read_body(AgentMessage))
 
     @group.post(f"{_BASE}/init")
     async def init(wid: str) -> Response:
@@ -69,9 +60,8 @@ def _sessions(group: Blueprint, site: Site) -> None:
         return answer(opened.seen(Session(id=stored.id, title=stored.title), 0))
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
-    def cancel(wid: str, sid: str) -> Response:
-        site.opened(wid).durable.runs.cancel(SessionId(sid))
-        return nothing()
+    async def cancel(wid: str, sid: str) -> Response:
+        return await stopped(site.opened(wid).durable.runs.cancel(SessionId(sid)))
 
     @group.post(f"{_BASE}/sessions/<sid>/summarize")
     async def summarize(wid: str, sid: str) -> Response:

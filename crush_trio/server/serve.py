@@ -17,7 +17,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -35,7 +35,7 @@ from crush_trio.errors import CrushError
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.addresses import Address
 from crush_trio.server.sockets import open_listeners
-from crush_trio.server.transport import SEND_LIMIT, Connection
+from crush_trio.server.transport import OWN_WORKER, SEND_LIMIT, Connection
 
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
@@ -155,10 +155,11 @@ async def _live(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Run the lifespan of *app*; it has started when it says so, or when it has nothing to say."""
-    scope: LifespanScope = {
+    scope = {
         "type": "lifespan",
         "asgi": {"spec_version": "2.0", "version": "3.0"},
         "state": state,
+        OWN_WORKER: True,
     }
     said: list[str] = []
     failure: LifespanFailed | None = None
@@ -175,7 +176,7 @@ async def _live(
                 life.cancel()
 
     with trio.CancelScope() as life:
-        await app(scope, told.receive, hear)
+        await app(cast("LifespanScope", scope), told.receive, hear)
     if failure is not None:
         raise failure
     if not said:

@@ -48,6 +48,7 @@ STATUS: Final[Mapping[str, int]] = {
     "client_not_attached": HTTPStatus.CONFLICT,
     "client_retired": HTTPStatus.CONFLICT,
     "run_id_taken": HTTPStatus.CONFLICT,
+    "run_not_queued": HTTPStatus.CONFLICT,
     "server_not_idle": HTTPStatus.CONFLICT,
     "session_busy": HTTPStatus.CONFLICT,
     "workspace_closing": HTTPStatus.CONFLICT,

@@ -48,6 +48,9 @@ SEND_LIMIT: Final = 30.0
 LINGER: Final = 1.0
 """Seconds a client has to close its side once we have closed ours."""
 
+OWN_WORKER: Final = "crush_trio.own_worker"
+"""The key in the scope of a lifespan that says that our own server is serving."""
+
 _CONNECTION: Final = "crush_trio.connection"
 _STREAMABLE: Final = {"1.0", "1.1"}
 
@@ -182,7 +185,7 @@ class Connection(TCPServer):
         """Say that no more will come, and leave the client a moment to close in its turn.
 
         Closing while the client is still sending would reset the connection, and the client might
-        lose the answer that says why.
+        lose the answer that says why. What it sends until then is read and not kept.
         """
         self._deaf = True
         self._life.deadline = min(self._life.deadline, trio.current_time() + LINGER)
@@ -238,22 +241,31 @@ def safe_app(app: ASGIFramework) -> ASGIFramework:
 
     While the application's lifespan lasts, Hypercorn's worker makes connections of our kind; after
     it, nothing is left changed. A crash in the lifespan ends the worker, which would otherwise go
-    on answering without the tasks that the application lives by.
+    on answering without the tasks that the application lives by. Our own server needs neither, so
+    under it the wrapping does nothing.
     """
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] != "lifespan":
+        if scope["type"] != "lifespan" or OWN_WORKER in scope:
             await app(scope, receive, send)
             return
         with _safe_worker():
             try:
                 await app(scope, receive, send)
-            except LifespanFailureError:
-                raise
             except Exception as error:
-                raise LifespanFailureError("serving", repr(error)) from error
+                cause = _lone(error)
+                if isinstance(cause, LifespanFailureError):
+                    raise cause from None
+                raise LifespanFailureError("serving", str(cause) or repr(cause)) from error
 
     return wrapped
+
+
+def _lone(error: Exception) -> Exception:
+    """Return what *error* was before nurseries wrapped it, if it was one thing."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager

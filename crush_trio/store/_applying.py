@@ -24,6 +24,7 @@ from crush_trio.store.changes import (
     PartPut,
     PartsCut,
     RunAccepted,
+    RunEdited,
     RunEnded,
     RunMoved,
     RunPrompted,
@@ -58,7 +59,7 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
             session_id = tables.message(message_id).head.session_id
             del tables.messages[message_id]
             _count(tables, tables.session(session_id), -1)
-        case RunAccepted() | RunRetracted() | RunMoved() | RunPrompted() | RunEnded():
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunPrompted() | RunEnded():
             _apply_to_runs(tables, change, boot_id)
         case AskOpened() | AskResolved():
             _apply_to_asks(tables, change)
@@ -69,8 +70,9 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
             )
         case TailKept():
             _keep(tables, change, boot_id)
-        case BootClosed():
-            tables.boots[boot_id] = evolve(tables.boots[boot_id], closed=True)
+        case BootClosed(last=last):
+            in_order = last <= tables.newest_kept(boot_id)
+            tables.boots[boot_id] = evolve(tables.boots[boot_id], closed=in_order)
         case _:
             assert_never(change)
 
@@ -216,7 +218,7 @@ def _change_message(
 
 def _apply_to_runs(
     tables: Tables,
-    change: RunAccepted | RunRetracted | RunMoved | RunPrompted | RunEnded,
+    change: RunAccepted | RunRetracted | RunMoved | RunEdited | RunPrompted | RunEnded,
     boot_id: str,
 ) -> None:
     match change:
@@ -226,6 +228,10 @@ def _apply_to_runs(
             tables.runs.pop(change.id, None)
         case RunMoved():
             _move(tables, change)
+        case RunEdited():
+            row = tables.run(change.id)
+            if not row.stored.view.state.terminal:
+                tables.runs[change.id] = RunRow(row.n, evolve(row.stored, prompt=change.prompt))
         case RunPrompted():
             row = tables.run(change.id)
             stored = evolve(row.stored, prompt_message_id=change.message_id)
@@ -296,6 +302,8 @@ def _apply_to_asks(tables: Tables, change: AskOpened | AskResolved) -> None:
 
 
 def _keep(tables: Tables, change: TailKept, boot_id: str) -> None:
+    if change.previous > tables.newest_kept(boot_id):
+        tables.boots[boot_id] = evolve(tables.boots[boot_id], trimmed=change.seq - 1)
     if not any((old.boot_id, old.seq) == (boot_id, change.seq) for old in tables.tail):
         tables.tail.append(
             TailEvent(boot_id=boot_id, seq=change.seq, terminal=change.terminal, event=change.event)

@@ -141,6 +141,11 @@ class Tables:
         found = [row for row in self.messages.values() if row.head.session_id == session_id]
         return sorted(found, key=lambda row: row.seq)
 
+    def newest_kept(self, boot_id: str) -> int:
+        """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""
+        kept = (event.seq for event in self.tail if event.boot_id == boot_id)
+        return max(max(kept, default=0), self.boots[boot_id].trimmed or 0)
+
     def tail_after(self, boot_id: str, seq: int, *, ours: str) -> list[TailEvent] | None:
         """Return the kept events after a place, or None if some may be missing; see `TailReads`."""
         boots = list(self.boots)

@@ -157,6 +157,14 @@ class RunMoved:
 
 
 @frozen(kw_only=True)
+class RunEdited:
+    """The prompt of a run that waits is another one now. A run that has ended is left alone."""
+
+    id: RunId
+    prompt: str
+
+
+@frozen(kw_only=True)
 class RunPrompted:
     """The run's prompt stands in its session as this message."""
 
@@ -209,20 +217,27 @@ class FileRead:
 class TailKept:
     """An event to remember across a restart; only the newest *keep* of all are.
 
-    `event` is the JSON of a `store.base.TailEvent`'s content.
+    `event` is the JSON of a `store.base.TailEvent`'s content. `previous` is the seq of the event
+    that was given to keep before this one. If the store does not know it, that one was lost, and
+    no reader of before can be continued with certainty.
     """
 
     seq: int
     terminal: bool
     event: str
     keep: int
+    previous: int = 0
 
 
 @frozen(kw_only=True)
 class BootClosed:
-    """This start of the program ended in good order: what it published, it has stored."""
+    """This start of the program ended in good order: what it published, it has stored.
+
+    `last` is the seq of the last event that was given to keep; without it, the end is not in order.
+    """
 
     at: int
+    last: int = 0
 
 
 Change = (
@@ -239,6 +254,7 @@ Change = (
     | RunAccepted
     | RunRetracted
     | RunMoved
+    | RunEdited
     | RunPrompted
     | RunEnded
     | AskOpened

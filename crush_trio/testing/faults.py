@@ -74,6 +74,10 @@ class FaultyJournal:
         await self.inner.end(run, outcome)
         await self._strike("end", Moment.AFTER, run)
 
+    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Pass on."""
+        self.inner.amend(run, outcome)
+
     async def _strike(self, method: str, moment: Moment, run: AcceptedRun) -> None:
         for fault in self.faults:
             if (fault.method, fault.moment) == (method, moment) and fault.wanted(run):

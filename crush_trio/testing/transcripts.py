@@ -68,6 +68,11 @@ class TranscriptJournal:
         self.rows[run.id] = outcome.state
         self.endings[run.id] = outcome
 
+    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Store the ending that was announced."""
+        self.rows[run.id] = outcome.state
+        self.endings[run.id] = outcome
+
     def _write_prompt(self, run: AcceptedRun) -> None:
         text = TextPart(text=run.submission.prompt)
         self._write(run, "prompt", Role.USER, text, FinishPart(reason=FinishReason.STOP, time=0))

@@ -69,3 +69,117 @@ class RunView:
     text: OmitEmpty[str] = ""
     error: OmitEmpty[str] = ""
     folded_into: OmitEmpty[RunId | None] = None
+
+
+# ── What a submission may ask for ───────────────────────────────────────────────────────────────
+
+
+class WhenBusy(StrEnum):
+    """What becomes of a submission whose session has a run already."""
+
+    ENQUEUE = "enqueue"
+    """It waits its turn, or is folded into the turn that is running."""
+    INTERRUPT = "interrupt"
+    """Every run the session has is cancelled first."""
+    REJECT = "reject"
+    """It is refused, and nothing changes."""
+
+
+class WhenUnclaimed(StrEnum):
+    """What becomes of a run when the last client has left its workspace."""
+
+    CANCEL = "cancel"
+    """The workspace closes and the run is cancelled (E12)."""
+    CONTINUE = "continue"
+    """The run holds the workspace open until it ends."""
+
+
+# ── Answers and requests of the native routes ───────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class Repeated:
+    """The answer to a submission whose run id names a run that was accepted before."""
+
+    id: RunId
+    run_id: RunId
+    repeated: bool = True
+
+
+@frozen(kw_only=True)
+class HitView:
+    """One run that a cancel reached: its state at that moment, and what became of it.
+
+    `ended` is absent while the run has not ended. It need not say `cancelled`: a run whose turn had
+    returned when the cancel came is completed. `seconds` is from the cancel to the end.
+    """
+
+    id: RunId
+    session_id: SessionId
+    state: RunState
+    run_id: OmitEmpty[RunId | None] = None
+    ended: OmitEmpty[RunState | None] = None
+    error: OmitEmpty[str] = ""
+    seconds: OmitEmpty[float | None] = None
+
+
+@frozen(kw_only=True)
+class ReceiptView:
+    """What one cancel hit. `complete` says that nothing of it is left running."""
+
+    complete: bool
+    hits: tuple[HitView, ...] = ()
+
+
+@frozen(kw_only=True)
+class QueueItem:
+    """A run that waits in its session's queue."""
+
+    id: RunId
+    prompt: str
+    run_id: OmitEmpty[RunId | None] = None
+    attachments: OmitEmpty[int] = 0
+    accepted_at: int = 0
+    when_unclaimed: WhenUnclaimed = WhenUnclaimed.CANCEL
+
+
+@frozen(kw_only=True)
+class QueueEdit:
+    """`PATCH queue/{run_id}`: what is to change of a waiting run; absent keys change nothing."""
+
+    prompt: OmitEmpty[str | None] = None
+    index: OmitEmpty[int | None] = None
+
+
+@frozen(kw_only=True)
+class WaitView:
+    """The place in the program at which a task waits."""
+
+    module: str
+    function: str
+    line: int
+
+
+@frozen(kw_only=True)
+class TaskView:
+    """A live task and the tasks below it.
+
+    A run's own task also says which run it is, its state, and for how many seconds it has been in
+    that state.
+    """
+
+    name: str
+    run: OmitEmpty[RunId | None] = None
+    session_id: OmitEmpty[SessionId | None] = None
+    state: OmitEmpty[RunState | None] = None
+    seconds: OmitEmpty[float | None] = None
+    waits_on: OmitEmpty[WaitView | None] = None
+    children: OmitEmpty[tuple["TaskView", ...]] = ()
+
+
+@frozen(kw_only=True)
+class TaskTree:
+    """The live tasks of a workspace: one per run, and those that serve all of them."""
+
+    runs: tuple[TaskView, ...] = ()
+    services: tuple[TaskView, ...] = ()

@@ -25,6 +25,7 @@ from crush_trio.wire.ids import (
     SkillId,
     WorkspaceId,
 )
+from crush_trio.wire.native import WhenBusy, WhenUnclaimed
 
 
 class Scope(IntEnum):
@@ -137,12 +138,14 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission as the wire spells it."""
+    """`POST agent`: a submission as the wire spells it; the policies are ours, and left off if plain."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
     prompt: str
     attachments: OmitEmpty[tuple[Attachment, ...]] = ()
+    when_busy: OmitEmpty[WhenBusy] = WhenBusy.ENQUEUE
+    when_unclaimed: OmitEmpty[WhenUnclaimed] = WhenUnclaimed.CANCEL
 
 
 @frozen(kw_only=True)

@@ -72,7 +72,11 @@ class Desk:
 async def open_desk(*faults, pace=PACE, latency=0.0, sessions=("s",)):
     store = FaultyStore(await memory("b1", *sessions), faults, latency)
     async with open_event_log("b1") as events, trio.open_nursery() as services:
-        yield Desk(Transcript(store, events, TrioClock(), services, pace), store, events)
+        transcript = Transcript(store, events, TrioClock(), services, pace)
+        yield Desk(transcript, store, events)
+        store.heal()
+        for opened in (o for name in sessions for o in transcript.open_in(SessionId(name))):
+            await opened.take_over()
         services.cancel_scope.cancel()
     assert store.overlaps == []
 

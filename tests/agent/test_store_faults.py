@@ -296,6 +296,9 @@ async def test_a_full_disk_is_told_to_the_caller_and_passes(tmp_path):
         refused = workspace.runs.accept(prompt("x" * 100_000))
         with pytest.raises(AcceptanceNotStored, match="disk is full"), trio.fail_after(10):
             await refused.journaled()
+        # Small writes still fit, and each ends the trouble: look right after one that does not.
+        with pytest.raises(DiskFull):
+            await store.commit(session("t", title="x" * 100_000))
         assert "disk is full" in workspace.degraded
         await store._database.transact(limit_pages(100_000))
         with trio.fail_after(10):

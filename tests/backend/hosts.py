@@ -115,14 +115,16 @@ async def plain_key(path):
 
 
 @asynccontextmanager
-async def open_test_backend(open_workspace=None, *, keeps_open=None, version="", **times):
+async def open_test_backend(
+    open_workspace=None, *, keeps_open=None, version="", resolve=plain_key, **times
+):
     """Open a backend on virtual time; *times* are settings."""
     extra = {} if keeps_open is None else {"keeps_open": keeps_open}
     async with open_backend(
         Workspaces() if open_workspace is None else open_workspace,
         settings=BackendSettings(**times),
         version=version,
-        resolve=plain_key,
+        resolve=resolve,
         clock=TrioClock(),
         ids=CountingIds("workspace"),
         **extra,

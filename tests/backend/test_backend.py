@@ -1,4 +1,7 @@
-"""The backend's machinery: openings that are shared or given up, closings that fail or hang."""
+"""The backend's machinery: openings that are shared or given up, and workspaces while they live.
+
+How they end is in `test_backend_closing.py`.
+"""
 
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend import Terms
-from crush_trio.errors import ClientRetired, ServerShuttingDown, WorkspaceClosing
+from crush_trio.errors import ClientRetired
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate, checkpoints_of
 from crush_trio.testing.scripted import prompt
 from crush_trio.wire.native import RunState
@@ -28,6 +31,13 @@ from tests.backend.hosts import (
 
 def messages(caplog):
     return [record.msg for record in caplog.records]
+
+
+async def create_until_told(backend, request, task_status):
+    """Create; what `start` returns is called to hang up."""
+    with trio.CancelScope() as scope:
+        task_status.started(scope.cancel)
+        await backend.create(request)
 
 
 # ── Openings ────────────────────────────────────────────────────────────────────────────────────
@@ -49,11 +59,11 @@ async def test_an_opening_that_nobody_waits_for_any_more_is_given_up():
 async def test_an_opening_goes_on_without_the_client_that_began_it():
     opening = Gate()
     things = Workspaces(opening=opening)
-    async with open_test_backend(things) as backend, trio.open_nursery() as hanging_up:
-        hanging_up.start_soon(backend.create, ask(A))
+    async with open_test_backend(things) as backend, trio.open_nursery() as requests:
+        hang_up = await requests.start(create_until_told, backend, ask(A))
         await opening.reached()
         async with creating(backend, ask(B)) as answers:
-            hanging_up.cancel_scope.cancel()
+            hang_up()
             await wait_all_tasks_blocked()
             opening.open()
         assert answers[B].claims.clients == (B,)
@@ -63,16 +73,18 @@ async def test_an_opening_goes_on_without_the_client_that_began_it():
 async def test_nobody_is_bound_by_the_terms_of_a_client_that_hung_up():
     opening = Gate()
     things = Workspaces(opening=opening)
-    async with open_test_backend(things) as backend, trio.open_nursery() as hanging_up:
-        hanging_up.start_soon(backend.create, ask(A, yolo=True, channels=("x",)))
+    async with open_test_backend(things) as backend, trio.open_nursery() as requests:
+        request = ask(A, yolo=True, channels=("x",))
+        hang_up = await requests.start(create_until_told, backend, request)
         await opening.reached()
         async with creating(backend, ask(B), ask(C)) as answers:
-            hanging_up.cancel_scope.cancel()
-            await wait_all_tasks_blocked()
+            hang_up()
+            with trio.fail_after(5.0):  # the first opening is not waited for
+                await opening.reached(2)
             opening.open()
         assert answers[B] is answers[C]
         assert answers[B].terms == Terms()
-        assert len(things.begun) == 2
+        assert [plan.terms.yolo for plan in things.begun] == [True, False]
 
 
 async def test_nobody_is_bound_by_the_terms_of_a_client_that_retired():
@@ -177,6 +189,30 @@ async def test_a_workspace_that_falls_over_is_gone_and_the_others_are_not(caplog
     assert "boom" in caplog.text
 
 
+async def test_a_workspace_that_fell_over_cannot_be_found_while_it_is_cleared_away():
+    clearing = Gate()
+
+    @asynccontextmanager
+    async def fragile(_):
+        async with trio.open_nursery() as inside:
+            try:
+                yield inside
+            finally:
+                with trio.CancelScope(shield=True):
+                    await clearing.wait()
+
+    async def fall_over():
+        raise ValueError("boom")
+
+    async with open_test_backend(fragile) as backend:
+        hosted = await backend.create(ask(A))
+        hosted.opened.start_soon(fall_over)
+        await clearing.reached()
+        lost = gone(backend, hosted)
+        clearing.open()
+        assert lost
+
+
 async def test_a_run_may_bring_down_its_own_workspace():
     async with open_test_backend(durable := DurableWorkspaces()) as backend:
         hosted = await backend.create(ask(A))
@@ -228,101 +264,3 @@ async def test_workspaces_are_listed_oldest_first_and_name_their_creator():
         assert backend.workspaces() == (one, two)
         assert (one.plan.path, one.plan.key, one.plan.created_by) == ("/one/", "/one", A)
         assert "secret" not in repr(two)
-
-
-# ── Closings ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_closing_that_fails_is_logged_and_frees_the_directory(caplog):
-    things = Workspaces(close_failures=[OSError("disk full")])
-    async with open_test_backend(things) as backend:
-        hosted = await backend.create(ask(A))
-        backend.release(hosted.id, A)
-        assert (await backend.create(ask(A))) is not hosted
-    assert messages(caplog) == ["workspace.failed"]
-
-
-@pytest.mark.item("L32")
-async def test_what_a_closing_waits_for_is_cancelled_when_it_takes_too_long(caplog):
-    things = Workspaces(closing=Gate("never"))
-    async with open_test_backend(things, close_limit=30.0) as backend:
-        hosted = await backend.create(ask(A))
-        backend.release(hosted.id, A)
-        assert (await backend.create(ask(B))) is not hosted
-        assert trio.current_time() == pytest.approx(30.0)
-        things.closing.open()
-    [record] = caplog.records
-    assert (record.msg, record.workspace_id) == ("workspace.close_forced", hosted.id)
-    assert record.seconds == pytest.approx(30.0)
-
-
-@pytest.mark.item("L32", "L33")
-async def test_a_create_does_not_wait_for_ever_behind_a_closing_that_cannot_be_stopped():
-    things = Workspaces(stubborn=1000.0)
-    async with open_test_backend(things, close_limit=30.0) as backend:
-        hosted = await backend.create(ask(A))
-        backend.release(hosted.id, A)
-        with pytest.raises(WorkspaceClosing):
-            await backend.create(ask(B))
-        assert trio.current_time() == pytest.approx(60.0)
-        assert things.open == ["/work"]
-        await trio.sleep_until(1001.0)
-        assert (await backend.create(ask(B))) is not hosted
-        things.stubborn = 0.0
-
-
-# ── The end of the backend ──────────────────────────────────────────────────────────────────────
-
-
-async def test_leaving_the_backend_closes_every_workspace_whoever_holds_it():
-    things = Workspaces()
-    async with open_test_backend(things) as backend:
-        hosted = await backend.create(ask(A, path="/one"))
-        await backend.create(ask(B, path="/two"))
-        with backend.attach(hosted.id, A):
-            backend.close()
-            assert backend.workspaces() == ()
-            backend.close()
-    assert {plan.key for plan in things.closed} == {"/one", "/two"}
-    assert backend.idle
-    with pytest.raises(ServerShuttingDown):
-        await backend.create(ask(A))
-
-
-async def test_an_exception_of_the_callers_leaves_the_backend_as_it_is():
-    things = Workspaces()
-
-    async def fail_with_a_workspace_open():
-        async with open_test_backend(things) as backend:
-            await backend.create(ask(A))
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        await fail_with_a_workspace_open()
-    assert (len(things.begun), things.open) == (1, [])
-
-
-@pytest.mark.parametrize("leave", [lambda _: None, lambda scope: scope.cancel()])
-async def test_creates_in_progress_are_told_when_the_backend_ends(leave):
-    """One waits for an opening, one for a closing."""
-    things = Workspaces(closing=Gate("never"))
-    answers = {}
-
-    async def create(backend, request):
-        with pytest.raises(ServerShuttingDown) as caught:
-            await backend.create(request)
-        answers[request.client_id] = caught.value
-
-    async with trio.open_nursery() as requests:
-        with trio.CancelScope() as scope:
-            async with open_test_backend(things) as backend:
-                hosted = await backend.create(ask(A, path="/closing"))
-                backend.release(hosted.id, A)
-                things.opening = Gate("never")
-                requests.start_soon(create, backend, ask(A, path="/opening"))
-                requests.start_soon(create, backend, ask(B, path="/closing"))
-                await things.opening.reached()
-                await wait_all_tasks_blocked()
-                leave(scope)
-    assert set(answers) == {A, B}
-    assert things.open == []

@@ -264,6 +264,29 @@ async def close_vs_create():
     return created if isinstance(created, str) else "created before"
 
 
+async def cancel_vs_create():
+    """Everything around the backend is cancelled while somebody else waits for a create."""
+    things = Workspaces()
+    async with trio.open_nursery() as outside:
+        scope, ready, results = trio.CancelScope(), trio.Event(), []
+
+        async def serve():
+            with scope:
+                async with open_test_backend(things) as backend:
+                    outside.start_soon(create, backend)
+                    ready.set()
+                    await trio.sleep_forever()
+
+        async def create(backend):
+            results.extend(await soon(lambda: backend.create(ask(A))))
+
+        outside.start_soon(serve)
+        await ready.wait()
+        await soon(scope.cancel)
+    assert things.open == []
+    return results[0] if isinstance(results[0], str) else "created before"
+
+
 @frozen
 class Race:
     """A scenario, how far to explore it, and the outcomes that must come about on the way."""
@@ -292,6 +315,7 @@ RACES = [
     Race(linger_vs_create, {"ServerShuttingDown", "created"}),
     Race(shutdown_vs_create, {None, "ServerNotIdle"}),
     Race(close_vs_create, {"ServerShuttingDown", "created before"}),
+    Race(cancel_vs_create, {"ServerShuttingDown", "created before"}, deviations=2),
 ]
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.errors import CrushError
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
@@ -96,7 +95,9 @@ def test_a_host_can_be_allowed_by_name_with_or_without_its_port(host):
     over_tcp(NAMED, host=host)
 
 
-@pytest.mark.parametrize("host", ["other.example", "other.example:1", "10.0.0.5", "sub.agent.example"])
+@pytest.mark.parametrize(
+    "host", ["other.example", "other.example:1", "10.0.0.5", "sub.agent.example"]
+)
 def test_a_host_that_was_allowed_with_a_port_is_not_allowed_with_another(host):
     with pytest.raises(HostForbidden):
         over_tcp(NAMED, host=host)
@@ -244,7 +245,9 @@ def test_the_token_can_be_the_line_of_a_private_file(token_file, mode):
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
 def test_a_file_that_everybody_can_open_is_refused_with_the_cure(token_file, mode):
     token_file.chmod(mode)
-    with pytest.raises(TokenUnusable, match=f"{token_file} is open to every user.*chmod") as refused:
+    with pytest.raises(
+        TokenUnusable, match=f"{token_file} is open to every user.*chmod"
+    ) as refused:
         load_token({TOKEN_FILE_VARIABLE: str(token_file)})
     assert TOKEN not in str(refused.value)
 
@@ -391,8 +394,3 @@ async def test_a_refused_websocket_is_closed_before_it_opens():
     scope = scope_of(TCP, ("host", "evil.example"), kind="websocket")
     seen, sent = await ask(OPEN, scope)
     assert (seen, [event["type"] for event in sent]) == ([], ["websocket.close"])
-
-
-def test_the_errors_of_this_module_are_ours():
-    assert issubclass(Forbidden, CrushError)
-    assert issubclass(Unauthorized, CrushError)

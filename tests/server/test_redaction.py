@@ -21,7 +21,8 @@ SECRET_NAMES = [
 ]
 HARMLESS_NAMES = [
     *("key", "path", "PWD", "OLDPWD", "HOME", "id", "client_id", "session_id", "token_url"),
-    *("auth_url", "public_key", "SSH_AUTH_SOCK", "TOKEN_FILE", "expires_at", "author", "monkey", ""),
+    *("auth_url", "public_key", "SSH_AUTH_SOCK", "TOKEN_FILE", "expires_at", "author", "monkey"),
+    "",
 ]
 
 
@@ -128,10 +129,10 @@ def test_a_secret_that_the_caller_knows_goes_wherever_it_is():
     "piece", ["a", "A=", '"', "\\", " ", "eyJ-", "sk-", "://", "-----BEGIN ", "cookie", "token="]
 )
 def test_no_text_takes_time_out_of_proportion_to_its_size(piece):
-    text = piece * (1024 * 1024 // len(piece))
+    text = piece * (256 * 1024 // len(piece))
     began = time.perf_counter()
     redact_text(text)
-    assert time.perf_counter() - began < 5, "anything quadratic would need hours"
+    assert time.perf_counter() - began < 5, "anything quadratic would need minutes"
 
 
 # ── Values ─────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +234,16 @@ def test_a_secret_under_its_name_does_not_survive_in_any_corner(value):
     assert redact(redacted) == redacted
 
 
-@given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+names = st.text(max_size=5) | st.sampled_from([*SECRET_NAMES, *HARMLESS_NAMES])
+
+
+@given(
+    st.recursive(
+        plain,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_any_value_can_be_redacted_and_keeps_its_shape(value):
     redacted = redact(value)
     assert type(redacted) is type(value)

@@ -7,7 +7,9 @@ after an upgrade, the remedy beside it may no longer be needed.
 import h11
 import pytest
 import trio
+import trio.testing
 
+from crush_trio.server.transport import LINGER
 from tests.server.raw_client import SMALL, header, open_client
 from tests.server.tiny_app import FRAME, LAST, TinyApp, open_server, open_stock_server
 
@@ -35,10 +37,7 @@ async def stall(client, app, path="/flood"):
     """Ask for more than the client will ever read, and wait until no more is produced."""
     await client.request(path)
     await app.opened.wait()
-    before = -1
-    while app.produced != before:
-        before = app.produced
-        await trio.sleep(0.03)
+    await trio.testing.wait_all_tasks_blocked(0.03)
 
 
 # ── Clients that stop reading ───────────────────────────────────────────────────────────────────
@@ -111,6 +110,31 @@ async def test_a_client_may_take_longer_than_the_limit_if_it_goes_on_reading(app
             assert b"x" in await client.stream.receive_some(SMALL)
 
 
+@pytest.mark.parametrize("shield", [True, False])
+async def test_nothing_follows_a_write_that_was_cut_short(shield):
+    """Half a piece is out; what came after it would be read as its other half."""
+    gave_up = trio.Event()
+
+    async def application(scope, receive, send):
+        if scope["type"] == "lifespan":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        with trio.move_on_after(0.1):
+            await send({"type": "http.response.body", "body": bytes(8_000_000), "more_body": True})
+        gave_up.set()
+        with trio.CancelScope(shield=shield):
+            await send({"type": "http.response.body", "body": b"tail"})
+
+    async with open_server(application) as server:
+        async with open_client(server.address, receive_buffer=SMALL) as client:
+            await client.request("/")
+            await gave_up.wait()
+            with trio.fail_after(SOON):
+                received = await client.wait_closed()
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"tail" not in received
+
+
 # ── Clients that leave ──────────────────────────────────────────────────────────────────────────
 
 
@@ -156,6 +180,21 @@ async def test_a_client_that_spoke_out_of_turn_is_still_seen_to_leave(app, when)
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
+async def test_a_client_that_speaks_out_of_turn_does_not_end_its_stream(app, when):
+    async with open_server(app.quart) as server:
+        async with open_client(server.address) as client:
+            more = b"GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
+            await client.request("/quiet", after=more if when == "at once" else b"")
+            await client.next_event()
+            if when == "later":
+                await client.stream.send_all(more)
+            await trio.testing.wait_all_tasks_blocked(0.03)
+            app.draining.set()
+            with trio.fail_after(SOON):
+                assert b"".join([data async for data in client.body()]) == FRAME + LAST
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
 async def test_as_shipped_a_client_that_spoke_out_of_turn_seems_to_stay_for_ever(app, when):
     async with open_stock_server(app.quart, graceful_timeout=0) as server:
         await leave_with_a_second_request(server, app, when)
@@ -184,7 +223,15 @@ async def test_a_stream_has_no_chunks_and_ends_with_the_connection(app):
             assert header(head, "Connection") == "close"
             app.draining.set()
             with trio.fail_after(SOON):
-                assert await client.wait_closed() == FRAME + LAST
+                assert b"".join([data async for data in client.body()]) == FRAME + LAST
+
+
+async def test_a_stream_that_was_begun_and_refused_is_answered_and_closed(app):
+    async with open_server(app.quart, keep_alive=60) as server:
+        async with open_client(server.address) as client:
+            with trio.fail_after(SOON):
+                assert await client.get("/regret") == (404, b"no stream here")
+                assert await client.wait_closed() == b""
 
 
 async def test_a_stream_outlives_the_keep_alive_time(app):
@@ -248,7 +295,7 @@ async def test_a_response_that_closes_is_followed_by_the_close(app, close):
         async with open_client(server.address) as client:
             await client.request("/hello", headers=[("Connection", "close")] if close else ())
             assert (await client.answer())[1] == b"hello"
-            with trio.move_on_after(SOON if close else A_WHILE) as waiting:
+            with trio.move_on_after(LINGER / 2 if close else A_WHILE) as waiting:
                 await client.wait_closed()
             assert waiting.cancelled_caught is not close
             server.cancel()

@@ -34,6 +34,7 @@ class TinyApp:
         self.quart.get("/one-large")(self.one_large)
         self.quart.get("/flood")(self.flood)
         self.quart.get("/quiet")(self.quiet)
+        self.quart.get("/regret")(self.regret)
         self.quart.post("/too-large")(self.too_large)
         self.quart.get("/crash")(self.crash)
         self.quart.errorhandler(StreamNeedsHttp1)(self.refuse)
@@ -53,6 +54,11 @@ class TinyApp:
         """Answer with one frame, then nothing until the server drains, then the last frame."""
         return self.stream(self._quiet_frames())
 
+    async def regret(self):
+        """Begin a stream, and answer something else after all."""
+        begin_stream(request.scope)
+        return "no stream here", 404
+
     async def too_large(self):
         return "the body is too large", 413
 
@@ -62,6 +68,11 @@ class TinyApp:
 
         self.quart.nursery.start_soon(fail)
         return "crashing"
+
+    async def has_produced(self, frames):
+        """Return when the flood has come to *frames* frames."""
+        while self.produced < frames:  # noqa: ASYNC110 - a counter wakes nobody
+            await trio.sleep(0.01)
 
     async def refuse(self, error):
         return str(error), 505

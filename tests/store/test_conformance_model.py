@@ -23,6 +23,7 @@ from crush_trio.store.changes import (
     MessageFinished,
     PartPut,
     PartsCut,
+    RunEdited,
     RunEnded,
     RunMoved,
     RunPrompted,
@@ -153,6 +154,7 @@ changes = st.one_of(
     st.builds(
         RunMoved, id=run_ids, state=st.sampled_from([RunState.QUEUED, RunState.ACTIVE]), at=times
     ),
+    st.builds(RunEdited, id=run_ids, prompt=words),
     st.builds(RunPrompted, id=run_ids, message_id=message_ids),
     st.builds(ending, run_ids, ended_states, times, words),
     st.builds(

@@ -8,6 +8,7 @@ from crush_trio.store.base import PendingAsk, StoredRun
 from crush_trio.store.changes import (
     AskOpened,
     AskResolved,
+    RunEdited,
     RunEnded,
     RunMoved,
     RunPrompted,
@@ -124,6 +125,23 @@ async def test_a_run_ends_once(openings):
         assert await store.run(R) == before
 
 
+async def test_an_edited_prompt_is_the_one_that_is_kept(openings):
+    async with openings.open() as store:
+        await store.commit(run("r", prompt="first", attachments=(FILE,)), moved(RunState.QUEUED))
+        before = await store.run(R)
+        await store.commit(RunEdited(id=R, prompt="second"))
+        assert await store.run(R) == evolve(before, prompt="second")
+    async with openings.open() as store:
+        assert [orphan.prompt for orphan in await store.orphaned_runs()] == ["second"]
+
+
+async def test_an_edit_that_comes_after_the_ending_changes_nothing(openings):
+    async with openings.open() as store:
+        await store.commit(run("r", prompt="first"), ended())
+        await store.commit(RunEdited(id=R, prompt="late"))
+        assert (await store.run(R)).prompt == "first"
+
+
 async def test_a_folded_run_names_the_one_that_absorbed_it(openings):
     async with openings.open() as store:
         await store.commit(run("r"), ended(RunState.FOLDED, folded_into=RunId("q")))
@@ -132,7 +150,7 @@ async def test_a_folded_run_names_the_one_that_absorbed_it(openings):
 
 @pytest.mark.parametrize(
     "change",
-    [moved(RunState.ACTIVE), ended(), RunPrompted(id=R, message_id=M)],
+    [moved(RunState.ACTIVE), ended(), RunEdited(id=R, prompt="x"), RunPrompted(id=R, message_id=M)],
     ids=lambda change: type(change).__name__,
 )
 async def test_changing_an_unknown_run_is_refused(openings, change):

@@ -16,6 +16,7 @@ from crush_trio.store.changes import (
     PartPut,
     PartsCut,
     RunAccepted,
+    RunEdited,
     RunEnded,
     RunMoved,
     RunPrompted,
@@ -43,7 +44,7 @@ def apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
             messages.apply(connection, change)
         case MessageFinished() | MessageDeleted():
             messages.apply(connection, change)
-        case RunAccepted() | RunRetracted() | RunMoved() | RunPrompted() | RunEnded():
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunPrompted() | RunEnded():
             runs.apply(connection, change, boot_id)
         case AskOpened() | AskResolved():
             asks.apply(connection, change)

@@ -9,14 +9,21 @@ from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import RunIdTaken, RunNotFound
 from crush_trio.store.base import StoredRun
-from crush_trio.store.changes import RunAccepted, RunEnded, RunMoved, RunPrompted, RunRetracted
+from crush_trio.store.changes import (
+    RunAccepted,
+    RunEdited,
+    RunEnded,
+    RunMoved,
+    RunPrompted,
+    RunRetracted,
+)
 from crush_trio.store.sqlite.values import Row, read_json, read_word
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, RunView
 from crush_trio.wire.requests import Attachment
 
-RunChange: TypeAlias = RunAccepted | RunRetracted | RunMoved | RunPrompted | RunEnded
+RunChange: TypeAlias = RunAccepted | RunRetracted | RunMoved | RunEdited | RunPrompted | RunEnded
 """The changes that are made here."""
 
 _ACCEPT: Final = """
@@ -36,6 +43,8 @@ _MOVE: Final = """
         started_at = CASE WHEN :state = 'active' THEN coalesce(started_at, :at) ELSE started_at END
     WHERE id = :id AND ended_at IS NULL
 """
+
+_EDIT: Final = "UPDATE runs SET prompt = :prompt WHERE id = :id AND ended_at IS NULL"
 
 _END: Final = """
     UPDATE runs SET
@@ -72,6 +81,10 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
         case RunMoved():
             columns = {"id": change.id, "state": change.state.value, "at": change.at}
             if not connection.execute(_MOVE, columns).rowcount:
+                _require(connection, change.id)
+        case RunEdited():
+            columns = {"id": change.id, "prompt": change.prompt}
+            if not connection.execute(_EDIT, columns).rowcount:
                 _require(connection, change.id)
         case RunPrompted():
             _require(connection, change.id)

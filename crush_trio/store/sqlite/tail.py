@@ -35,6 +35,10 @@ def apply(connection: sqlite3.Connection, change: TailChange, boot_id: str) -> N
     """
     match change:
         case TailKept():
+            if change.previous > _newest_kept(connection, boot_id):
+                connection.execute(
+                    "UPDATE boots SET trimmed_seq = ? WHERE id = ?", (change.seq - 1, boot_id)
+                )
             connection.execute(
                 "INSERT INTO event_tail (boot_id, seq, terminal, event) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (boot_id, seq) DO NOTHING",
@@ -44,10 +48,22 @@ def apply(connection: sqlite3.Connection, change: TailChange, boot_id: str) -> N
                 "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
                 (change.keep,),
             )
-        case BootClosed():
+        case BootClosed() if change.last <= _newest_kept(connection, boot_id):
             connection.execute("UPDATE boots SET closed_at = ? WHERE id = ?", (change.at, boot_id))
+        case BootClosed():
+            pass  # something it published was not kept: the end is not in order
         case _:
             assert_never(change)
+
+
+def _newest_kept(connection: sqlite3.Connection, boot_id: str) -> int:
+    """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""
+    (seq,) = connection.execute(
+        "SELECT max(coalesce((SELECT max(seq) FROM event_tail WHERE boot_id = id), 0),"
+        " coalesce(trimmed_seq, 0)) FROM boots WHERE id = ?",
+        (boot_id,),
+    ).fetchone()
+    return int(seq)
 
 
 def read_tail_after(

@@ -1,0 +1,376 @@
+"""Every route there is: what it takes, what it answers, how it may fail, and whether it is done.
+
+One table, which the OpenAPI document, the docs page, `docs/wire-coverage.md` and the fuzzer are made
+from. Nothing in it decides what a route does; tests compare it with what is really served, so a
+route that is missing here, or only here, is a failure.
+
+Run as a module it prints `docs/wire-coverage.md`.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from crush_trio.server.route import EVENTS, HTML, REAL, Query, Route, under
+from crush_trio.wire import requests as sent
+from crush_trio.wire.catalog import CatalogProvider, SelectedModel, TokenImport
+from crush_trio.wire.config import Config
+from crush_trio.wire.events import Envelope
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.integrations import (
+    AuthUrl,
+    LspClientInfo,
+    McpClientInfo,
+    McpPrompt,
+    McpResource,
+    PendingAuth,
+    SkillContent,
+    SkillInfo,
+)
+from crush_trio.wire.messages import Message
+from crush_trio.wire.times import Timestamp
+from crush_trio.wire.views import (
+    Diagnostics,
+    File,
+    NeedsInit,
+    PromptText,
+    Resolved,
+    Session,
+    ShellResult,
+    Version,
+)
+from crush_trio.wire.workspaces import AgentInfo, Workspace
+
+_W: Final = "/v1/workspaces/{wid}"
+
+_CLIENT: Final = Query("client_id", "the client's UUID", required=True)
+_NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
+_STORE: Final = ("disk_failed", "disk_full", "store_busy", "store_failed", "store_read_only")
+_OPENING: Final = ("migration_failed", "store_corrupt", "store_locked", "store_too_new")
+_ADMISSION: Final = ("channel_mismatch", "client_retired", "server_shutting_down")
+_ACCEPTANCE: Final = ("agent_not_initialized", "workspace_closing", "acceptance_not_stored")
+_PROMPT: Final = (
+    "attachment_too_large",
+    "prompt_empty",
+    "session_missing",
+    "run_id_taken",
+    "session_busy",
+)
+_NO_SESSION: Final = ("session_not_found",)
+
+_ASKS: Final = "empty until the agent asks people"
+_CONFIG: Final = "empty until configuration can be changed"
+_LSP: Final = "empty until language servers are supported"
+_MCP: Final = "empty until MCP servers are supported"
+_PROVIDERS: Final = "empty until providers are supported"
+_SHELL: Final = "empty until commands are run"
+_SKILLS: Final = "empty until skills are supported"
+_SUMMARY: Final = "empty until a model writes summaries"
+
+
+CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
+    "System": under(
+        "/v1",
+        Route("GET", "/health", "Say that the server answers."),
+        Route("GET", "/version", "Say what is serving.", Version),
+        Route("GET", "/config", "Nothing: the server has no configuration to show.", JsonObject),
+        Route(
+            "POST",
+            "/control",
+            "Ask the server to end, which it does if it hosts nothing.",
+            body=sent.ControlRequest,
+            errors=("unknown_command", "server_not_idle"),
+        ),
+        Route(
+            "DELETE",
+            "/clients/{client_id}",
+            "Say goodbye: drop every claim of the client, and refuse its later creates.",
+            errors=("client_id_invalid",),
+        ),
+    ),
+    "Workspaces": under(
+        "/v1/workspaces",
+        Route("GET", "", "List the hosted workspaces.", tuple[Workspace, ...]),
+        Route(
+            "POST",
+            "",
+            "Host a directory for a client; the same directory is the same workspace.",
+            Workspace,
+            sent.WorkspaceRequest,
+            errors=("client_id_invalid", "path_missing", *_ADMISSION, *_STORE, *_OPENING),
+        ),
+        Route("GET", "/{wid}", "Show a workspace.", Workspace),
+        Route(
+            "DELETE",
+            "/{wid}",
+            "Give up a client's claim; its open streams still hold it.",
+            query=(_CLIENT,),
+            errors=_NO_CLIENT,
+            checks_workspace=False,
+        ),
+        Route(
+            "POST",
+            "/{wid}/current-session",
+            "Say which session an attached client looks at.",
+            body=sent.CurrentSessionRequest,
+            query=(_CLIENT,),
+            errors=(*_NO_CLIENT, "client_not_attached"),
+        ),
+        Route(
+            "GET",
+            "/{wid}/config",
+            "Show the configuration, without secrets.",
+            Config,
+            state="fixed until configuration is read",
+        ),
+        Route(
+            "GET",
+            "/{wid}/providers",
+            "List the providers of the catalogue.",
+            tuple[CatalogProvider, ...],
+            state=_PROVIDERS,
+        ),
+        Route(
+            "GET",
+            "/{wid}/events",
+            "Attach: stream what happens in the workspace, until either side ends it.",
+            Envelope,
+            query=(
+                _CLIENT,
+                Query("form", "`crush`, bare frames; `native`, with ids, deltas and heartbeats"),
+                Query("after", "the id to resume after, for those that cannot set Last-Event-ID"),
+            ),
+            errors=(*_NO_CLIENT, "http_version_unsupported", *_STORE),
+            media=EVENTS,
+        ),
+    ),
+    "Sessions": under(
+        f"{_W}/sessions",
+        Route("GET", "", "List the sessions, the last used first.", tuple[Session, ...]),
+        Route("POST", "", "Create a session; only the title is used.", Session, Session),
+        Route("GET", "/{sid}", "Show a session.", Session, errors=_NO_SESSION),
+        Route(
+            "PUT",
+            "/{sid}",
+            "Change the session whose id is in the body.",
+            Session,
+            Session,
+            errors=_NO_SESSION,
+        ),
+        Route("DELETE", "/{sid}", "Stop a session's runs and delete it.", errors=_NO_SESSION),
+        Route("GET", "/{sid}/history", "List the file versions it made.", tuple[File, ...]),
+        Route("GET", "/{sid}/messages", "List messages, oldest first.", tuple[Message, ...]),
+        Route("GET", "/{sid}/messages/user", "List what people said.", tuple[Message, ...]),
+        errors=_STORE,
+    ),
+    "Messages and files": under(
+        _W,
+        Route("GET", "/messages/user", "List what people said anywhere.", tuple[Message, ...]),
+        Route("GET", "/sessions/{sid}/filetracker/files", "List what was read.", tuple[str, ...]),
+        Route("POST", "/filetracker/read", "Note that it was read.", body=sent.FileReadRequest),
+        Route(
+            "GET",
+            "/filetracker/lastread",
+            "Say when a session read a file last; the zero time for never.",
+            Timestamp,
+            query=(Query("session_id", "the session"), Query("path", "the file")),
+        ),
+        errors=_STORE,
+    ),
+    "Agent": under(
+        f"{_W}/agent",
+        Route("GET", "", "Say whether the agent can be asked, and what answers.", AgentInfo),
+        Route(
+            "POST",
+            "",
+            "Submit a prompt. The run is stored before this answers, and does not need the client.",
+            body=sent.AgentMessage,
+            status=202,
+            errors=(*_PROMPT, *_ACCEPTANCE, *_STORE),
+        ),
+        Route(
+            "POST",
+            "/init",
+            "Make the agent ready.",
+            body=sent.AgentInitRequest,
+            body_optional=True,
+        ),
+        Route("POST", "/update", "Take over a changed configuration.", state=_CONFIG),
+        Route(
+            "GET",
+            "/default-small-model",
+            "Choose a model for side work.",
+            SelectedModel,
+            query=(Query("provider_id", "whose model it should be"),),
+            state="fixed until providers are supported",
+        ),
+    ),
+    "Runs of a session": under(
+        f"{_W}/agent/sessions/{{sid}}",
+        Route("GET", "", "Say whether it is busy.", Session, errors=("session_not_found", *_STORE)),
+        Route("POST", "/cancel", "Cancel every run, whether it is active or waits."),
+        Route("GET", "/prompts/queued", "Count the prompts that wait.", int),
+        Route("GET", "/prompts/list", "List the prompts that wait.", tuple[str, ...]),
+        Route("POST", "/prompts/clear", "Cancel the prompts that wait."),
+        Route(
+            "POST",
+            "/summarize",
+            "Summarise the session; answers when that is done.",
+            errors=("session_busy", *_ACCEPTANCE),
+            state=_SUMMARY,
+        ),
+        Route(
+            "POST",
+            "/shell",
+            "Run a command; one that fails is an answer too.",
+            ShellResult,
+            sent.ShellRequest,
+            state=_SHELL,
+        ),
+    ),
+    "Permissions": under(
+        f"{_W}/permissions",
+        Route("GET", "/skip", "Say whether nobody is asked.", sent.PermissionSkip),
+        Route("POST", "/skip", "Decide whether anybody is asked.", body=sent.PermissionSkip),
+        Route(
+            "POST",
+            "/grant",
+            "Answer a permission request; the first answer counts.",
+            Resolved,
+            sent.GrantRequest,
+            errors=("permission_action_invalid",),
+            state=_ASKS,
+        ),
+    ),
+    "Questions": under(
+        f"{_W}/questions",
+        Route("POST", "/answer", "Answer what is asked.", Resolved, sent.AnswerRequest),
+        Route("POST", "/cancel", "Refuse to answer what is asked.", Resolved),
+        state=_ASKS,
+    ),
+    "Configuration": under(
+        f"{_W}/config",
+        Route("POST", "/set", "Set the value at a key.", body=sent.ConfigSetRequest),
+        Route("POST", "/remove", "Remove a key.", body=sent.ConfigRemoveRequest),
+        Route("POST", "/model", "Select a model.", body=sent.ConfigModelRequest),
+        Route("POST", "/compact", "Switch the compact view.", body=sent.ConfigCompactRequest),
+        Route("POST", "/provider-key", "Store a key.", body=sent.ProviderKeyRequest),
+        Route("POST", "/refresh-oauth", "Renew a token.", body=sent.RefreshOAuthRequest),
+        Route("POST", "/import-copilot", "Take over another program's token.", TokenImport),
+        state=_CONFIG,
+    ),
+    "Project": under(
+        f"{_W}/project",
+        Route("GET", "/needs-init", "Say whether it was never set up.", NeedsInit),
+        Route("POST", "/init", "Note that it is set up."),
+        Route("GET", "/init-prompt", "Give the prompt that sets it up.", PromptText),
+        state="empty until projects are initialised",
+    ),
+    "Language servers": under(
+        f"{_W}/lsps",
+        Route("GET", "", "Show the language servers by name.", Mapping[str, LspClientInfo]),
+        Route(
+            "GET",
+            "/{name}/diagnostics",
+            "Show a language server's diagnostics by document.",
+            Diagnostics,
+            errors=("lsp_not_found",),
+        ),
+        Route("POST", "/start", "Start what understands a file.", body=sent.LspStartRequest),
+        Route("POST", "/stop", "Stop every language server."),
+        state=_LSP,
+    ),
+    "Skills": under(
+        f"{_W}/skills",
+        Route("GET", "", "List the skills.", tuple[SkillInfo, ...]),
+        Route(
+            "POST",
+            "/read",
+            "Read a skill.",
+            SkillContent,
+            sent.SkillReadRequest,
+            errors=("skill_not_found",),
+        ),
+        state=_SKILLS,
+    ),
+    "MCP servers": under(
+        f"{_W}/mcp",
+        Route(
+            "GET",
+            "/states",
+            "Show the servers by name.",
+            Mapping[str, McpClientInfo],
+            checks_workspace=False,
+        ),
+        Route("GET", "/pending-auth", "List who waits for a login.", tuple[PendingAuth, ...]),
+        Route(
+            "GET",
+            "/auth-url",
+            "Say where to log in.",
+            AuthUrl,
+            query=(Query("name", "the server", required=True),),
+            errors=("name_missing",),
+            checks_workspace=False,
+        ),
+        Route("POST", "/auth", "Log in; answers after.", JsonObject, sent.McpServerRequest),
+        Route("GET", "/prompts", "List the prompts on offer.", tuple[McpPrompt, ...]),
+        Route("POST", "/get-prompt", "Fill in a prompt.", PromptText, sent.McpPromptRequest),
+        Route(
+            "POST",
+            "/read-resource",
+            "Read a resource.",
+            tuple[McpResource, ...],
+            sent.McpResourceRequest,
+        ),
+        *(
+            Route(
+                "POST",
+                f"/refresh-{what}",
+                f"Ask a server for its {what} again.",
+                body=sent.McpServerRequest,
+                checks_workspace=what == "tools",
+            )
+            for what in ("tools", "prompts", "resources")
+        ),
+        Route("POST", "/docker/enable", "Add Docker's gateway."),
+        Route("POST", "/docker/disable", "Remove Docker's gateway."),
+        state=_MCP,
+    ),
+}
+"""The routes of the wire, by subject."""
+
+ROUTES: Final = tuple(route for group in CATALOGUE.values() for route in group)
+"""The same, one after the other."""
+
+EXTENSIONS: Final = (
+    Route("GET", "/v1/openapi.json", "This interface as an OpenAPI document.", JsonObject),
+    Route("GET", "/v1/docs", "Redirect to the page below.", status=308),
+    Route("GET", "/v1/docs/", "The same as a page for people.", str, media=HTML),
+)
+"""Routes that are ours: clients of the Go program do not know them."""
+
+_INTRODUCTION: Final = """\
+# What of the wire is served
+
+Every route of the `/v1` interface is there and has its exact shape. This page says which of them do
+their work, and which still answer with a value that clients understand but that says nothing: an
+empty one, or a fixed one. It is printed by `python -m crush_trio.server.catalogue`; a test fails
+when the two differ.
+"""
+
+
+def coverage_markdown() -> str:
+    """Return `docs/wire-coverage.md`."""
+    done = sum(route.state == REAL for route in ROUTES)
+    total = f"{done} of {len(ROUTES)} routes are real.\n"
+    tables = [_table(name, group) for name, group in CATALOGUE.items()]
+    return "\n".join([_INTRODUCTION, total, *tables, _table("Extensions", EXTENSIONS)])
+
+
+def _table(name: str, group: tuple[Route, ...]) -> str:
+    rows = [f"| {route.method} `{route.path}` | {route.state} |\n" for route in group]
+    return "".join([f"## {name}\n\n| Route | State |\n|---|---|\n", *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(coverage_markdown())

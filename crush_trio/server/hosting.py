@@ -1,0 +1,130 @@
+"""A whole server in one call: a backend, its application, its sockets, and the order of their end.
+
+`run_server` is what the command line runs and what a program embeds. The order in which it ends is
+its reason to exist, for clients are to see how their runs end:
+
+1. the streams are told that the server goes away, the sockets close, nobody new gets in;
+2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
+3. each workspace closes its log, and its streams send what is left in it and a last event;
+4. after three quarters of the grace, streams of a workspace that still has not closed end anyway;
+5. after the grace whatever is left is cut off. What a run's ending needs is shielded from that.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
+from typing import Final, Self
+
+import trio
+from attrs import evolve, field, frozen
+
+from crush_trio import __version__
+from crush_trio.backend.backend import Backend, open_backend
+from crush_trio.backend.hosting import OpenWorkspace
+from crush_trio.backend.opened import OpenedWorkspace, workspace_opener
+from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.addresses import Address
+from crush_trio.server.app import create_app
+from crush_trio.server.guard import GuardSettings, load_token
+from crush_trio.server.serve import GRACE, serve
+from crush_trio.server.site import Site
+
+_STREAMS_SHARE: Final = 0.75
+_CLOSE_MARGIN: Final = 0.5
+"""Seconds past the grace that the closing may take: it begins when the connections have ended."""
+
+log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class HostSettings:
+    """How a server treats its workspaces and its clients."""
+
+    backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
+    guard: GuardSettings = field(factory=GuardSettings)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Take the settings from *environ*; reads the file of the token, if it names one.
+
+        A server that somebody started stays until somebody stops it. Only where the variable for
+        the idle time is set does it end by itself, as one does that a client started for itself.
+        Raises `TokenUnusable`.
+        """
+        backend = BackendSettings.from_environment(environ)
+        if not environ.get(IDLE_VARIABLE):
+            backend = evolve(backend, idle_linger=inf)
+        return cls(backend=backend, guard=GuardSettings(token=load_token(environ)))
+
+
+async def run_server(
+    addresses: Sequence[Address],
+    *,
+    settings: HostSettings | None = None,
+    opener: OpenWorkspace[OpenedWorkspace] | None = None,
+    shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
+    grace: float = GRACE,
+    task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve workspaces on *addresses* until *shutdown* returns or the backend decides to end.
+
+    The backend decides so when a client asks for it and when it was idle for too long. Either way
+    this returns within *grace* and a second. `await nursery.start(...)` gives the addresses once
+    clients are answered. *opener* opens the workspaces, by default with SQLite and the demo.
+    """
+    settings = HostSettings() if settings is None else settings
+    with trio.CancelScope() as life:
+        async with (
+            open_backend(
+                workspace_opener() if opener is None else opener,
+                settings=settings.backend,
+                version=__version__,
+            ) as backend,
+            open_hidden_nursery() as late,
+        ):
+            site = Site(backend)
+
+            def drain() -> None:
+                begin_drain(site)
+                life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
+                late.start_soon(_end_streams_after, site, grace * _STREAMS_SHARE)
+
+            await serve(
+                create_app(site, settings.guard),
+                addresses,
+                shutdown=lambda: _first_of(shutdown, backend),
+                on_draining=drain,
+                grace=grace,
+                require_token=settings.guard.token is not None,
+                task_status=task_status,
+            )
+            late.cancel_scope.cancel()
+    if life.cancelled_caught:
+        log.error("server.close_forced")
+
+
+def begin_drain(site: Site) -> None:
+    """Refuse new work and end what there is; the streams of *site* see it happen, and end."""
+    site.drain.announce()
+    site.backend.close()
+
+
+async def _end_streams_after(site: Site, seconds: float) -> None:
+    await trio.sleep(seconds)
+    site.drain.end_streams()
+
+
+async def _first_of(
+    shutdown: Callable[[], Awaitable[object]], backend: Backend[OpenedWorkspace]
+) -> None:
+    """Wait until the caller or the backend wants to end."""
+    async with open_hidden_nursery() as nursery:
+
+        async def asked() -> None:
+            await shutdown()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(asked)
+        await backend.wait_shutdown()
+        nursery.cancel_scope.cancel()

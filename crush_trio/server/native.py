@@ -1,0 +1,140 @@
+"""What the native routes and the agent's share: accepting with a policy, stopping with a receipt.
+
+Values of the runtime become values of the wire here, and nowhere else.
+"""
+
+from functools import partial
+from typing import Final
+
+import trio
+from quart import Response, request
+
+from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.errors import AcceptanceNotStored, DecodeError, RunIdTaken, RunNotFound
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.outcome import Submission
+from crush_trio.runtime.receipt import Hit, StopReceipt
+from crush_trio.server.answers import answer, nothing
+from crush_trio.server.site import Site
+from crush_trio.store.errors import StoreUnavailable
+from crush_trio.wire.native import HitView, QueueItem, ReceiptView, Repeated, RunView, WhenBusy
+from crush_trio.wire.requests import AgentMessage
+
+RECEIPT_LIMIT: Final = 20.0
+"""Seconds that a caller waits for a receipt; a turn that will not end cannot hold the answer."""
+
+
+async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
+    """Accept a prompt and answer once that is durable; say so if it was accepted before."""
+    opened = site.opened(wid)
+    submission = Submission(
+        session_id=body.session_id,
+        prompt=body.prompt,
+        attachments=body.attachments,
+        run_id=body.run_id or None,
+        when_busy=body.when_busy,
+        when_unclaimed=body.when_unclaimed,
+    )
+    runs, name = opened.durable.runs, submission.run_id
+    if submission.when_busy is not WhenBusy.ENQUEUE and not (name and runs.knows(name)):
+        if earlier := await _earlier(opened, submission):
+            return _repeated(earlier)  # before the policy could do to others what it did once
+    known = name is not None and runs.knows(name)
+    accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
+    try:
+        await accepted.journaled()
+    except AcceptanceNotStored:
+        if earlier := await _earlier(opened, submission):
+            return _repeated(earlier)
+        raise
+    return _repeated(accepted.view) if known else nothing(202)
+
+
+async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView | None:
+    """Return the stored run that the caller's id names, if there is one; it must be the same run.
+
+    The workspace remembers its last runs only; of those before, and of those before a restart, the
+    store knows, and refuses a second one.
+    """
+    await trio.lowlevel.checkpoint()
+    if submission.run_id is None:
+        return None
+    try:
+        stored = await opened.store.run(submission.run_id)
+    except (RunNotFound, StoreUnavailable):
+        return None
+    if stored.view.run_id != submission.run_id:  # our own id of some other run
+        return None
+    if (stored.view.session_id, stored.prompt) != (submission.session_id, submission.prompt):
+        raise RunIdTaken(submission.run_id)
+    return stored.view
+
+
+def _repeated(run: RunView) -> Response:
+    return answer(Repeated(id=run.id, run_id=run.run_id or run.id), 202)
+
+
+# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def stopped(receipt: StopReceipt) -> Response:
+    """Answer a cancel: at once, or with `?receipt=1` when everything it hit has ended.
+
+    The cancel has taken effect before this is called. A caller that hangs up stops waiting; the
+    runs end all the same.
+    """
+    await trio.lowlevel.checkpoint()
+    if not _flag("receipt"):
+        return nothing()
+    with trio.move_on_after(RECEIPT_LIMIT):
+        await receipt.settled()
+    return answer(receipt_view(receipt))
+
+
+def receipt_view(receipt: StopReceipt) -> ReceiptView:
+    """Return a receipt as it stands now."""
+    return ReceiptView(complete=receipt.complete, hits=tuple(map(_hit, receipt.hits)))
+
+
+def _hit(hit: Hit) -> HitView:
+    outcome, took = hit.outcome, hit.took
+    return HitView(
+        id=hit.run_id,
+        run_id=hit.run.submission.run_id,
+        session_id=hit.session_id,
+        state=hit.state,
+        ended=None if outcome is None else outcome.state,
+        error="" if outcome is None else outcome.error,
+        seconds=None if took is None else round(took, 6),
+    )
+
+
+def queue_item(run: AcceptedRun) -> QueueItem:
+    """Return a waiting run as an item of its queue."""
+    return QueueItem(
+        id=run.id,
+        run_id=run.submission.run_id,
+        prompt=run.submission.prompt,
+        attachments=len(run.submission.attachments),
+        accepted_at=run.view.accepted_at,
+        when_unclaimed=run.submission.when_unclaimed,
+    )
+
+
+# ── Queries ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _flag(name: str) -> bool:
+    """Whether a switch in the query is on."""
+    value = request.args.get(name, "0")
+    if value not in {"0", "1", "false", "true"}:
+        raise DecodeError(f"{name} is neither 0 nor 1")
+    return value in {"1", "true"}
+
+
+def query_number(name: str, default: int, most: int) -> int:
+    """Return a number of the query between 1 and *most*."""
+    text = request.args.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise DecodeError(f"{name} is not a number from 1 to {most}")
+    return int(text)

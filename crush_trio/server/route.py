@@ -1,0 +1,82 @@
+"""How a route is described: the form of a row in the catalogue."""
+
+import re
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from crush_trio.server.status import STATUS
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+HTML: Final = "text/html; charset=utf-8"
+
+REAL: Final = "real"
+"""The state of a route that does what it says."""
+
+
+@frozen
+class Query:
+    """A parameter in the query of a URL, always text."""
+
+    name: str
+    about: str
+    required: bool = False
+
+
+@frozen
+class Route:
+    """One method of one path. `{…}` in the path are parameters.
+
+    Shapes are types as the codec knows them: a wire class, `tuple[X, ...]`, `Mapping[str, X]`, a
+    plain type; None where there is no body. If `media` is `EVENTS`, the answer is the shape of each
+    event of a stream.
+    """
+
+    method: str
+    path: str
+    about: str
+    answer: Any = None
+    body: Any = None
+    status: int = 200
+    query: tuple[Query, ...] = ()
+    errors: tuple[str, ...] = ()
+    """Codes of the errors that are this route's own; `codes` has all of them."""
+    state: str = REAL
+    checks_workspace: bool = True
+    """Whether an unknown workspace in the path is an error; the Go program does not always look."""
+    body_optional: bool = False
+    media: str = JSON
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters in the path."""
+        return tuple(re.findall(r"{(\w+)}", self.path))
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of every error that a request which reached this route may be answered with."""
+        found = set(self.errors)
+        if "wid" in self.parameters and self.checks_workspace:
+            found.add("workspace_not_found")
+        if self.body is not None:
+            found |= {"bad_request", "body_too_large", "id_invalid"}
+        return tuple(sorted(found, key=lambda code: (STATUS[code], code)))
+
+
+def under(
+    prefix: str, *routes: Route, errors: tuple[str, ...] = (), state: str = REAL
+) -> tuple[Route, ...]:
+    """Return *routes* below *prefix*, with the errors and the state they have in common.
+
+    A route that has a state of its own keeps it.
+    """
+    return tuple(
+        evolve(
+            route,
+            path=prefix + route.path,
+            errors=route.errors + errors,
+            state=state if route.state == REAL else route.state,
+        )
+        for route in routes
+    )

@@ -1,0 +1,134 @@
+"""What `crush-trio` makes of its arguments and its environment, and how it says no."""
+
+import importlib
+import logging
+import math
+import socket
+import tomllib
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from crush_trio import __version__
+from crush_trio.cli.main import FAILED, MISUSED, main
+from crush_trio.cli.serve import FieldsFormatter, choose_address, choose_settings
+from crush_trio.server import TcpAddress, UnixAddress
+
+TOKEN = "a-token-of-enough-characters"
+
+
+# ── Choosing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_address_is_the_one_asked_for_or_the_one_clients_look_for():
+    environ = {"XDG_RUNTIME_DIR": "/run/user/7"}
+    assert choose_address("tcp://127.0.0.1:1", environ, 7) == TcpAddress("127.0.0.1", 1)
+    default = UnixAddress(PurePosixPath("/run/user/7/crush-7.sock"))
+    assert choose_address(None, environ, 7) == default
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "seconds"),
+    [
+        (None, None, math.inf),
+        (None, "", math.inf),
+        (None, "60", 60.0),
+        (None, "0", 0.0),
+        (5.0, None, 5.0),
+        (5.0, "60", 5.0),
+    ],
+)
+def test_a_server_stays_unless_an_option_or_the_environment_says_how_long(
+    option, variable, seconds
+):
+    environ = {} if variable is None else {"CRUSH_SERVER_IDLE_TIMEOUT": variable}
+    assert choose_settings(option, environ).backend.idle_linger == seconds
+
+
+def test_an_idle_timeout_changes_nothing_else_of_the_environment():
+    environ = {"CRUSH_SERVER_DETACH_GRACE": "7", "CRUSH_TRIO_TOKEN": TOKEN}
+    settings = choose_settings(5.0, environ)
+    assert settings.backend.detach_grace == 7.0
+    assert settings.guard.token == TOKEN
+
+
+# ── Refusing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in ("CRUSH_TRIO_TOKEN", "CRUSH_TRIO_TOKEN_FILE", "CRUSH_SERVER_IDLE_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sentence(capsys):
+    """Return the one line that was said, and nothing on standard output."""
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = said.err.splitlines()
+    assert line.startswith("crush-trio: ")
+    return line
+
+
+def test_an_address_that_cannot_be_meant_is_answered_with_one_that_can(capsys):
+    assert main(["serve", "--host", "127.0.0.1:80"]) == MISUSED
+    assert "tcp://127.0.0.1:8765" in sentence(capsys)
+
+
+def test_listening_to_the_world_without_a_token_is_refused(capsys):
+    assert main(["serve", "--host", "tcp://0.0.0.0:0"]) == MISUSED
+    assert "without a token" in sentence(capsys)
+
+
+def test_an_unusable_token_is_refused_and_not_shown(capsys, monkeypatch):
+    monkeypatch.setenv("CRUSH_TRIO_TOKEN", "short")
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert "short" not in sentence(capsys)
+
+
+def test_a_port_that_is_taken_is_said_to_be(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--host", f"tcp://127.0.0.1:{port}"]) == FAILED
+    line = sentence(capsys)
+    assert str(port) in line
+    assert "choose another address" in line
+
+
+def test_a_folder_that_does_not_exist_is_named(capsys, tmp_path):
+    assert main(["serve", "--host", f"unix://{tmp_path}/nowhere/s.sock"]) == FAILED
+    assert "nowhere" in sentence(capsys)
+
+
+@pytest.mark.parametrize("text", ["-1", "inf", "nan", "soon", ""])
+@pytest.mark.parametrize("option", ["--grace", "--idle-timeout"])
+def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", f"{option}={text}"])
+    assert ended.value.code == MISUSED
+    assert "seconds" in capsys.readouterr().err
+
+
+# ── Around it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_console_script_is_this_function():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    module, _, name = project["project"]["scripts"]["crush-trio"].partition(":")
+    assert getattr(importlib.import_module(module), name) is main
+
+
+def test_it_knows_its_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"crush-trio {__version__}\n"
+
+
+def test_an_event_is_logged_on_one_line_with_its_fields():
+    record = logging.makeLogRecord(
+        {"msg": "claim.expired", "levelname": "INFO", "client_id": "c\nERROR forged"}
+    )
+    line = FieldsFormatter().format(record)
+    assert line.endswith(r"INFO claim.expired client_id='c\nERROR forged'")
+    assert "\n" not in line

@@ -1,0 +1,222 @@
+"""Whatever is sent, the server says what was wrong with it and goes on.
+
+Requests are made up from the OpenAPI document: bodies that match it, bodies that nearly do, and
+bodies that are nothing at all, with ids and queries that exist, existed, or never could. Everything
+is in one process, in memory and on a virtual clock, and the same from run to run.
+"""
+
+import json
+
+import orjson
+from attrs import define, field, frozen
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from crush_trio.server.app import create_app
+from crush_trio.server.catalogue import ROUTES
+from crush_trio.server.openapi import openapi_document
+from crush_trio.server.route import EVENTS, JSON, Route
+from crush_trio.server.status import STATUS
+from tests.server.in_process import call, open_site
+from tests.server.schemas import ANYTHING, TEXT, from_schema, problem
+
+DOCUMENT = openapi_document("0")
+HERE, SESSION, CLIENT = "<workspace>", "<session>", "<client>"
+"""Words that stand for what there is when the request is sent."""
+
+MAY_FAIL = {"server_shutting_down"}
+"""The one server error that a request can cause: it asked for the shutdown itself."""
+
+
+@frozen
+class Request:
+    """One request; *method* is the route's own unless it is meant to be wrong."""
+
+    route: Route = field(repr=lambda route: f"{route.method} {route.path}")
+    method: str
+    values: dict[str, str]
+    query: dict[str, str]
+    body: bytes | None
+
+
+# ── Making requests up ──────────────────────────────────────────────────────────────────────────
+
+ODD = st.sampled_from(
+    ["", "..", "a/b", "%2F", "x" * 300, "\x00", "a\nb", "é$$☃", "\u2028", "\ufffd", "0", "null"]
+)
+CLIENTS = st.sampled_from([CLIENT, CLIENT, CLIENT, "{00000000-0000-4000-8000-00000000000A}", "no"])
+NAMED = {
+    "wid": st.sampled_from([HERE] * 12 + ["gone"]) | ODD,
+    "sid": st.sampled_from([SESSION] * 6 + ["never"]) | ODD | TEXT,
+    "session_id": st.sampled_from([SESSION] * 4 + ["never"]) | ODD | TEXT,
+    "client_id": CLIENTS | ODD,
+    "form": st.sampled_from(["crush", "native", "neither"]),
+    "after": st.sampled_from(["boot.0", "boot.1", "other.7", "boot.-1", "7", "."]) | TEXT,
+}
+RAW = st.sampled_from(
+    [
+        b"",
+        b" ",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"title":"\\ud800"}',
+        b'{"title":"\xc3("}',
+        b"[" * 200 + b"]" * 200,
+        b'{"value":' + b"[" * 110 + b"]" * 110 + b"}",
+        b"9" * 400,
+        b'{"session_id":1e999}',
+        b'{"scope":1.0}',
+        b'{"created_at":99999999999999999999}',
+        b'{"id":"a","id":"b"}',
+        b"NaN",
+    ]
+)
+
+
+def written(value):
+    return json.dumps(value).encode()
+
+
+def at_home(body):
+    """Let a body that names a session, a client or a directory sometimes name a real one."""
+    known = {"session_id": SESSION, "client_id": CLIENT, "path": "/work", "id": SESSION}
+    return {key: known.get(key, value) for key, value in body.items()}
+
+
+def bodies(route):
+    schema = DOCUMENT["paths"][route.path][route.method.lower()].get("requestBody")
+    if schema is None:
+        return st.none() | RAW
+    good = from_schema(schema["content"]["application/json"]["schema"], DOCUMENT)
+    damaged = st.tuples(good, st.dictionaries(st.sampled_from(keys_of(schema)), ANYTHING))
+    return st.one_of(
+        good.map(at_home).map(written),
+        good.map(written),
+        damaged.map(lambda pair: written({**at_home(pair[0]), **pair[1]})),
+        ANYTHING.map(written),
+        RAW,
+        st.none(),
+    )
+
+
+def keys_of(body):
+    ref = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    return [*DOCUMENT["components"]["schemas"][ref]["properties"]]
+
+
+def requests_for(route):
+    queries = {query.name: NAMED.get(query.name, TEXT | ODD) for query in route.query}
+    values = {name: NAMED.get(name, TEXT | ODD) for name in route.parameters}
+    own = st.just(route.method)
+    other = st.sampled_from(["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+    return st.builds(
+        Request,
+        route=st.just(route),
+        method=st.integers(0, 19).flatmap(lambda n: other if n == 19 else own),
+        values=st.fixed_dictionaries(values),
+        query=st.fixed_dictionaries({}, optional=queries),
+        body=bodies(route),
+    )
+
+
+REQUESTS = st.sampled_from(ROUTES).flatmap(requests_for)
+
+
+# ── Sending them ────────────────────────────────────────────────────────────────────────────────
+
+
+@define
+class Target:
+    """An application with a workspace, an agent and a session in it, as long as it lets us."""
+
+    app: object
+    clients: int = 0
+    known: dict[str, str] = field(factory=dict)
+
+    async def prepare(self):
+        """Make again whatever the requests so far have done away with; the server may be ending."""
+        here = f"/v1/workspaces/{self.known.get(HERE, 'none')}"
+        session = f"{here}/sessions/{self.known.get(SESSION, 'none')}"
+        if (await call(self.app, "GET", session)).status == 200:
+            return
+        self.clients += 1
+        client = f"00000000-0000-4000-8000-{self.clients:012d}"
+        made = await call(
+            self.app, "POST", "/v1/workspaces", {"path": "/work", "client_id": client}
+        )
+        if made.status == 503:
+            return
+        assert made.status == 200, made
+        here = f"/v1/workspaces/{made.json()['id']}"
+        await call(self.app, "POST", f"{here}/agent/init")
+        session = await call(self.app, "POST", f"{here}/sessions", {"title": "fuzz"})
+        self.known = {HERE: made.json()["id"], SESSION: session.json()["id"], CLIENT: client}
+
+    def real(self, text):
+        return self.known.get(text, text)
+
+    async def send(self, request):
+        values = {name: self.real(value) for name, value in request.values.items()}
+        query = {name: self.real(value) for name, value in request.query.items()}
+        body = request.body
+        for word, value in self.known.items():
+            body = body and body.replace(word.encode(), value.encode())
+        return await call(
+            self.app, request.method, request.route.path.format(**values), body, query
+        )
+
+
+def check(request, answer):
+    """Check that an answer is one that the document announces."""
+    route = request.route
+    if request.method != route.method:
+        assert answer.status < 500, answer
+    elif leads_elsewhere(request):
+        assert answer.status in {200, 202, 308, 400, 404, 405, 409}, answer
+    elif answer.status >= 300:
+        assert answer.media == JSON, answer
+        told = answer.json()
+        assert problem(told, {"$ref": "#/components/schemas/Error"}, DOCUMENT) is None
+        assert told["message"]
+        assert STATUS[told["code"]] == answer.status
+        assert told["code"] in route.codes, (told, route.codes)
+        assert answer.status < 500 or told["code"] in MAY_FAIL, told
+    else:
+        assert answer.status == route.status
+        check_shape(route, answer)
+
+
+def leads_elsewhere(request):
+    """Whether a value makes the path that of another route, or of none: it is no single segment."""
+    return any(not value or "/" in value for value in request.values.values())
+
+
+def check_shape(route, answer):
+    if route.answer is None or route.media == EVENTS:
+        assert route.media == EVENTS or not answer.body
+        return
+    [media] = DOCUMENT["paths"][route.path][route.method.lower()]["responses"][str(route.status)][
+        "content"
+    ].values()
+    assert problem(orjson.loads(answer.body), media["schema"], DOCUMENT) is None
+
+
+@settings(
+    max_examples=25,
+    phases=[Phase.generate],
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(REQUESTS, min_size=20, max_size=60))
+async def test_no_request_gets_an_answer_that_is_not_announced(requests):
+    async with open_site() as site:
+        target = Target(create_app(site))
+        for request in requests:
+            await target.prepare()
+            check(request, await target.send(request))
+        assert (await call(target.app, "GET", "/v1/health")).status == 200
