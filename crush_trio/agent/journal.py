@@ -19,7 +19,7 @@ from crush_trio.agent.closing import (
 from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.errors import MessageNotFound, SessionNotFound
-from crush_trio.events.growing import MessageView
+from crush_trio.events.growing import GrowingMessage, MessageView
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes, SessionReads
@@ -33,7 +33,7 @@ from crush_trio.store.changes import (
     RunRetracted,
 )
 from crush_trio.wire.events import EventType
-from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message, ToolResultPart
 from crush_trio.wire.native import RunKind, RunState
 
@@ -67,6 +67,7 @@ class StoreJournal:
     sessions: SessionReads
     clock: Clock
     ids: IdSource
+    _refused: dict[RunId, _Record] = field(factory=dict, init=False)
 
     async def accept(self, run: AcceptedRun) -> None:
         """Store the acceptance, with all that is needed to end the run after a crash."""
@@ -95,19 +96,24 @@ class StoreJournal:
         """Store the ending and complete the turn's record, in one commit; then publish the record."""
         now = self.clock.unix()
         ended = RunEnded(run=run.ended_view(outcome, now))
-        record = await self._complete(run, outcome, now)
+        try:
+            record = await self._complete(run, outcome, now)
+        finally:
+            if run.state is RunState.ACTIVE:
+                self.transcript.forget(run.session_id)
         try:
             await self._store.commit(*record.changes, ended)
         except (SessionNotFound, MessageNotFound):
             # The session was deleted under the run: its record went with it, the ending stays.
             record = _Record()
             await self._store.commit(ended)
+        except Exception:
+            self._refused[run.id] = record  # none of it is stored, and that is certain
+            raise
         for view in record.updated:
             self.transcript.publish(EventType.UPDATED, view)
         for message in record.created:
-            self.transcript.wrote(message)
-        if run.state is RunState.ACTIVE:
-            self.transcript.forget(run.session_id)
+            self.transcript.publish(EventType.CREATED, GrowingMessage(message).view())
 
     async def _complete(self, run: AcceptedRun, outcome: Outcome, now: int) -> _Record:
         """Return what the run's turn still lacks; nothing if its session does not exist."""
@@ -124,6 +130,7 @@ class StoreJournal:
                 record.create(message)
             answers = self.transcript.open_in(run.session_id)
             await self._close_answers(answers, outcome, now, record)
+            self._answer_calls(run.session_id, outcome, now, record)
         if outcome.state is RunState.CANCELLED and not (answers or outcome.message_id):
             record.create(closing_answer(outcome, run.session_id, self._message_id(), now))
         return record
@@ -137,9 +144,14 @@ class StoreJournal:
             await opened.take_over()
             close_answer(opened.growing, outcome, now)
             record.update(opened)
-            answered = self._answered_in(opened.session_id)
-            for result in missing_results(opened.growing.tool_calls(), answered, outcome):
-                record.create(result_message(result, opened.session_id, self._message_id(), now))
+
+    def _answer_calls(
+        self, session_id: SessionId, outcome: Outcome, now: int, record: _Record
+    ) -> None:
+        """Give every tool call of the turn a result that has none, whichever step made it."""
+        calls = self.transcript.calls_in(session_id)
+        for result in missing_results(calls, self._answered_in(session_id), outcome):
+            record.create(result_message(result, session_id, self._message_id(), now))
 
     def _answered_in(self, session_id: SessionId) -> set[ToolCallId]:
         """The tool calls that have a result, or will have one with the ending."""
@@ -148,8 +160,14 @@ class StoreJournal:
         return results | self.transcript.answered_in(session_id)
 
     def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Store an ending that was announced although it could not be stored in time."""
-        self._store.post(RunEnded(run=run.ended_view(outcome, self.clock.unix())))
+        """Store an ending that was announced although the store refused it, record and all.
+
+        Not one that took too long: it may still land, and would then be written twice.
+        """
+        record = self._refused.pop(run.id, None)
+        if record is not None:
+            ended = RunEnded(run=run.ended_view(outcome, self.clock.unix()))
+            self._store.post(*record.changes, ended)
 
     @property
     def _store(self) -> Changes:

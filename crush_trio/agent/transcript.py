@@ -114,6 +114,7 @@ class OpenMessage:
     async def put_tool_call(self, call: ToolCallPart) -> None:
         """Add a tool call, or replace the one with its id."""
         self._growing.put(call)
+        self._transcript.called(self.session_id, call)
         await self._structural()
 
     async def reset(self) -> None:
@@ -252,6 +253,7 @@ class Transcript:
     services: trio.Nursery = field(repr=False)
     pace: float = PACE
     _open: dict[MessageId, OpenMessage] = field(factory=dict, init=False)
+    _calls: dict[SessionId, dict[ToolCallId, ToolCallPart]] = field(factory=dict, init=False)
     _answered: dict[SessionId, set[ToolCallId]] = field(factory=dict, init=False)
     _doubtful: dict[SessionId, list[Message]] = field(factory=dict, init=False)
 
@@ -318,6 +320,14 @@ class Transcript:
         """The messages of a session that are in progress, in the order of their creation."""
         return tuple(o for o in self._open.values() if o.session_id == session_id)
 
+    def called(self, session_id: SessionId, call: ToolCallPart) -> None:
+        """Take note of a tool call: its run has to see to it that it gets a result (D17)."""
+        self._calls.setdefault(session_id, {})[call.id] = call
+
+    def calls_in(self, session_id: SessionId) -> tuple[ToolCallPart, ...]:
+        """The tool calls of the session's turn, of all its steps."""
+        return tuple(self._calls.get(session_id, {}).values())
+
     def doubtful_in(self, session_id: SessionId) -> tuple[Message, ...]:
         """The complete messages of a session of which nobody knows whether they are stored."""
         return tuple(self._doubtful.get(session_id, ()))
@@ -328,6 +338,7 @@ class Transcript:
 
     def forget(self, session_id: SessionId) -> None:
         """A run of the session has ended: what was only needed to end it is dropped (L28)."""
+        self._calls.pop(session_id, None)
         self._answered.pop(session_id, None)
         self._doubtful.pop(session_id, None)
 

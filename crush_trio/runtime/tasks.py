@@ -16,7 +16,9 @@ import trio
 
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.watch import awaited_through
-from crush_trio.wire.native import TaskView, WaitView
+from crush_trio.wire.native import SubtaskView, TaskTree, TaskView, WaitView
+
+__all__ = ["TaskTree", "task_tree"]
 
 _SILENT: Final = frozenset({"trio", "outcome", "contextlib", "crush_trio.runtime.watch"})
 """Packages and modules in which a task does not wait on its own account."""
@@ -25,10 +27,18 @@ _NEXT: Final = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": 
 """Where coroutines, generators and asynchronous generators keep what they wait for."""
 
 
-def task_views(
+def task_tree(
+    conducting: trio.Nursery, serving: trio.Nursery, runs: Mapping[str, AcceptedRun]
+) -> TaskTree:
+    """Return the tasks of a workspace's two nurseries; *runs* are by the names of their tasks."""
+    return TaskTree(
+        runs=_views(conducting.child_tasks, runs), services=_views(serving.child_tasks, {})
+    )
+
+
+def _views(
     tasks: Iterable[trio.lowlevel.Task], runs: Mapping[str, AcceptedRun]
 ) -> tuple[TaskView, ...]:
-    """Return *tasks* and all below them; *runs* are known by the names of their tasks."""
     return tuple(sorted((_view(task, runs) for task in tasks), key=_age))
 
 
@@ -38,7 +48,6 @@ def _age(view: TaskView) -> tuple[float, str]:
 
 
 def _view(task: trio.lowlevel.Task, runs: Mapping[str, AcceptedRun]) -> TaskView:
-    below = (child for nursery in task.child_nurseries for child in nursery.child_tasks)
     run = runs.get(task.name)
     return TaskView(
         name=task.name,
@@ -47,8 +56,16 @@ def _view(task: trio.lowlevel.Task, runs: Mapping[str, AcceptedRun]) -> TaskView
         state=None if run is None else run.state,
         seconds=None if run is None else round(trio.current_time() - run.moved_time, 3),
         waits_on=_place(task),
-        children=task_views(below, {}),
+        below=tuple(_below(task)),
     )
+
+
+def _below(task: trio.lowlevel.Task, depth: int = 1) -> Iterator[SubtaskView]:
+    """Yield the tasks that *task* started, each followed by its own."""
+    children = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    for child in sorted(children, key=lambda child: child.name):
+        yield SubtaskView(name=child.name, depth=depth, waits_on=_place(child))
+        yield from _below(child, depth + 1)
 
 
 def _place(task: trio.lowlevel.Task) -> WaitView | None:

@@ -34,9 +34,9 @@ from crush_trio.runtime.lane import Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Limits, Run, Turn, conduct
-from crush_trio.runtime.tasks import task_views
+from crush_trio.runtime.tasks import TaskTree, task_tree
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, RunView, TaskTree, WhenBusy
+from crush_trio.wire.native import RunState, RunView, WhenBusy
 
 log = logging.getLogger(__name__)
 
@@ -252,11 +252,7 @@ class Workspace:
 
     def tasks(self) -> TaskTree:
         """Every live task of the workspace, and what it waits on."""
-        runs = {_task_name(run): run for run in self.runs}
-        return TaskTree(
-            runs=task_views(self._runs.child_tasks, runs),
-            services=task_views(self.services.child_tasks, {}),
-        )
+        return task_tree(self._runs, self.services, {_task_name(run): run for run in self.runs})
 
     # ── From the runs ───────────────────────────────────────────────────────────────────────────
 

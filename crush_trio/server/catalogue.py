@@ -11,7 +11,17 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from crush_trio.server.route import EVENTS, HTML, REAL, Query, Route, under
+from crush_trio.server.extensions import EXTENSIONS
+from crush_trio.server.route import (
+    EVENTS,
+    REAL,
+    RECEIPT,
+    STORE_ERRORS,
+    WORKSPACE,
+    Query,
+    Route,
+    under,
+)
 from crush_trio.wire import requests as sent
 from crush_trio.wire.catalog import CatalogProvider, SelectedModel, TokenImport
 from crush_trio.wire.config import Config
@@ -28,6 +38,7 @@ from crush_trio.wire.integrations import (
     SkillInfo,
 )
 from crush_trio.wire.messages import Message
+from crush_trio.wire.native import ReceiptView, Repeated
 from crush_trio.wire.times import Timestamp
 from crush_trio.wire.views import (
     Diagnostics,
@@ -41,11 +52,8 @@ from crush_trio.wire.views import (
 )
 from crush_trio.wire.workspaces import AgentInfo, Workspace
 
-_W: Final = "/v1/workspaces/{wid}"
-
 _CLIENT: Final = Query("client_id", "the client's UUID", required=True)
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
-_STORE: Final = ("disk_failed", "disk_full", "store_busy", "store_failed", "store_read_only")
 _OPENING: Final = ("migration_failed", "store_corrupt", "store_locked", "store_too_new")
 _ADMISSION: Final = ("channel_mismatch", "client_retired", "server_shutting_down")
 _ACCEPTANCE: Final = ("agent_not_initialized", "workspace_closing", "acceptance_not_stored")
@@ -97,7 +105,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "Host a directory for a client; the same directory is the same workspace.",
             Workspace,
             sent.WorkspaceRequest,
-            errors=("client_id_invalid", "path_missing", *_ADMISSION, *_STORE, *_OPENING),
+            errors=("client_id_invalid", "path_missing", *_ADMISSION, *STORE_ERRORS, *_OPENING),
         ),
         Route("GET", "/{wid}", "Show a workspace.", Workspace),
         Route(
@@ -140,12 +148,12 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
                 Query("form", "`crush`, bare frames; `native`, with ids, deltas and heartbeats"),
                 Query("after", "the id to resume after, for those that cannot set Last-Event-ID"),
             ),
-            errors=(*_NO_CLIENT, "http_version_unsupported", *_STORE),
+            errors=(*_NO_CLIENT, "http_version_unsupported", *STORE_ERRORS),
             media=EVENTS,
         ),
     ),
     "Sessions": under(
-        f"{_W}/sessions",
+        f"{WORKSPACE}/sessions",
         Route("GET", "", "List the sessions, the last used first.", tuple[Session, ...]),
         Route("POST", "", "Create a session; only the title is used.", Session, Session),
         Route("GET", "/{sid}", "Show a session.", Session, errors=_NO_SESSION),
@@ -161,10 +169,10 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         Route("GET", "/{sid}/history", "List the file versions it made.", tuple[File, ...]),
         Route("GET", "/{sid}/messages", "List messages, oldest first.", tuple[Message, ...]),
         Route("GET", "/{sid}/messages/user", "List what people said.", tuple[Message, ...]),
-        errors=_STORE,
+        errors=STORE_ERRORS,
     ),
     "Messages and files": under(
-        _W,
+        WORKSPACE,
         Route("GET", "/messages/user", "List what people said anywhere.", tuple[Message, ...]),
         Route("GET", "/sessions/{sid}/filetracker/files", "List what was read.", tuple[str, ...]),
         Route("POST", "/filetracker/read", "Note that it was read.", body=sent.FileReadRequest),
@@ -175,18 +183,20 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             Timestamp,
             query=(Query("session_id", "the session"), Query("path", "the file")),
         ),
-        errors=_STORE,
+        errors=STORE_ERRORS,
     ),
     "Agent": under(
-        f"{_W}/agent",
+        f"{WORKSPACE}/agent",
         Route("GET", "", "Say whether the agent can be asked, and what answers.", AgentInfo),
         Route(
             "POST",
             "",
             "Submit a prompt. The run is stored before this answers, and does not need the client.",
-            body=sent.AgentMessage,
+            Repeated,
+            sent.AgentMessage,
             status=202,
-            errors=(*_PROMPT, *_ACCEPTANCE, *_STORE),
+            answer_optional=True,
+            errors=(*_PROMPT, *_ACCEPTANCE, *STORE_ERRORS),
         ),
         Route(
             "POST",
@@ -206,9 +216,23 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         ),
     ),
     "Runs of a session": under(
-        f"{_W}/agent/sessions/{{sid}}",
-        Route("GET", "", "Say whether it is busy.", Session, errors=("session_not_found", *_STORE)),
-        Route("POST", "/cancel", "Cancel every run, whether it is active or waits."),
+        f"{WORKSPACE}/agent/sessions/{{sid}}",
+        Route(
+            "GET",
+            "",
+            "Say whether it is busy.",
+            Session,
+            errors=("session_not_found", *STORE_ERRORS),
+        ),
+        Route(
+            "POST",
+            "/cancel",
+            "Cancel every run, whether it is active or waits.",
+            ReceiptView,
+            query=(RECEIPT,),
+            errors=("bad_request",),
+            answer_optional=True,
+        ),
         Route("GET", "/prompts/queued", "Count the prompts that wait.", int),
         Route("GET", "/prompts/list", "List the prompts that wait.", tuple[str, ...]),
         Route("POST", "/prompts/clear", "Cancel the prompts that wait."),
@@ -229,7 +253,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         ),
     ),
     "Permissions": under(
-        f"{_W}/permissions",
+        f"{WORKSPACE}/permissions",
         Route("GET", "/skip", "Say whether nobody is asked.", sent.PermissionSkip),
         Route("POST", "/skip", "Decide whether anybody is asked.", body=sent.PermissionSkip),
         Route(
@@ -243,13 +267,13 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         ),
     ),
     "Questions": under(
-        f"{_W}/questions",
+        f"{WORKSPACE}/questions",
         Route("POST", "/answer", "Answer what is asked.", Resolved, sent.AnswerRequest),
         Route("POST", "/cancel", "Refuse to answer what is asked.", Resolved),
         state=_ASKS,
     ),
     "Configuration": under(
-        f"{_W}/config",
+        f"{WORKSPACE}/config",
         Route("POST", "/set", "Set the value at a key.", body=sent.ConfigSetRequest),
         Route("POST", "/remove", "Remove a key.", body=sent.ConfigRemoveRequest),
         Route("POST", "/model", "Select a model.", body=sent.ConfigModelRequest),
@@ -260,14 +284,14 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         state=_CONFIG,
     ),
     "Project": under(
-        f"{_W}/project",
+        f"{WORKSPACE}/project",
         Route("GET", "/needs-init", "Say whether it was never set up.", NeedsInit),
         Route("POST", "/init", "Note that it is set up."),
         Route("GET", "/init-prompt", "Give the prompt that sets it up.", PromptText),
         state="empty until projects are initialised",
     ),
     "Language servers": under(
-        f"{_W}/lsps",
+        f"{WORKSPACE}/lsps",
         Route("GET", "", "Show the language servers by name.", Mapping[str, LspClientInfo]),
         Route(
             "GET",
@@ -281,7 +305,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         state=_LSP,
     ),
     "Skills": under(
-        f"{_W}/skills",
+        f"{WORKSPACE}/skills",
         Route("GET", "", "List the skills.", tuple[SkillInfo, ...]),
         Route(
             "POST",
@@ -294,7 +318,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         state=_SKILLS,
     ),
     "MCP servers": under(
-        f"{_W}/mcp",
+        f"{WORKSPACE}/mcp",
         Route(
             "GET",
             "/states",
@@ -341,13 +365,6 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
 
 ROUTES: Final = tuple(route for group in CATALOGUE.values() for route in group)
 """The same, one after the other."""
-
-EXTENSIONS: Final = (
-    Route("GET", "/v1/openapi.json", "This interface as an OpenAPI document.", JsonObject),
-    Route("GET", "/v1/docs", "Redirect to the page below.", status=308),
-    Route("GET", "/v1/docs/", "The same as a page for people.", str, media=HTML),
-)
-"""Routes that are ours: clients of the Go program do not know them."""
 
 _INTRODUCTION: Final = """\
 # What of the wire is served

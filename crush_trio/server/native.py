@@ -3,6 +3,7 @@
 Values of the runtime become values of the wire here, and nowhere else.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,15 @@ from crush_trio.runtime.receipt import Hit, StopReceipt
 from crush_trio.server.answers import answer, nothing
 from crush_trio.server.site import Site
 from crush_trio.store.errors import StoreUnavailable
-from crush_trio.wire.native import HitView, QueueItem, ReceiptView, Repeated, RunView, WhenBusy
+from crush_trio.wire.native import (
+    HitView,
+    QueueItem,
+    ReceiptView,
+    Repeated,
+    RunView,
+    WhenBusy,
+    WhenUnclaimed,
+)
 from crush_trio.wire.requests import AgentMessage
 
 RECEIPT_LIMIT: Final = 20.0
@@ -32,21 +41,23 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
         prompt=body.prompt,
         attachments=body.attachments,
         run_id=body.run_id or None,
-        when_busy=body.when_busy,
-        when_unclaimed=body.when_unclaimed,
+        when_busy=body.when_busy or WhenBusy.ENQUEUE,
+        when_unclaimed=body.when_unclaimed or WhenUnclaimed.CANCEL,
     )
     runs, name = opened.durable.runs, submission.run_id
-    if submission.when_busy is not WhenBusy.ENQUEUE and not (name and runs.knows(name)):
-        if earlier := await _earlier(opened, submission):
-            return _repeated(earlier)  # before the policy could do to others what it did once
+    if submission.when_busy is not WhenBusy.ENQUEUE:
+        earlier = await _earlier(opened, submission)
+        if earlier is not None:  # before the policy could do to others what it did once
+            return _repeated(earlier)
     known = name is not None and runs.knows(name)
     accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
     try:
         await accepted.journaled()
     except AcceptanceNotStored:
-        if earlier := await _earlier(opened, submission):
-            return _repeated(earlier)
-        raise
+        earlier = await _earlier(opened, submission)
+        if earlier is None:
+            raise
+        return _repeated(earlier)
     return _repeated(accepted.view) if known else nothing(202)
 
 
@@ -57,7 +68,7 @@ async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView |
     store knows, and refuses a second one.
     """
     await trio.lowlevel.checkpoint()
-    if submission.run_id is None:
+    if submission.run_id is None or opened.durable.runs.knows(submission.run_id):
         return None
     try:
         stored = await opened.store.run(submission.run_id)
@@ -77,14 +88,16 @@ def _repeated(run: RunView) -> Response:
 # ── Stopping ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def stopped(receipt: StopReceipt) -> Response:
-    """Answer a cancel: at once, or with `?receipt=1` when everything it hit has ended.
+async def stopped(stop: Callable[[], StopReceipt]) -> Response:
+    """Cancel and answer: at once, or with `?receipt=1` when everything that was hit has ended.
 
-    The cancel has taken effect before this is called. A caller that hangs up stops waiting; the
-    runs end all the same.
+    A query that makes no sense is refused first. After that there is no checkpoint before the
+    cancel, and a caller that hangs up only stops waiting: the runs end all the same.
     """
+    wanted = _flag("receipt")
+    receipt = stop()
     await trio.lowlevel.checkpoint()
-    if not _flag("receipt"):
+    if not wanted:
         return nothing()
     with trio.move_on_after(RECEIPT_LIMIT):
         await receipt.settled()

@@ -17,7 +17,8 @@ from typing import Any, Final, NewType, Union, get_args, get_origin
 import attrs
 from attrs import define, field
 
-from crush_trio.server.catalogue import CATALOGUE, EXTENSIONS
+from crush_trio.server.catalogue import CATALOGUE
+from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.route import EVENTS, JSON, Route
 from crush_trio.server.status import STATUS
 from crush_trio.wire.codec import unstructure
@@ -73,6 +74,8 @@ class Schemas:
             return dict(_PLAIN[shape])
         if shape == Part:
             return self._ref("Part", self._any_part)
+        if isinstance(shape, str):  # a class names itself, before it exists
+            return {"$ref": f"#/components/schemas/{shape}"}
         if isinstance(shape, NewType):
             return self.of(shape.__supertype__)
         origin, args = get_origin(shape), get_args(shape)
@@ -232,7 +235,8 @@ def _answer(route: Route, answers: Schemas) -> Schema:
         about = "Server-sent events; the data of each is one JSON object."
         content: Schema = {"schema": {"type": "string"}, "x-event-schema": schema}
         return {"description": about, "content": {EVENTS: content}}
-    return {"description": "Done.", "content": {route.media: {"schema": schema}}}
+    about = "Done; there is not always a body." if route.answer_optional else "Done."
+    return {"description": about, "content": {route.media: {"schema": schema}}}
 
 
 def _errors(route: Route) -> Schema:

@@ -1,4 +1,4 @@
-"""How a route is described: the form of a row in the catalogue."""
+"""How a route is described: the form of a row in the catalogue, and what many rows share."""
 
 import re
 from typing import Any, Final
@@ -46,6 +46,8 @@ class Route:
     checks_workspace: bool = True
     """Whether an unknown workspace in the path is an error; the Go program does not always look."""
     body_optional: bool = False
+    answer_optional: bool = False
+    """Whether the answer has a body only for those who asked for one, or need it."""
     media: str = JSON
 
     @property
@@ -62,6 +64,15 @@ class Route:
         if self.body is not None:
             found |= {"bad_request", "body_too_large", "id_invalid"}
         return tuple(sorted(found, key=lambda code: (STATUS[code], code)))
+
+
+WORKSPACE: Final = "/v1/workspaces/{wid}"
+"""Where everything about one workspace is."""
+
+STORE_ERRORS: Final = ("disk_failed", "disk_full", "store_busy", "store_failed", "store_read_only")
+"""What can become of any request that reads or writes a store."""
+
+RECEIPT: Final = Query("receipt", "`1` to wait for what the cancel hit, and to be told of it")
 
 
 def under(

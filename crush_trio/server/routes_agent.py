@@ -1,5 +1,7 @@
 """Routes about the agent: prompts in, cancels in, state out (wire.md §3.7)."""
 
+from functools import partial
+
 from quart import Blueprint, Response
 
 from crush_trio.errors import SessionBusy
@@ -61,7 +63,7 @@ def _sessions(group: Blueprint, site: Site) -> None:
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
     async def cancel(wid: str, sid: str) -> Response:
-        return await stopped(site.opened(wid).durable.runs.cancel(SessionId(sid)))
+        return await stopped(partial(site.opened(wid).durable.runs.cancel, SessionId(sid)))
 
     @group.post(f"{_BASE}/sessions/<sid>/summarize")
     async def summarize(wid: str, sid: str) -> Response:

@@ -1,6 +1,7 @@
 """Routes that the Go program does not have: runs, queue items, tasks (docs/http.md)."""
 
 from contextlib import suppress
+from functools import partial
 
 import trio
 from quart import Blueprint, Response, request
@@ -61,8 +62,8 @@ def _runs(group: Blueprint, site: Site) -> None:
         opened, run_id = site.opened(wid), RunId(rid)
         if not opened.durable.runs.knows(run_id):
             await opened.store.run(run_id)  # or there is no such run at all
-            return await stopped(StopReceipt(()))
-        return await stopped(opened.durable.runs.cancel_run(run_id))
+            return await stopped(lambda: StopReceipt(()))
+        return await stopped(partial(opened.durable.runs.cancel_run, run_id))
 
 
 def _fresh(opened: OpenedWorkspace, stored: RunView) -> RunView:

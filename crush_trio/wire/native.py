@@ -161,11 +161,21 @@ class WaitView:
 
 
 @frozen(kw_only=True)
+class SubtaskView:
+    """A task that another one started; those below it follow it, one level deeper."""
+
+    name: str
+    depth: int
+    waits_on: OmitEmpty[WaitView | None] = None
+
+
+@frozen(kw_only=True)
 class TaskView:
-    """A live task and the tasks below it.
+    """A live task, and every task below it.
 
     A run's own task also says which run it is, its state, and for how many seconds it has been in
-    that state.
+    that state. `below` is the tree of its tasks, written down from the top as a table of contents
+    is: each task is followed by those it started, whose `depth` is one more.
     """
 
     name: str
@@ -174,7 +184,7 @@ class TaskView:
     state: OmitEmpty[RunState | None] = None
     seconds: OmitEmpty[float | None] = None
     waits_on: OmitEmpty[WaitView | None] = None
-    children: OmitEmpty[tuple["TaskView", ...]] = ()
+    below: OmitEmpty[tuple[SubtaskView, ...]] = ()
 
 
 @frozen(kw_only=True)

@@ -138,14 +138,14 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission as the wire spells it; the policies are ours, and left off if plain."""
+    """`POST agent`: a submission as the wire spells it. The two policies are ours alone."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
     prompt: str
     attachments: OmitEmpty[tuple[Attachment, ...]] = ()
-    when_busy: OmitEmpty[WhenBusy] = WhenBusy.ENQUEUE
-    when_unclaimed: OmitEmpty[WhenUnclaimed] = WhenUnclaimed.CANCEL
+    when_busy: OmitEmpty[WhenBusy | None] = None
+    when_unclaimed: OmitEmpty[WhenUnclaimed | None] = None
 
 
 @frozen(kw_only=True)

@@ -41,7 +41,7 @@ async def test_a_retracted_acceptance_is_gone_and_the_others_stay():
     assert journal.accepted == ["a", "c"]
 
 
-def test_retracting_what_was_never_written_does_nothing():
+async def test_retracting_what_was_never_written_does_nothing():
     journal = MemoryJournal()
     journal.retract(bare_run("a"))
     assert journal.accepted == []

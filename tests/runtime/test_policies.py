@@ -223,8 +223,13 @@ async def test_only_a_waiting_run_can_be_changed():
 async def test_the_task_tree_says_who_waits_on_what_and_for_how_long():
     async def two_below(run):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever, name="helper")
+            nursery.start_soon(one_below, name="child")
+            nursery.start_soon(trio.sleep_forever, name="sibling")
             await trio.sleep_forever()
+
+    async def one_below():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever, name="grandchild")
 
     gate = Gate()
     turns = held(gate, parent=[Do(two_below)])
@@ -243,5 +248,10 @@ async def test_the_task_tree_says_who_waits_on_what_and_for_how_long():
         assert views[active.id].waits_on.module == "crush_trio.testing.gates"
         assert views[waiting.id].waits_on.function == "AcceptedRun._place"
         assert views[parent.id].waits_on.function.endswith("two_below")
-        assert [child.name for child in views[parent.id].children] == ["helper"]
-        assert views[active.id].children == ()
+        assert [(task.name, task.depth) for task in views[parent.id].below] == [
+            ("child", 1),
+            ("grandchild", 2),
+            ("sibling", 1),
+        ]
+        assert views[parent.id].below[0].waits_on.function.endswith("one_below")
+        assert views[active.id].below == ()

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from crush_trio.errors import WorkspaceNotFound
 from crush_trio.server.app import create_app
-from crush_trio.server.catalogue import EXTENSIONS, ROUTES
+from crush_trio.server.catalogue import ROUTES
+from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.openapi import Schemas, openapi_document
 from crush_trio.server.route import EVENTS
 from crush_trio.server.routes_docs import docs_page

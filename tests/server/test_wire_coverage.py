@@ -5,7 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 from crush_trio.server.app import _GROUPS, App, create_app
-from crush_trio.server.catalogue import EXTENSIONS, ROUTES, coverage_markdown
+from crush_trio.server.catalogue import ROUTES, coverage_markdown
+from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.route import REAL
 from crush_trio.server.status import STATUS
 from crush_trio.wire.codec import encode
