@@ -27,7 +27,7 @@ from hypercorn.utils import LifespanFailureError
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.opened import OpenedWorkspace, workspace_opener
+from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
 from crush_trio.errors import CrushError, ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.addresses import TcpAddress, is_loopback
@@ -95,7 +95,10 @@ class HostedApp:
         """Open a backend and answer from it while *live*, given the application, goes on."""
         async with (
             open_backend(
-                workspace_opener(), settings=settings.backend, version=__version__
+                workspace_opener(),
+                settings=settings.backend,
+                version=__version__,
+                keeps_open=keeps_open,
             ) as backend,
             open_hidden_nursery() as nursery,
         ):

@@ -21,7 +21,7 @@ from attrs import evolve, field, frozen
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.hosting import OpenWorkspace
-from crush_trio.backend.opened import OpenedWorkspace, workspace_opener
+from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.addresses import Address
@@ -80,6 +80,7 @@ async def run_server(
                 workspace_opener() if opener is None else opener,
                 settings=settings.backend,
                 version=__version__,
+                keeps_open=keeps_open,
             ) as backend,
             open_hidden_nursery() as late,
         ):

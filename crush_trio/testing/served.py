@@ -31,7 +31,7 @@ from attrs import define, field
 from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.keys import WorkspaceKey
-from crush_trio.backend.opened import MakeTurn, OpenedWorkspace, workspace_opener
+from crush_trio.backend.opened import MakeTurn, OpenedWorkspace, keeps_open, workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.runtime.outcome import Completion
@@ -326,6 +326,7 @@ async def open_test_server(
             settings=settings,
             version="test",
             resolve=_key,
+            keeps_open=keeps_open,
             clock=clock,
             ids=CountingIds("workspace"),
         ) as backend:
