@@ -60,6 +60,11 @@ class OpenedWorkspace:
         """Make the agent ready. Calling this on a live workspace touches no running work (L30)."""
         self.agent_ready = True
 
+    def check_ready(self) -> None:
+        """Raise `AgentNotInitialized` before the agent is ready."""
+        if not self.agent_ready:
+            raise AgentNotInitialized
+
     def agent_info(self) -> AgentInfo:
         """Whether the agent can be asked, and what would answer."""
         if not self.agent_ready:
@@ -79,8 +84,7 @@ class OpenedWorkspace:
         *released* is called when a run that holds the workspace open has ended: the moment to look
         again whether anything still does.
         """
-        if not self.agent_ready:
-            raise AgentNotInitialized
+        self.check_ready()
         accepted = self.durable.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
             self.durable.runs.services.start_soon(_call_after, accepted, released)

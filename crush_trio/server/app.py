@@ -29,7 +29,7 @@ from crush_trio.server import (
     routes_workspaces,
 )
 from crush_trio.server.answers import with_cleanup
-from crush_trio.server.bodies import LIMITS, BodyTooLarge
+from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.guard import GuardSettings, guarded
 from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, status_of
@@ -76,6 +76,8 @@ def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
     app.config["RESPONSE_TIMEOUT"] = None  # streams last
     app.config["MAX_CONTENT_LENGTH"] = LIMITS.size
     app.url_map.strict_slashes = True
+    app.url_map.merge_slashes = False  # an id that is missing is not another route
+    app.url_value_preprocessor(_check_path_ids)
     for group in _GROUPS:
         app.register_blueprint(group.routes(site))
     app.register_error_handler(CrushError, _refuse)
@@ -83,6 +85,12 @@ def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
     app.register_error_handler(Exception, _fail)
     settings = GuardSettings() if guard is None else guard
     return guarded(with_cleanup(safe_app(app)), settings)
+
+
+def _check_path_ids(_endpoint: str | None, values: dict[str, Any] | None) -> None:
+    """Refuse ids in the path that no id of ours can be, before anything looks for them."""
+    for name, value in (values or {}).items():
+        check_id(str(value), name)
 
 
 def _refuse(error: CrushError) -> Response:

@@ -240,7 +240,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "POST",
             "/summarize",
             "Summarise the session; answers when that is done.",
-            errors=("session_busy", *_ACCEPTANCE),
+            errors=("session_busy", "session_not_found", *STORE_ERRORS, *_ACCEPTANCE),
             state=_SUMMARY,
         ),
         Route(
@@ -278,7 +278,13 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         Route("POST", "/remove", "Remove a key.", body=sent.ConfigRemoveRequest),
         Route("POST", "/model", "Select a model.", body=sent.ConfigModelRequest),
         Route("POST", "/compact", "Switch the compact view.", body=sent.ConfigCompactRequest),
-        Route("POST", "/provider-key", "Store a key.", body=sent.ProviderKeyRequest),
+        Route(
+            "POST",
+            "/provider-key",
+            "Store a key.",
+            body=sent.ProviderKeyRequest,
+            errors=("provider_key_invalid",),
+        ),
         Route("POST", "/refresh-oauth", "Renew a token.", body=sent.RefreshOAuthRequest),
         Route("POST", "/import-copilot", "Take over another program's token.", TokenImport),
         state=_CONFIG,

@@ -61,6 +61,8 @@ class Route:
         found = set(self.errors)
         if "wid" in self.parameters and self.checks_workspace:
             found.add("workspace_not_found")
+        if self.parameters:
+            found.add("id_invalid")
         if self.body is not None:
             found |= {"bad_request", "body_too_large", "id_invalid"}
         return tuple(sorted(found, key=lambda code: (STATUS[code], code)))

@@ -69,6 +69,8 @@ def _sessions(group: Blueprint, site: Site) -> None:
     async def summarize(wid: str, sid: str) -> Response:
         """Accept a summary as a run of its own kind, and answer when it has ended."""
         opened = site.opened(wid)
+        opened.check_ready()
+        await opened.store.session(SessionId(sid))
         if opened.durable.runs.session_busy(SessionId(sid)):
             raise SessionBusy
         accepted = opened.send(Submission(session_id=SessionId(sid), kind=RunKind.SUMMARIZE))

@@ -9,6 +9,7 @@ from typing import Any
 
 from quart import Blueprint, Response
 
+from crush_trio.errors import ProviderKeyInvalid
 from crush_trio.server.answers import answer, nothing, read_body
 from crush_trio.server.site import Site
 from crush_trio.wire.catalog import TokenImport
@@ -17,6 +18,7 @@ from crush_trio.wire.requests import (
     ConfigModelRequest,
     ConfigRemoveRequest,
     ConfigSetRequest,
+    KeyKind,
     ProviderKeyRequest,
     RefreshOAuthRequest,
 )
@@ -34,6 +36,12 @@ _WRITES: dict[str, type[Any]] = {
 }
 
 
+def _check(body: object) -> None:
+    """Refuse what the shape alone does not: a key of a kind that nobody knows."""
+    if isinstance(body, ProviderKeyRequest) and body.kind not in set(KeyKind):
+        raise ProviderKeyInvalid(f"kind {body.kind!r}: write 'string' or 'oauth'")
+
+
 def routes(site: Site) -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("config", __name__)
@@ -41,7 +49,7 @@ def routes(site: Site) -> Blueprint:
     def acknowledge(body: type[Any]) -> Callable[[str], Awaitable[Response]]:
         async def write(wid: str) -> Response:
             opened = site.opened(wid)
-            await read_body(body)
+            _check(await read_body(body))
             opened.config_changed()
             return nothing()
 

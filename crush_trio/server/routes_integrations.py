@@ -93,7 +93,14 @@ def _mcp_reads(group: Blueprint, site: Site) -> None:
 
 
 def _mcp_actions(group: Blueprint, site: Site) -> None:
-    def add(name: str, body: type[Any] | None, empty: object, *, known: bool = True) -> None:
+    def add(
+        name: str,
+        body: type[Any] | None,
+        empty: object,
+        *,
+        known: bool = True,
+        changes_config: bool = False,
+    ) -> None:
         """Add a route that checks its workspace and its body, and answers with *empty*."""
 
         async def act(wid: str) -> Response:
@@ -102,6 +109,8 @@ def _mcp_actions(group: Blueprint, site: Site) -> None:
                 site.opened(wid)
             if body is not None:
                 await read_body(body)
+            if changes_config:
+                site.opened(wid).config_changed()
             return nothing() if empty is None else answer(empty)
 
         group.add_url_rule(f"{_BASE}/mcp/{name}", f"mcp_{name}", act, methods=["POST"])
@@ -112,5 +121,5 @@ def _mcp_actions(group: Blueprint, site: Site) -> None:
     add("refresh-tools", McpServerRequest, None)
     add("refresh-prompts", McpServerRequest, None, known=False)
     add("refresh-resources", McpServerRequest, None, known=False)
-    add("docker/enable", None, None)
-    add("docker/disable", None, None)
+    add("docker/enable", None, None, changes_config=True)
+    add("docker/disable", None, None, changes_config=True)

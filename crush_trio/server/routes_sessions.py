@@ -1,7 +1,10 @@
 """Routes about sessions, their messages and files (wire.md §3.3, §3.4)."""
 
+from contextlib import suppress
+
 from quart import Blueprint, Response, request
 
+from crush_trio.errors import SessionNotFound
 from crush_trio.server.answers import answer, nothing, read_body
 from crush_trio.server.site import Site
 from crush_trio.store.changes import FileRead
@@ -87,7 +90,8 @@ def _files(group: Blueprint, site: Site) -> None:
         body = await read_body(FileReadRequest)
         path = str(opened.directory / body.path)
         read = FileRead(session_id=body.session_id, path=path, at=opened.clock.unix())
-        opened.store.post(read)
+        with suppress(SessionNotFound):  # there is nobody to tell it to
+            await opened.store.commit(read)
         return nothing()
 
     @group.get(f"{_BASE}/filetracker/lastread")

@@ -81,8 +81,10 @@ async def _events(site: Site, wid: str) -> Response:
         resumed = await opened.durable.resume(place, form)
         missed = b"".join(entry.frame(form) for entry in resumed.missed)
         cursor = resumed.cursor
-    begin_stream(request.scope)
+    if request.method == "HEAD":
+        return Response(b"", content_type="text/event-stream")
     cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
+    begin_stream(request.scope)
     frames = stream(cursor, boot=log.boot, drain=site.drain, first=missed, heartbeat=site.heartbeat)
     response = Response(frames, content_type="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"

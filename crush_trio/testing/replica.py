@@ -14,6 +14,10 @@ from attrs import define, field
 Json = dict[str, Any]
 
 
+OF_THE_STREAM = frozenset({"ready", "heartbeat", "end"})
+"""Events that a server puts around those of the log; they change nothing that a replica knows."""
+
+
 class StreamBroken(AssertionError):
     """The stream said something that a careful client cannot apply."""
 
@@ -42,8 +46,10 @@ class Replica:
 
     def _apply(self, frame: bytes) -> None:
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
-        data = orjson.loads(lines[b"data"])
         name = lines[b"event"].decode()
+        if name in OF_THE_STREAM:
+            return
+        data = orjson.loads(lines[b"data"])
         self._advance(lines[b"id"].decode(), anew=name == "resync")
         match name:
             case "message":

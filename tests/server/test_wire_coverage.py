@@ -63,7 +63,11 @@ EMPTY = {
     "config/provider-key": {"kind": "string", "api_key": "key"},
     "config/model": {"model_type": "large", "model": {}},
 }
-ABSENT = {"lsps/{name}/diagnostics": "lsp_not_found", "skills/read": "skill_not_found"}
+ABSENT = {
+    "lsps/{name}/diagnostics": "lsp_not_found",
+    "skills/read": "skill_not_found",
+    "agent/sessions/{sid}/summarize": "session_not_found",
+}
 
 
 async def test_a_route_that_does_nothing_yet_is_neither_missing_nor_broken():
