@@ -43,7 +43,7 @@ OUTCOMES = {
     ("outcome", "reason", "message", "details"),
     [
         ("cancelled", FinishReason.CANCELLED, "User canceled request", ""),
-        ("errored", FinishReason.ERROR, "Run failed", "the model is gone"),
+        ("errored", FinishReason.ERROR, "Provider Error", "the model is gone"),
         ("interrupted", FinishReason.ERROR, "Interrupted", INTERRUPTED_BY_RESTART),
         ("completed", FinishReason.UNKNOWN, "", ""),
     ],
