@@ -12,8 +12,8 @@ ADDRESS ?= tcp://127.0.0.1:8765
 .PHONY: test check lint format bench serve clean
 
 test: $(STAMP)
-	$(PYTEST) -n auto -m "not slow"
-	$(PYTEST) -m slow
+	$(PYTEST) -n auto --dist worksteal -m "not slow"
+	$(PYTEST) -n auto --dist loadfile -m slow
 
 check: lint test
 

@@ -15,6 +15,11 @@ def report_exploration(request):
     return note
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the explorations: they take longest, and both cores should share them."""
+    items.sort(key=lambda item: "report_exploration" not in getattr(item, "fixturenames", ()))
+
+
 def pytest_terminal_summary(terminalreporter):
     rows = [
         (report.nodeid, value)

@@ -233,10 +233,13 @@ async def test_a_cancelled_waiter_leaves_at_once_and_its_write_is_committed(path
 
 
 async def test_a_write_that_fails_after_its_waiter_was_cancelled_is_logged(path, caplog):
+    gone = threading.Event()
     async with open_test_writer(path) as (writer, health):
+        writer.post(lambda _connection: gone.wait(10))  # so that the waiter is gone before it fails
         with trio.CancelScope() as scope:
             scope.cancel()
             await writer.transact(fail_with(LookupError("no such thing")))
+        gone.set()
         await writer.transact(insert("a"))
         assert health.degraded == "no such thing"
     assert [record.msg for record in caplog.records].count("store.write_lost") == 1
