@@ -247,7 +247,7 @@ class Served:
         return await self.driver.request(method, target, body)
 
     async def create(
-        self, client: str, path: str = "/work/project", *, init: bool = True, **more: object
+        self, client: str, path: str = "/srv/project", *, init: bool = True, **more: object
     ) -> ServedWorkspace:
         """Create a workspace for *client*, or join it, and make its agent ready."""
         body = {"path": path, "client_id": client, **more}
@@ -275,7 +275,7 @@ class MemoryStores:
     _stores: dict[Path, tuple[MemoryStore, FaultyStore]] = field(factory=dict, init=False)
     _boots: CountingIds = field(factory=lambda: CountingIds("boot"), init=False)
 
-    def of(self, path: str = "/work/project") -> FaultyStore:
+    def of(self, path: str = "/srv/project") -> FaultyStore:
         """Return the store of a workspace that has been opened on *path*, open or not."""
         return self._stores[Path(path, ".crush")][1]
 

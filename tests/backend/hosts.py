@@ -30,7 +30,7 @@ def client(number):
 A, B, C = client(1), client(2), client(3)
 
 
-def ask(client_id=A, path="/work", **more):
+def ask(client_id=A, path="/srv", **more):
     """Return the body of a create."""
     return WorkspaceRequest(path=path, client_id=client_id, **more)
 

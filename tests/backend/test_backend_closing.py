@@ -64,7 +64,7 @@ async def test_a_create_does_not_wait_for_ever_behind_a_closing_that_cannot_be_s
         with pytest.raises(WorkspaceClosing):
             await backend.create(ask(B))
         assert trio.current_time() == pytest.approx(60.0)
-        assert things.open == ["/work"]
+        assert things.open == ["/srv"]
         await trio.sleep_until(1001.0)
         assert (await backend.create(ask(B))) is not hosted
         things.stubborn = 0.0
@@ -109,7 +109,7 @@ async def test_a_cancelled_backend_lets_its_workspaces_end_in_order():
             hosted = await backend.create(ask(A))
             run = hosted.opened.runs.accept(prompt("work"))
             await trio.sleep_forever()
-    assert (await durable.stores["/work"].run(run.id)).view.state is RunState.CANCELLED
+    assert (await durable.stores["/srv"].run(run.id)).view.state is RunState.CANCELLED
     assert trio.current_time() < 10.0
 
 

@@ -122,7 +122,7 @@ async def create_vs_teardown():
         _, second = await soon(lambda: backend.release(first.id, A), lambda: backend.create(ask(B)))
         check(backend, things)
         assert backend.workspace(second.id).claims.clients == (B,)
-        assert things.open == ["/work"]
+        assert things.open == ["/srv"]
     return second is first
 
 
@@ -165,7 +165,7 @@ async def teardown_of_a_busy_workspace_vs_attach():
         _, attached = await soon(lambda: backend.retire(A), lambda: attach(hosted, B))
         state = (await run.wait()).state
         assert state is (RunState.COMPLETED if attached is None else RunState.CANCELLED)
-    assert (await durable.stores["/work"].run(run.id)).view.state is state
+    assert (await durable.stores["/srv"].run(run.id)).view.state is state
     return attached
 
 
@@ -198,7 +198,7 @@ async def two_creates_of_which_one_hangs_up():
 
         one, two, _ = await soon(hang_up_sometime, lambda: backend.create(ask(B)), scope.cancel)
         check(backend, things)
-        assert things.open == ["/work"]
+        assert things.open == ["/srv"]
         assert backend.workspace(two.id).claims.claim(B) is not None
         if two.terms.yolo:
             assert two.claims.claim(A) is not None, "bound by the terms of one who is not there"

@@ -159,7 +159,7 @@ async def test_a_run_is_cancelled_when_the_last_client_goes_and_has_its_ending_s
         assert trio.current_time() < 10.0
         await wait_all_tasks_blocked()
         assert backend.idle
-    assert (await durable.stores["/work"].run(run.id)).view.state is RunState.CANCELLED
+    assert (await durable.stores["/srv"].run(run.id)).view.state is RunState.CANCELLED
 
 
 @pytest.mark.item("E13")

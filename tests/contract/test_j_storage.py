@@ -202,11 +202,11 @@ async def test_paths_are_kept_absolute_so_that_they_mean_the_same_everywhere(
     openings, tmp_path, monkeypatch
 ):
     async with openings.open() as store:
-        await store.commit(session("s"), FileRead(session_id=S, path="/work/a", at=100))
+        await store.commit(session("s"), FileRead(session_id=S, path="/srv/a", at=100))
         with pytest.raises(ValueError, match="not an absolute path: 'a'"):
             await store.commit(FileRead(session_id=S, path="a", at=100))
         monkeypatch.chdir(tmp_path)
-        assert await store.read_paths(S) == ["/work/a"]
+        assert await store.read_paths(S) == ["/srv/a"]
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ def at_home(body):
     known = {
         "session_id": SESSION,
         "client_id": CLIENT,
-        "path": "/work",
+        "path": "/srv",
         "id": SESSION,
         "command": "shutdown",
         "action": "allow",
@@ -167,9 +167,7 @@ class Target:
             return
         self.clients += 1
         client = f"00000000-0000-4000-8000-{self.clients:012d}"
-        made = await call(
-            self.app, "POST", "/v1/workspaces", {"path": "/work", "client_id": client}
-        )
+        made = await call(self.app, "POST", "/v1/workspaces", {"path": "/srv", "client_id": client})
         if made.status == 503:
             return
         assert made.status == 200, made

@@ -120,14 +120,14 @@ TABLE = [
     ),
     (
         "POST /v1/workspaces",
-        body_of(path="/work/project", client_id=B, channels=["server:x"]),
+        body_of(path="/srv/project", client_id=B, channels=["server:x"]),
         409,
         "channel_mismatch",
         "channel opt-in mismatch",
     ),
     (
         "POST /v1/workspaces",
-        body_of(path="/work/project", client_id=RETIRED),
+        body_of(path="/srv/project", client_id=RETIRED),
         409,
         "client_retired",
         "client has been retired",
@@ -141,7 +141,7 @@ TABLE = [
 async def open_states(server):
     """Bring a server into the states that the table is about; return what its targets mean."""
     place, session = await set_the_table(server, A)
-    raw = await server.create(A, "/work/raw", init=False)
+    raw = await server.create(A, "/srv/raw", init=False)
     assert (await server.request("DELETE", f"/v1/clients/{RETIRED}")).status == 200
     assert (await place.submit(session, "busy")).status == 202
     return place.path, raw.path, session
