@@ -1,17 +1,19 @@
 """The application: routes registered, errors translated, nothing else.
 
 `create_app` is given an open backend and makes the ASGI application over it. Opening and closing
-the backend is the business of whoever runs the application.
+the backend is the business of whoever runs the application. The routes know no backend of their
+own: they are compiled once in a process, and each request brings the site it is for.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
 import trio
 from hypercorn.typing import ASGIFramework
-from quart import Response
+from quart import Response, request
 from quart_trio import QuartTrio
 from typing_extensions import override
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
@@ -31,7 +33,7 @@ from crush_trio.server import (
 from crush_trio.server.answers import with_cleanup
 from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.guard import GuardSettings, guarded
-from crush_trio.server.site import Site
+from crush_trio.server.site import Site, at_site, site_of
 from crush_trio.server.status import error_body, status_of
 from crush_trio.server.transport import safe_app
 
@@ -71,26 +73,37 @@ class App(QuartTrio):
 
 
 def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
-    """Return the ASGI application that serves *site* to whom *guard* lets in."""
-    app = App("crush_trio")
+    """Return the ASGI application that serves *site* to whom *guard* lets in.
+
+    This costs next to nothing, and any number of sites can be served side by side.
+    """
+    settings = GuardSettings() if guard is None else guard
+    return guarded(with_cleanup(safe_app(at_site(site, routed()))), settings)
+
+
+@cache
+def routed() -> App:
+    """Return the routes of every site, with what becomes of their errors."""
+    app = App("crush_trio", static_folder=None)
     app.config["RESPONSE_TIMEOUT"] = None  # streams last
     app.config["MAX_CONTENT_LENGTH"] = LIMITS.size
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
-    app.url_value_preprocessor(_check_path_ids)
+    app.url_value_preprocessor(_prepare)
     for group in _GROUPS:
-        app.register_blueprint(group.routes(site))
+        app.register_blueprint(group.routes())
     app.register_error_handler(CrushError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _fail)
-    settings = GuardSettings() if guard is None else guard
-    return guarded(with_cleanup(safe_app(app)), settings)
+    return app
 
 
-def _check_path_ids(_endpoint: str | None, values: dict[str, Any] | None) -> None:
-    """Refuse ids in the path that no id of ours can be, before anything looks for them."""
-    for name, value in (values or {}).items():
-        check_id(str(value), name)
+def _prepare(_endpoint: str | None, values: dict[str, Any] | None) -> None:
+    """Hand a route its site; refuse ids that no id of ours can be, before anything looks for them."""
+    if values is not None:  # there is such a route
+        for name, value in values.items():
+            check_id(str(value), name)
+        values["site"] = site_of(request.scope)
 
 
 def _refuse(error: CrushError) -> Response:

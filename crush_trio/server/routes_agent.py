@@ -18,55 +18,55 @@ _BASE = "/v1/workspaces/<wid>/agent"
 _NO_SHELL = "this build runs no shell commands\n"
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("agent", __name__)
-    _agent(group, site)
-    _sessions(group, site)
-    _queue(group, site)
+    _agent(group)
+    _sessions(group)
+    _queue(group)
     return group
 
 
-def _agent(group: Blueprint, site: Site) -> None:
+def _agent(group: Blueprint) -> None:
     @group.get(_BASE)
-    def info(wid: str) -> Response:
+    def info(site: Site, wid: str) -> Response:
         return answer(site.opened(wid).agent_info())
 
     @group.post(_BASE)
-    async def post(wid: str) -> Response:
+    async def post(site: Site, wid: str) -> Response:
         """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing."""
         return await accept(site, wid, await read_body(AgentMessage))
 
     @group.post(f"{_BASE}/init")
-    async def init(wid: str) -> Response:
+    async def init(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         await read_body(AgentInitRequest, absent=AgentInitRequest())
         opened.init_agent()
         return nothing()
 
     @group.post(f"{_BASE}/update")
-    def update(wid: str) -> Response:
+    def update(site: Site, wid: str) -> Response:
         site.opened(wid)
         return nothing()
 
     @group.get(f"{_BASE}/default-small-model")
-    def default_small_model(wid: str) -> Response:
+    def default_small_model(site: Site, wid: str) -> Response:
         return answer(site.opened(wid).agent_info().model_cfg)
 
 
-def _sessions(group: Blueprint, site: Site) -> None:
+def _sessions(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>")
-    async def session(wid: str, sid: str) -> Response:
+    async def session(site: Site, wid: str, sid: str) -> Response:
         opened = site.opened(wid)
         stored = await opened.store.session(SessionId(sid))
         return answer(opened.seen(Session(id=stored.id, title=stored.title), 0))
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
-    async def cancel(wid: str, sid: str) -> Response:
+    async def cancel(site: Site, wid: str, sid: str) -> Response:
         return await stopped(partial(site.opened(wid).durable.runs.cancel, SessionId(sid)))
 
     @group.post(f"{_BASE}/sessions/<sid>/summarize")
-    async def summarize(wid: str, sid: str) -> Response:
+    async def summarize(site: Site, wid: str, sid: str) -> Response:
         """Accept a summary as a run of its own kind, and answer when it has ended."""
         opened = site.opened(wid)
         opened.check_ready()
@@ -78,23 +78,23 @@ def _sessions(group: Blueprint, site: Site) -> None:
         return nothing()
 
     @group.post(f"{_BASE}/sessions/<sid>/shell")
-    async def shell(wid: str, sid: str) -> Response:
+    async def shell(site: Site, wid: str, sid: str) -> Response:
         site.opened(wid)
         await read_body(ShellRequest)
         return answer(ShellResult(output=_NO_SHELL, exit_code=127))
 
 
-def _queue(group: Blueprint, site: Site) -> None:
+def _queue(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>/prompts/queued")
-    def queued(wid: str, sid: str) -> Response:
+    def queued(site: Site, wid: str, sid: str) -> Response:
         return answer(len(site.opened(wid).durable.runs.queue(SessionId(sid))))
 
     @group.get(f"{_BASE}/sessions/<sid>/prompts/list")
-    def prompts(wid: str, sid: str) -> Response:
+    def prompts(site: Site, wid: str, sid: str) -> Response:
         queue = site.opened(wid).durable.runs.queue(SessionId(sid))
         return answer([run.submission.prompt for run in queue])
 
     @group.post(f"{_BASE}/sessions/<sid>/prompts/clear")
-    def clear(wid: str, sid: str) -> Response:
+    def clear(site: Site, wid: str, sid: str) -> Response:
         site.opened(wid).durable.runs.clear_queue(SessionId(sid))
         return nothing()

@@ -15,22 +15,22 @@ from crush_trio.wire.views import Resolved
 _BASE = "/v1/workspaces/<wid>"
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("asks", __name__)
 
     @group.get(f"{_BASE}/permissions/skip")
-    def skipping(wid: str) -> Response:
+    def skipping(site: Site, wid: str) -> Response:
         return answer(PermissionSkip(skip=site.opened(wid).skip_permissions))
 
     @group.post(f"{_BASE}/permissions/skip")
-    async def skip(wid: str) -> Response:
+    async def skip(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         opened.skip_permissions = (await read_body(PermissionSkip)).skip
         return nothing()
 
     @group.post(f"{_BASE}/permissions/grant")
-    async def grant(wid: str) -> Response:
+    async def grant(site: Site, wid: str) -> Response:
         site.opened(wid)
         body = await read_body(GrantRequest)
         if body.action not in set(PermissionAction):
@@ -38,13 +38,13 @@ def routes(site: Site) -> Blueprint:
         return answer(Resolved(resolved=False))
 
     @group.post(f"{_BASE}/questions/answer")
-    async def answer_questions(wid: str) -> Response:
+    async def answer_questions(site: Site, wid: str) -> Response:
         site.opened(wid)
         await read_body(AnswerRequest)
         return answer(Resolved(resolved=False))
 
     @group.post(f"{_BASE}/questions/cancel")
-    def cancel_questions(wid: str) -> Response:
+    def cancel_questions(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer(Resolved(resolved=False))
 

@@ -42,12 +42,12 @@ def _check(body: object) -> None:
         raise ProviderKeyInvalid(f"kind {body.kind!r}: write 'string' or 'oauth'")
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("config", __name__)
 
-    def acknowledge(body: type[Any]) -> Callable[[str], Awaitable[Response]]:
-        async def write(wid: str) -> Response:
+    def acknowledge(body: type[Any]) -> Callable[[Site, str], Awaitable[Response]]:
+        async def write(site: Site, wid: str) -> Response:
             opened = site.opened(wid)
             _check(await read_body(body))
             opened.config_changed()
@@ -61,22 +61,22 @@ def routes(site: Site) -> Blueprint:
         )
 
     @group.post(f"{_BASE}/config/import-copilot")
-    def import_copilot(wid: str) -> Response:
+    def import_copilot(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer(TokenImport(token=None, success=False))
 
     @group.get(f"{_BASE}/project/needs-init")
-    def needs_init(wid: str) -> Response:
+    def needs_init(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer(NeedsInit(needs_init=False))
 
     @group.post(f"{_BASE}/project/init")
-    def init(wid: str) -> Response:
+    def init(site: Site, wid: str) -> Response:
         site.opened(wid).config_changed()
         return nothing()
 
     @group.get(f"{_BASE}/project/init-prompt")
-    def init_prompt(wid: str) -> Response:
+    def init_prompt(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer(PromptText(prompt=""))
 

@@ -1,7 +1,7 @@
 """Routes that describe the others: the OpenAPI document, and a page made from it.
 
 The page is plain HTML, whole in itself: no script, nothing to fetch, nothing that the document does
-not say. Both are made once in a process: tests make applications by the thousand.
+not say. Both are made once in a process, when somebody asks.
 """
 
 import re
@@ -37,22 +37,21 @@ _HEADERS: Final = {
 }
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("docs", __name__)
-    document, page = _made(site.version.version)
 
     @group.get("/v1/openapi.json")
-    def openapi() -> Response:
-        return Response(document, 200, content_type=JSON)
+    def openapi(site: Site) -> Response:
+        return Response(_made(site.version.version)[0], 200, content_type=JSON)
 
     @group.get("/v1/docs")
-    def moved() -> Response:
+    def moved(site: Site) -> Response:
         return Response("", 308, {"Location": "/v1/docs/"})
 
     @group.get("/v1/docs/")
-    def docs() -> Response:
-        return Response(page, 200, _HEADERS, content_type=HTML)
+    def docs(site: Site) -> Response:
+        return Response(_made(site.version.version)[1], 200, _HEADERS, content_type=HTML)
 
     return group
 

@@ -25,74 +25,74 @@ from crush_trio.wire.views import PromptText
 _BASE = "/v1/workspaces/<wid>"
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("integrations", __name__)
-    _lsp(group, site)
-    _skills(group, site)
-    _mcp_reads(group, site)
-    _mcp_actions(group, site)
+    _lsp(group)
+    _skills(group)
+    _mcp_reads(group)
+    _mcp_actions(group)
     return group
 
 
-def _lsp(group: Blueprint, site: Site) -> None:
+def _lsp(group: Blueprint) -> None:
     @group.get(f"{_BASE}/lsps")
-    def lsps(wid: str) -> Response:
+    def lsps(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer({})
 
     @group.get(f"{_BASE}/lsps/<name>/diagnostics")
-    async def diagnostics(wid: str, name: str) -> Response:
+    async def diagnostics(site: Site, wid: str, name: str) -> Response:
         site.opened(wid)
         raise LspNotFound(name)
 
     @group.post(f"{_BASE}/lsps/start")
-    async def lsp_start(wid: str) -> Response:
+    async def lsp_start(site: Site, wid: str) -> Response:
         site.opened(wid)
         await read_body(LspStartRequest)
         return nothing()
 
     @group.post(f"{_BASE}/lsps/stop")
-    def lsp_stop(wid: str) -> Response:
+    def lsp_stop(site: Site, wid: str) -> Response:
         site.opened(wid)
         return nothing()
 
 
-def _skills(group: Blueprint, site: Site) -> None:
+def _skills(group: Blueprint) -> None:
     @group.get(f"{_BASE}/skills")
-    def skills(wid: str) -> Response:
+    def skills(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer([])
 
     @group.post(f"{_BASE}/skills/read")
-    async def read_skill(wid: str) -> Response:
+    async def read_skill(site: Site, wid: str) -> Response:
         site.opened(wid)
         raise SkillNotFound((await read_body(SkillReadRequest)).skill_id)
 
 
-def _mcp_reads(group: Blueprint, site: Site) -> None:
+def _mcp_reads(group: Blueprint) -> None:
     @group.get(f"{_BASE}/mcp/states")
-    def states(wid: str) -> Response:
+    def states(site: Site, wid: str) -> Response:
         return answer({})
 
     @group.get(f"{_BASE}/mcp/pending-auth")
-    def pending_auth(wid: str) -> Response:
+    def pending_auth(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer([])
 
     @group.get(f"{_BASE}/mcp/auth-url")
-    def auth_url(wid: str) -> Response:
+    def auth_url(site: Site, wid: str) -> Response:
         if not request.args.get("name"):
             raise NameMissing
         return answer(AuthUrl())
 
     @group.get(f"{_BASE}/mcp/prompts")
-    def prompts(wid: str) -> Response:
+    def prompts(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer([])
 
 
-def _mcp_actions(group: Blueprint, site: Site) -> None:
+def _mcp_actions(group: Blueprint) -> None:
     def add(
         name: str,
         body: type[Any] | None,
@@ -103,7 +103,7 @@ def _mcp_actions(group: Blueprint, site: Site) -> None:
     ) -> None:
         """Add a route that checks its workspace and its body, and answers with *empty*."""
 
-        async def act(wid: str) -> Response:
+        async def act(site: Site, wid: str) -> Response:
             await trio.lowlevel.checkpoint()
             if known:
                 site.opened(wid)

@@ -23,14 +23,14 @@ RUNS_LISTED = 100
 RUNS_LISTED_AT_MOST = 1000
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("native", __name__)
-    _runs(group, site)
-    _queue(group, site)
+    _runs(group)
+    _queue(group)
 
     @group.get(f"{_BASE}/tasks")
-    def tasks(wid: str) -> Response:
+    def tasks(site: Site, wid: str) -> Response:
         return answer(site.opened(wid).durable.runs.tasks())
 
     return group
@@ -39,9 +39,9 @@ def routes(site: Site) -> Blueprint:
 # ── Runs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _runs(group: Blueprint, site: Site) -> None:
+def _runs(group: Blueprint) -> None:
     @group.get(f"{_BASE}/runs")
-    async def runs(wid: str) -> Response:
+    async def runs(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         session_id = request.args.get("session_id")
         limit = query_number("limit", RUNS_LISTED, RUNS_LISTED_AT_MOST)
@@ -49,7 +49,7 @@ def _runs(group: Blueprint, site: Site) -> None:
         return answer([_fresh(opened, view) for view in stored])
 
     @group.get(f"{_BASE}/runs/<rid>")
-    async def run(wid: str, rid: str) -> Response:
+    async def run(site: Site, wid: str, rid: str) -> Response:
         opened, run_id = site.opened(wid), RunId(rid)
         await trio.lowlevel.checkpoint()
         if opened.durable.runs.knows(run_id):
@@ -57,7 +57,7 @@ def _runs(group: Blueprint, site: Site) -> None:
         return answer((await opened.store.run(run_id)).view)
 
     @group.post(f"{_BASE}/runs/<rid>/cancel")
-    async def cancel_run(wid: str, rid: str) -> Response:
+    async def cancel_run(site: Site, wid: str, rid: str) -> Response:
         """Cancel one run. One that only the store remembers has ended: there is nothing to hit."""
         opened, run_id = site.opened(wid), RunId(rid)
         if not opened.durable.runs.knows(run_id):
@@ -76,13 +76,13 @@ def _fresh(opened: OpenedWorkspace, stored: RunView) -> RunView:
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _queue(group: Blueprint, site: Site) -> None:
+def _queue(group: Blueprint) -> None:
     @group.get(_QUEUE)
-    def queue(wid: str, sid: str) -> Response:
+    def queue(site: Site, wid: str, sid: str) -> Response:
         return answer(_items(site.opened(wid), sid))
 
     @group.patch(f"{_QUEUE}/<rid>")
-    async def edit_item(wid: str, sid: str, rid: str) -> Response:
+    async def edit_item(site: Site, wid: str, sid: str, rid: str) -> Response:
         body = await read_body(QueueEdit)
         if body.index is not None and body.index < 0:
             raise DecodeError("index is negative")
@@ -92,7 +92,7 @@ def _queue(group: Blueprint, site: Site) -> None:
         return answer(_items(opened, sid))
 
     @group.delete(f"{_QUEUE}/<rid>")
-    def delete_item(wid: str, sid: str, rid: str) -> Response:
+    def delete_item(site: Site, wid: str, sid: str, rid: str) -> Response:
         opened = site.opened(wid)
         opened.durable.runs.cancel_run(_waiting(opened, sid, rid).id)
         return nothing()

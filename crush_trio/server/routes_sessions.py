@@ -16,76 +16,77 @@ from crush_trio.wire.views import Session
 _BASE = "/v1/workspaces/<wid>"
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("sessions", __name__)
-    _sessions(group, site)
-    _messages(group, site)
-    _files(group, site)
+    _sessions(group)
+    _messages(group)
+    _files(group)
     return group
 
 
-def _sessions(group: Blueprint, site: Site) -> None:
-
-    def seen(wid: str, session: Session) -> Session:
-        clients = site.backend.attached_clients(WorkspaceId(wid), session.id)
-        return site.opened(wid).seen(session, clients)
-
+def _sessions(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions")
-    async def listed(wid: str) -> Response:
+    async def listed(site: Site, wid: str) -> Response:
         sessions = await site.opened(wid).store.sessions()
-        return answer([seen(wid, session) for session in sessions])
+        return answer([_seen(site, wid, session) for session in sessions])
 
     @group.post(f"{_BASE}/sessions")
-    async def create(wid: str) -> Response:
+    async def create(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         body = await read_body(Session)
-        return answer(seen(wid, await opened.create_session(body.title)))
+        return answer(_seen(site, wid, await opened.create_session(body.title)))
 
     @group.get(f"{_BASE}/sessions/<sid>")
-    async def get(wid: str, sid: str) -> Response:
+    async def get(site: Site, wid: str, sid: str) -> Response:
         session = await site.opened(wid).store.session(SessionId(sid))
-        return answer(seen(wid, session))
+        return answer(_seen(site, wid, session))
 
     @group.put(f"{_BASE}/sessions/<sid>")
-    async def put(wid: str, sid: str) -> Response:
+    async def put(site: Site, wid: str, sid: str) -> Response:
         opened = site.opened(wid)
         body = await read_body(Session)
-        return answer(seen(wid, await opened.edit_session(body)))
+        return answer(_seen(site, wid, await opened.edit_session(body)))
 
     @group.delete(f"{_BASE}/sessions/<sid>")
-    async def delete(wid: str, sid: str) -> Response:
+    async def delete(site: Site, wid: str, sid: str) -> Response:
         await site.opened(wid).delete_session(SessionId(sid))
         return nothing()
 
 
-def _messages(group: Blueprint, site: Site) -> None:
+def _seen(site: Site, wid: str, session: Session) -> Session:
+    """Return a session with what is known about it now: whether it is busy, and who looks at it."""
+    clients = site.backend.attached_clients(WorkspaceId(wid), session.id)
+    return site.opened(wid).seen(session, clients)
+
+
+def _messages(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>/history")
-    async def history(wid: str, sid: str) -> Response:
+    async def history(site: Site, wid: str, sid: str) -> Response:
         return answer(await site.opened(wid).store.files(SessionId(sid)))
 
     @group.get(f"{_BASE}/sessions/<sid>/messages")
-    async def messages(wid: str, sid: str) -> Response:
+    async def messages(site: Site, wid: str, sid: str) -> Response:
         opened = site.opened(wid)
         await opened.durable.transcript.flush_all()
         return answer(await opened.store.messages(SessionId(sid)))
 
     @group.get(f"{_BASE}/sessions/<sid>/messages/user")
-    async def user_messages(wid: str, sid: str) -> Response:
+    async def user_messages(site: Site, wid: str, sid: str) -> Response:
         return answer(await site.opened(wid).store.user_messages(SessionId(sid)))
 
     @group.get(f"{_BASE}/messages/user")
-    async def all_user_messages(wid: str) -> Response:
+    async def all_user_messages(site: Site, wid: str) -> Response:
         return answer(await site.opened(wid).store.user_messages())
 
 
-def _files(group: Blueprint, site: Site) -> None:
+def _files(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>/filetracker/files")
-    async def read_paths(wid: str, sid: str) -> Response:
+    async def read_paths(site: Site, wid: str, sid: str) -> Response:
         return answer(await site.opened(wid).store.read_paths(SessionId(sid)))
 
     @group.post(f"{_BASE}/filetracker/read")
-    async def mark_read(wid: str) -> Response:
+    async def mark_read(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         body = await read_body(FileReadRequest)
         path = str(opened.directory / body.path)
@@ -95,7 +96,7 @@ def _files(group: Blueprint, site: Site) -> None:
         return nothing()
 
     @group.get(f"{_BASE}/filetracker/lastread")
-    async def last_read(wid: str) -> Response:
+    async def last_read(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         path = str(opened.directory / request.args.get("path", ""))
         session_id = SessionId(request.args.get("session_id", ""))

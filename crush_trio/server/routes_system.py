@@ -8,30 +8,30 @@ from crush_trio.server.site import Site
 from crush_trio.wire.requests import ControlRequest
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("system", __name__)
 
     @group.get("/v1/health")
-    def health() -> Response:
+    def health(site: Site) -> Response:
         return nothing()
 
     @group.get("/v1/version")
-    def version() -> Response:
+    def version(site: Site) -> Response:
         return answer(site.version)
 
     @group.get("/v1/config")
-    def config() -> Response:
+    def config(site: Site) -> Response:
         return answer({})
 
     @group.post("/v1/control")
-    async def control() -> Response:
+    async def control(site: Site) -> Response:
         body = await read_body(ControlRequest)
         site.backend.control(body.command)
         return nothing()
 
     @group.delete("/v1/clients/<client_id>")
-    def retire(client_id: str) -> Response:
+    def retire(site: Site, client_id: str) -> Response:
         site.backend.retire(parse_client_id(client_id))
         return nothing()
 

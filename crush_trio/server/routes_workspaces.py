@@ -16,49 +16,48 @@ from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
 from crush_trio.wire.workspaces import Workspace
 
 
-def routes(site: Site) -> Blueprint:
+def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("workspaces", __name__)
-    backend = site.backend
 
     @group.get("/v1/workspaces")
-    def listed() -> Response:
-        return answer([_view(site, hosted) for hosted in backend.workspaces()])
+    def listed(site: Site) -> Response:
+        return answer([_view(site, hosted) for hosted in site.backend.workspaces()])
 
     @group.post("/v1/workspaces")
-    async def create() -> Response:
+    async def create(site: Site) -> Response:
         body = await read_body(WorkspaceRequest)
         if body.path:
             parse_client_id(body.client_id)
-        return answer(_view(site, await backend.create(body)))
+        return answer(_view(site, await site.backend.create(body)))
 
     @group.get("/v1/workspaces/<wid>")
-    def get(wid: str) -> Response:
-        return answer(_view(site, backend.workspace(WorkspaceId(wid))))
+    def get(site: Site, wid: str) -> Response:
+        return answer(_view(site, site.backend.workspace(WorkspaceId(wid))))
 
     @group.delete("/v1/workspaces/<wid>")
-    def release(wid: str) -> Response:
-        backend.release(WorkspaceId(wid), query_client_id(request.args.get("client_id")))
+    def release(site: Site, wid: str) -> Response:
+        site.backend.release(WorkspaceId(wid), query_client_id(request.args.get("client_id")))
         return nothing()
 
     @group.post("/v1/workspaces/<wid>/current-session")
-    async def select(wid: str) -> Response:
+    async def select(site: Site, wid: str) -> Response:
         client = query_client_id(request.args.get("client_id"))
         body = await read_body(CurrentSessionRequest)
-        backend.set_current_session(WorkspaceId(wid), client, body.session_id)
+        site.backend.set_current_session(WorkspaceId(wid), client, body.session_id)
         return nothing()
 
     @group.get("/v1/workspaces/<wid>/config")
-    def config(wid: str) -> Response:
+    def config(site: Site, wid: str) -> Response:
         return answer(site.opened(wid).config())
 
     @group.get("/v1/workspaces/<wid>/providers")
-    def providers(wid: str) -> Response:
+    def providers(site: Site, wid: str) -> Response:
         site.opened(wid)
         return answer([])
 
     @group.get("/v1/workspaces/<wid>/events")
-    async def events(wid: str) -> Response:
+    async def events(site: Site, wid: str) -> Response:
         return await _events(site, wid)
 
     return group

@@ -1,9 +1,15 @@
-"""What the routes share: the backend, how streams end, and who we are."""
+"""What the routes share: the backend, how streams end, and who we are.
+
+A route is given the site of its request as its first argument. It travels in the ASGI scope, so
+one set of routes serves any number of sites and keeps none of them alive.
+"""
 
 import platform
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from attrs import define, field
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend
@@ -12,6 +18,7 @@ from crush_trio.server.sse import HEARTBEAT, Drain
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.views import Version
 
+_SITE: Final = "crush_trio.site"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -38,3 +45,32 @@ class Site:
             go_version="",
             platform=f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}",
         )
+
+
+def site_of(scope: Mapping[str, Any]) -> Site:
+    """Return the site that a request is for."""
+    site = scope[_SITE]
+    assert isinstance(site, Site)
+    return site
+
+
+def at_site(site: Site, app: ASGIFramework) -> ASGIFramework:
+    """Send every request to *app* as one for *site*.
+
+    A lifespan does not get there: the framework would remember the last one it saw as the only one,
+    and there is nothing to do in it but to say so.
+    """
+
+    async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        else:
+            await app(cast("Scope", {**scope, _SITE: site}), receive, send)
+
+    return wrapped
+
+
+async def _live(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})

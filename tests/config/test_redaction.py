@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.server.redaction import REDACTED, is_secret_name, redact, redact_text
+from crush_trio.config.redaction import REDACTED, is_secret_name, redact, redact_text
 from crush_trio.wire.catalog import OAuthToken
 from crush_trio.wire.codec import structure, unstructure
 from crush_trio.wire.config import Config, McpServerConfig, ProviderConfig
