@@ -4,10 +4,10 @@ The backend lives inside the lifespan call and nowhere else: when that call ends
 reason, no workspace is left, and when the backend fails, the call fails and takes the worker along.
 Settings come from the environment, as for `crush-trio serve`.
 
-Two things are the ASGI server's here. It accepts connections and cuts them off at its own grace, so
-streams that are open when it stops end without a last event; their clients learn the rest when they
-resume. And a data directory has one owner: with more than one worker, a create that reaches another
-worker than the one that has the directory is refused and told so.
+Two things are the ASGI server's here. It accepts connections, and it cuts off at its own grace what
+has not ended when it stops; until then clients see their runs and streams end as they do under
+`crush-trio serve`. And a data directory has one owner: with more than one worker, a create that
+reaches another worker than the one that has the directory is refused and told so.
 """
 
 import os
@@ -30,15 +30,63 @@ from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
 from crush_trio.errors import CrushError, ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.addresses import TcpAddress, is_loopback
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import HostForbidden
-from crush_trio.server.hosting import HostSettings
+from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late
 from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, error_headers, status_of
+from crush_trio.server.transport import Worker, worker_of
+from crush_trio.wire.addresses import TcpAddress, is_loopback
 
 _ANSWER_TIME: Final = 1.0
 """Seconds that the client who asked for the shutdown has to take the answer."""
+
+
+@define(eq=False)
+class _Serving:
+    """A backend that is being served, and the worker that serves it, once a request has shown it."""
+
+    site: Site
+    settings: HostSettings
+    app: ASGIFramework = field(init=False, repr=False)
+    _worker: Worker | None = field(default=None, init=False)
+    _met: trio.Event = field(factory=trio.Event, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.app = create_app(self.site, self.settings.guard)
+
+    async def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Answer a request; without a token, on addresses that other machines cannot reach."""
+        self._meet(worker_of(cast("Mapping[str, Any]", scope)))
+        if self.settings.guard.token is None and _is_exposed(scope):
+            await _refuse(HostForbidden(_EXPOSED), scope, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _meet(self, worker: Worker | None) -> None:
+        if self._worker is None and worker is not None:
+            self._worker = worker
+            self._met.set()
+
+    async def watch(self) -> None:
+        """Make one end of two: the backend's own decision is told to the worker, or vice versa.
+
+        A worker that stops before it has had a request has no streams to be told.
+        """
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(_end_when_decided, self.site.backend)
+            worker = await self._known_worker()
+            await worker.stopping()
+            nursery.cancel_scope.cancel()
+        begin_drain(self.site)
+        await end_streams_late(self.site, worker.grace)
+
+    async def _known_worker(self) -> Worker:
+        await self._met.wait()
+        assert self._worker is not None
+        return self._worker
 
 
 @define(eq=False)
@@ -46,8 +94,7 @@ class HostedApp:
     """Opens a backend when its lifespan starts, and serves it until the lifespan ends."""
 
     environ: Mapping[str, str] = field(factory=lambda: os.environ, repr=False)
-    _app: ASGIFramework | None = field(default=None, init=False, repr=False)
-    _exposable: bool = field(default=False, init=False)
+    _serving: _Serving | None = field(default=None, init=False, repr=False)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -55,12 +102,10 @@ class HostedApp:
         """Handle one connection scope."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
-        elif self._app is None:
+        elif self._serving is None:
             await _refuse(ServerShuttingDown("it has no lifespan"), scope, send)
-        elif not self._exposable and _is_exposed(scope):
-            await _refuse(HostForbidden(_EXPOSED), scope, send)
         else:
-            await self._app(scope, receive, send)
+            await self._serving(scope, receive, send)
 
     async def _live(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -102,14 +147,12 @@ class HostedApp:
             ) as backend,
             open_hidden_nursery() as nursery,
         ):
-            app = create_app(Site(backend), settings.guard)
-            self._exposable = settings.guard.token is not None
-            self._app = app
-            nursery.start_soon(_end_when_decided, backend)
+            self._serving = serving = _Serving(Site(backend), settings)
+            nursery.start_soon(serving.watch)
             try:
-                await live(app)
+                await live(serving.app)
             finally:
-                self._app = None
+                self._serving = None
             nursery.cancel_scope.cancel()
 
 

@@ -13,9 +13,9 @@ from typing import Final
 from crush_trio import __version__
 from crush_trio.cli.serve import add_serve
 from crush_trio.errors import CrushError
-from crush_trio.server.addresses import BadAddress
 from crush_trio.server.guard import TokenUnusable
 from crush_trio.server.sockets import AddressExposed
+from crush_trio.wire.addresses import BadAddress
 
 FAILED: Final = 1
 """The exit code of a command that could not do what it was told."""

@@ -18,9 +18,9 @@ from attrs import evolve
 from typing_extensions import override
 
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.addresses import Address, default_address, parse_address
 from crush_trio.server.hosting import HostSettings, run_server
 from crush_trio.server.serve import GRACE, wait_for_signal
+from crush_trio.wire.addresses import Address, default_address, parse_address
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where the command line keeps its commands; argparse has no public name for it."""

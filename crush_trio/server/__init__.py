@@ -4,15 +4,6 @@
 only package that knows of Quart and Hypercorn.
 """
 
-from crush_trio.server.addresses import (
-    Address,
-    BadAddress,
-    TcpAddress,
-    UnixAddress,
-    default_address,
-    is_loopback,
-    parse_address,
-)
 from crush_trio.server.serve import LifespanFailed, serve, wait_for_signal
 from crush_trio.server.sockets import (
     AddressExposed,
@@ -22,6 +13,15 @@ from crush_trio.server.sockets import (
     open_listeners,
 )
 from crush_trio.server.transport import StreamNeedsHttp1, begin_stream, safe_app
+from crush_trio.wire.addresses import (
+    Address,
+    BadAddress,
+    TcpAddress,
+    UnixAddress,
+    default_address,
+    is_loopback,
+    parse_address,
+)
 
 __all__ = [
     "Address",

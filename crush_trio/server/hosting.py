@@ -24,11 +24,11 @@ from crush_trio.backend.hosting import OpenWorkspace
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.addresses import Address
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import GuardSettings, load_token
 from crush_trio.server.serve import GRACE, serve
 from crush_trio.server.site import Site
+from crush_trio.wire.addresses import Address
 
 _STREAMS_SHARE: Final = 0.75
 _CLOSE_MARGIN: Final = 0.5
@@ -89,7 +89,7 @@ async def run_server(
             def drain() -> None:
                 begin_drain(site)
                 life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
-                late.start_soon(_end_streams_after, site, grace * _STREAMS_SHARE)
+                late.start_soon(end_streams_late, site, grace)
 
             await serve(
                 create_app(site, settings.guard),
@@ -111,8 +111,9 @@ def begin_drain(site: Site) -> None:
     site.backend.close()
 
 
-async def _end_streams_after(site: Site, seconds: float) -> None:
-    await trio.sleep(seconds)
+async def end_streams_late(site: Site, grace: float) -> None:
+    """End the streams of workspaces that have not closed when most of the *grace* is over."""
+    await trio.sleep(grace * _STREAMS_SHARE)
     site.drain.end_streams()
 
 

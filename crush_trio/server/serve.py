@@ -33,9 +33,9 @@ from hypercorn.typing import (
 
 from crush_trio.errors import CrushError
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.server.addresses import Address
 from crush_trio.server.sockets import open_listeners
 from crush_trio.server.transport import OWN_WORKER, SEND_LIMIT, Connection
+from crush_trio.wire.addresses import Address
 
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""

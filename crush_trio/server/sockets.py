@@ -21,7 +21,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.errors import CrushError
-from crush_trio.server.addresses import Address, TcpAddress, UnixAddress, is_loopback
+from crush_trio.wire.addresses import Address, TcpAddress, UnixAddress, is_loopback
 
 PROBE_LIMIT: Final = 0.2
 """How long a server behind a socket file may take to answer the door."""

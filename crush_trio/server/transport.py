@@ -18,13 +18,14 @@ The names taken from Hypercorn and h11 are few and tested for, and their version
 import logging
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import h11
 import hypercorn.trio.run as hypercorn_worker
 import trio
+from attrs import frozen
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
@@ -53,6 +54,7 @@ OWN_WORKER: Final = "crush_trio.own_worker"
 
 _CONNECTION: Final = "crush_trio.connection"
 _STREAMABLE: Final = {"1.0", "1.1"}
+_lifespans: Final[set[object]] = set()
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +238,30 @@ def _write_now(stream: trio.SocketStream, data: bytes) -> int:
 # ── Under Hypercorn's own worker ────────────────────────────────────────────────────────────────
 
 
+@frozen(kw_only=True)
+class Worker:
+    """What a request can learn about the worker that serves it."""
+
+    stopping: Callable[[], Awaitable[None]]
+    """Waits until the worker has stopped to accept connections and waits for those it has."""
+    grace: float
+    """Seconds after which it cuts them off."""
+
+
+def worker_of(scope: Mapping[str, Any]) -> Worker | None:
+    """Return the worker that serves the request *scope*; None under a server without `Connection`.
+
+    ASGI tells an application of the end only when all connections have ended, too late for streams
+    that wait to be told. The worker tells its connections at once, and this is one of them.
+    """
+    connection = scope.get("state", {}).get(_CONNECTION)
+    if not isinstance(connection, Connection):
+        return None
+    return Worker(
+        stopping=connection.context.terminated.wait, grace=connection.config.graceful_timeout
+    )
+
+
 def safe_app(app: ASGIFramework) -> ASGIFramework:
     """Wrap *app* to be served by `hypercorn -k trio`, which accepts connections itself.
 
@@ -270,11 +296,17 @@ def _lone(error: Exception) -> Exception:
 
 @contextmanager
 def _safe_worker() -> Iterator[None]:
-    """Put `Connection` where Hypercorn's worker looks for its class of connections."""
-    names = vars(hypercorn_worker)
-    shipped = names["TCPServer"]
+    """Put `Connection` where Hypercorn's worker looks for its class of connections.
+
+    The name is the process's, and lifespans in it need not end in the order of their beginning: the
+    last to end puts back what was there.
+    """
+    names, lifespan = vars(hypercorn_worker), object()
+    _lifespans.add(lifespan)
     names["TCPServer"] = Connection
     try:
         yield
     finally:
-        names["TCPServer"] = shipped
+        _lifespans.discard(lifespan)
+        if not _lifespans:
+            names["TCPServer"] = TCPServer

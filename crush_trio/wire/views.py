@@ -82,9 +82,13 @@ class Version:
 
 @frozen(kw_only=True)
 class ErrorBody:
-    """The body of every answer that reports a failure."""
+    """The body of every answer that reports a failure: a sentence for people, a code for programs.
+
+    The Go program sends no code.
+    """
 
     message: str
+    code: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)

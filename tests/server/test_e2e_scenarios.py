@@ -1,6 +1,7 @@
-"""Clients and runs, end to end in memory: under several task orders, and the races under all of them.
+"""Clients and runs, end to end in memory, under several task orders.
 
-The scenarios themselves are in `scenarios.py`, and run over real sockets elsewhere.
+The scenarios themselves are in `scenarios.py`; they run over real sockets, and in every task order,
+elsewhere.
 """
 
 import pytest
@@ -8,21 +9,11 @@ import trio
 import trio.testing
 
 from crush_trio.store.changes import RunAccepted
-from crush_trio.testing import Gate, explore
+from crush_trio.testing import Gate
 from crush_trio.testing.faulty_store import StoreFault
 from crush_trio.testing.scripted import Pause, Say
 from crush_trio.testing.served import WrittenTurns, open_test_server
-from tests.server.scenarios import (
-    SCENARIOS,
-    A,
-    B,
-    cancel_takes_the_follow_up_along,
-    ended_runs,
-    ending_of,
-    entity,
-    set_the_table,
-    turn,
-)
+from tests.server.scenarios import SCENARIOS, A, B, ending_of, entity, set_the_table, turn
 
 STUCK = StoreFault(of=(RunAccepted,))
 """The acceptance of a run does not get stored until the store is healed."""
@@ -140,71 +131,3 @@ async def test_a_turn_that_fails_is_an_error_event_and_the_server_goes_on():
             assert "cancelled" not in ending
             assert (await place.submit(session, "hi", "r2")).status == 202
             await a.until(ending_of("r2"))
-
-
-# ── Every order ─────────────────────────────────────────────────────────────────────────────────
-
-
-async def cancel_beside_submit():
-    """Post a prompt and a cancel at once; return how the run ended."""
-    async with open_test_server() as server:
-        place, session = await set_the_table(server, A)
-        with await place.watch(A) as a:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(place.submit, session, "hi", "r1")
-                nursery.start_soon(place.cancel, session)
-            ending = entity(await a.until(ending_of("r1")))
-        state = "cancelled" if ending.get("cancelled") else "completed"
-        (finish,) = [f for role, _, f in turn(await place.messages(session)) if role == "assistant"]
-        assert finish == {"cancelled": "canceled", "completed": "end_turn"}[state]
-        return state
-
-
-async def hang_up_beside_submit():
-    """Hang up on a prompt at any moment of its acceptance; return how many runs there are."""
-    async with open_test_server() as server:
-        place, session = await set_the_table(server, A)
-        body = {"session_id": session, "run_id": "r1", "prompt": "hi"}
-        with await place.watch(A) as a:
-            post = place.driver.open("POST", f"{place.path}/agent", body)
-            await trio.lowlevel.checkpoint()
-            post.hang_up()
-            await post.ended()
-            assert (await place.submit(session, "hi", "r2")).status == 202
-            await a.until(ending_of("r2"))
-        runs = await server.stores.of().runs()
-        assert all(run.state == "completed" for run in runs)
-        assert ended_runs(a.seen) == {run.run_id for run in runs}
-        return len(runs)
-
-
-async def follow_up():
-    await cancel_takes_the_follow_up_along(open_test_server)
-
-
-@pytest.mark.slow
-@pytest.mark.item("A9", "A14")
-def test_a_cancel_beside_a_submit_either_hits_it_or_not_in_every_order(report_exploration):
-    found = explore(cancel_beside_submit, deviations=1)
-    report_exploration(found)
-    assert set(found.outcomes) == {"cancelled", "completed"}
-
-
-@pytest.mark.slow
-@pytest.mark.item("A4")
-def test_hanging_up_leaves_either_a_whole_run_or_none_in_every_order(report_exploration):
-    found = explore(hang_up_beside_submit, deviations=1)
-    report_exploration(found)
-    assert set(found.outcomes) == {1, 2}
-
-
-@pytest.mark.slow
-@pytest.mark.item("A13", "A15")
-def test_a_cancel_takes_the_follow_up_along_in_every_order(report_exploration):
-    report_exploration(explore(follow_up, deviations=1))
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.item("A9", "A14")
-async def test_a_cancel_beside_a_submit_leaves_a_complete_turn(seed):
-    assert await cancel_beside_submit() in {"cancelled", "completed"}

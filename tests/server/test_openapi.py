@@ -223,5 +223,8 @@ def test_a_body_that_may_be_left_out_is_marked_so():
         for route in ROUTES
         if route.body is not None and not operation(route)["requestBody"]["required"]
     ]
-    assert optional == ["/v1/workspaces/{wid}/agent/init"]
+    assert optional == [
+        "/v1/workspaces/{wid}/agent/init",
+        "/v1/workspaces/{wid}/questions/cancel",
+    ]
     assert decode(b"{}", AgentMessage).prompt == ""

@@ -11,13 +11,13 @@ import pytest
 import trio
 
 from crush_trio.server import sockets
-from crush_trio.server.addresses import TcpAddress, UnixAddress
 from crush_trio.server.sockets import (
     AddressExposed,
     AddressInUse,
     CannotListen,
     open_listeners,
 )
+from crush_trio.wire.addresses import TcpAddress, UnixAddress
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 

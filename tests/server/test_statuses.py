@@ -7,6 +7,8 @@ import orjson
 import pytest
 import trio
 
+from crush_trio import __version__
+from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.bodies import LIMITS
 from crush_trio.testing.gates import Gate
 from crush_trio.testing.scripted import Pause
@@ -25,7 +27,8 @@ ASKED = {"id": "p", "params": {}}
 GOOD_AGENT = body_of(session_id="S", prompt="hi")
 
 # `W` in a target is an open workspace of A, whose agent is ready and in which the session `S` is
-# busy; `C` is one whose agent is not. A holds both without a stream.
+# busy with the run `taken`; `C` is one whose agent is not, and `X` one that takes no runs any more.
+# A holds them without a stream.
 TABLE = [
     # The body cannot be read.
     ("POST /v1/workspaces", b"{", 400, "bad_request", "failed to decode request"),
@@ -72,6 +75,13 @@ TABLE = [
         "permission_action_invalid",
         "invalid permission action",
     ),
+    (
+        "POST W/config/provider-key",
+        body_of(provider_id="p", kind="magic", api_key="k"),
+        400,
+        "provider_key_invalid",
+        "invalid provider key",
+    ),
     ("POST C/agent", GOOD_AGENT, 400, "agent_not_initialized", "agent coordinator not initialized"),
     ("POST C/agent/sessions/S/summarize", b"", 400, "agent_not_initialized", "agent coordinator"),
     ("GET W/mcp/auth-url", b"", 400, "name_missing", "name is required"),
@@ -112,6 +122,14 @@ TABLE = [
     ),
     ("POST W/agent/sessions/S/summarize", b"", 409, "session_busy", "session is currently"),
     (
+        "POST W/agent",
+        body_of(session_id="S", prompt="another", run_id="taken"),
+        409,
+        "run_id_taken",
+        "run id already names another run",
+    ),
+    ("POST X/agent", GOOD_AGENT, 409, "workspace_closing", "workspace closing"),
+    (
         "POST /v1/control",
         body_of(command="shutdown"),
         409,
@@ -143,8 +161,10 @@ async def open_states(server):
     place, session = await set_the_table(server, A)
     raw = await server.create(A, "/srv/raw", init=False)
     assert (await server.request("DELETE", f"/v1/clients/{RETIRED}")).status == 200
-    assert (await place.submit(session, "busy")).status == 202
-    return place.path, raw.path, session
+    assert (await place.submit(session, "busy", "taken")).status == 202
+    closing = await server.create(A, "/srv/closing")
+    server.site.opened(closing.id).durable.runs.close()
+    return {"W": place.path, "C": raw.path, "X": closing.path, "/S": f"/{session}"}, session
 
 
 def case_id(case):
@@ -158,10 +178,11 @@ async def test_a_refusal_has_its_status_its_code_and_its_words(case):
     request, body, status, code, words = case
     gate = Gate("busy")
     async with open_test_server(WrittenTurns({"busy": [Pause(gate)]})) as server:
-        whole, raw, session = await open_states(server)
+        meanings, session = await open_states(server)
         await gate.reached()
         method, target = request.split(" ")
-        target = target.replace("W", whole).replace("C", raw).replace("/S", f"/{session}")
+        for letter, meaning in meanings.items():
+            target = target.replace(letter, meaning)
         answer = await server.request(method, target, body.replace(b'"S"', f'"{session}"'.encode()))
         assert (answer.status, answer.json()["code"]) == (status, code)
         assert answer.json()["message"].startswith(words)
@@ -180,6 +201,41 @@ async def test_a_server_that_decided_to_end_refuses_creates_before_anything_else
             late = await server.request("POST", "/v1/workspaces", body)
             assert (late.status, late.json()["code"]) == (503, "server_shutting_down")
             assert late.json()["message"] == "server is shutting down"
+
+
+@pytest.mark.item("L33")
+async def test_a_create_on_a_directory_that_will_not_close_waits_long_and_is_then_told_so():
+    """The workspace before it has a run that neither ends nor can be made to."""
+    gate = Gate("never opened")
+
+    async def stubborn(_run):
+        with trio.CancelScope(shield=True):
+            await gate.wait()
+
+    limits = BackendSettings(close_limit=5)
+    async with open_test_server(lambda _: stubborn, settings=limits) as server:
+        place, session = await set_the_table(server, A)
+        await place.submit(session, "hi")
+        await gate.reached()
+        await server.request("DELETE", f"/v1/clients/{A}")
+        assert (await place.request("GET")).status == 404
+        before = trio.current_time()
+        late = await server.request(
+            "POST", "/v1/workspaces", {"path": "/srv/project", "client_id": B}
+        )
+        assert (late.status, late.json()["code"]) == (409, "workspace_closing")
+        assert trio.current_time() - before == 2 * limits.close_limit
+        gate.open()
+
+
+@pytest.mark.item("E9", "L41")
+async def test_whoever_creates_a_workspace_is_told_the_version_of_the_server_whatever_its_own():
+    async with open_test_server() as server:
+        for client, version in ((A, "v0.0.1"), (B, __version__)):
+            place = await server.create(client, version=version)
+            assert place.view["version"] == __version__
+        assert (await server.request("GET", "/v1/version")).json()["version"] == __version__
+        assert (await place.request("GET")).json()["version"] == __version__
 
 
 @pytest.mark.item("E13")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.server.addresses import (
+from crush_trio.wire.addresses import (
     PATH_LIMIT,
     BadAddress,
     TcpAddress,

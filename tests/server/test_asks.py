@@ -1,0 +1,435 @@
+"""The routes and streams of asks, over the whole server in memory."""
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from crush_trio.events import Form, Window, open_event_log
+from crush_trio.store.changes import AskOpened
+from crush_trio.wire.ids import RunId, SessionId, ToolCallId
+from tests.server.asker import A, B, of_type, open_room, payload, words
+from tests.server.sse_client import Client, fact, frames
+
+REQUEST = of_type("permission_request")
+SETTLED = ("granted", "denied")
+
+
+def settled(event):
+    return event["type"] == "permission_notification" and any(payload(event)[s] for s in SETTLED)
+
+
+def ended(event):
+    return event["type"] == "run_complete"
+
+
+# ── Permissions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("F2", "F4")
+async def test_what_one_client_submits_another_may_allow_and_both_are_told():
+    async with open_room() as room:
+        await room.server.create(B)
+        with await room.place.watch(A) as a, await room.place.watch(B) as b:
+            await room.submit("allow?", "r1")
+            permission = payload(await b.until(REQUEST))
+            assert permission["params"] == {"command": "ls"}
+            assert await room.grant(permission)
+            assert not await room.grant(permission, "deny")
+            assert payload(await a.until(ended))["text"] == "allowed"
+            await b.until(ended)
+            assert words(a.seen) == words(b.seen) == ["asked", "request", "granted"]
+
+
+@pytest.mark.item("F2", "F5")
+async def test_a_denial_reaches_the_run():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            assert await room.grant(payload(await a.until(REQUEST)), "deny")
+            assert payload(await a.until(ended))["text"] == "User denied permission"
+
+
+@pytest.mark.item("L46")
+async def test_an_answer_is_known_by_its_id_and_nothing_else_in_it_counts():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            asked = payload(await a.until(REQUEST))
+            forged = {
+                "id": asked["id"],
+                "session_id": "other",
+                "tool_call_id": "other",
+                "tool_name": "rm",
+                "path": "/",
+                "params": None,
+            }
+            assert await room.grant(forged, "allow_session")
+            assert payload(await a.until(settled))["tool_call_id"] == asked["tool_call_id"]
+            [grant] = await room.get("/permissions/grants")
+            assert grant["tool_name"] == "bash"
+            assert (grant["session_id"], grant["path"]) == (room.session, "/srv/project")
+
+
+@pytest.mark.item("F6", "L15", "A20")
+async def test_a_cancelled_session_withdraws_what_it_asked():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            permission = payload(await a.until(REQUEST))
+            assert (await room.place.cancel(room.session)).status == 200
+            assert not await room.grant(permission)
+            assert payload(await a.until(ended))["cancelled"]
+            assert words(a.seen) == ["asked", "request", "denied withdrawn"]
+            assert await room.get("/permissions") == []
+
+
+async def test_what_waits_can_be_listed():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            assert await room.get("/permissions") == []
+            await room.submit("allow?", "r1")
+            permission = payload(await a.until(REQUEST))
+            assert await room.get("/permissions") == [permission]
+            await room.grant(permission)
+            assert await room.get("/permissions") == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "asks_again"),
+    [("once", True), ("run", True), ("session", False), ("project", False)],
+)
+async def test_a_native_client_says_how_far_its_answer_reaches(scope, asks_again):
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            assert await room.grant(payload(await a.until(REQUEST)), scope=scope)
+            await a.until(ended)
+            await room.submit("allow?", "r2")
+            await wait_all_tasks_blocked()
+            assert bool(await room.get("/permissions")) is asks_again
+            remembered = await room.get("/permissions/grants")
+            assert [grant["scope"] for grant in remembered] == [scope] * (not asks_again)
+
+
+async def test_a_scope_that_is_none_is_refused():
+    async with open_room() as room:
+        body = {"permission": {"id": "x"}, "action": "allow", "scope": "for ever"}
+        answer = await room.place.request("POST", "/permissions/grant", body)
+        assert (answer.status, answer.json()["code"]) == (400, "bad_request")
+
+
+async def test_a_grant_can_be_listed_and_revoked():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            permission = payload(await a.until(REQUEST))
+            await room.grant(permission, "allow_session")
+            await a.until(ended)
+            run = (await room.get("/runs/r1"))["id"]
+            [grant] = await room.get("/permissions/grants")
+            assert grant == {
+                "id": permission["id"],
+                "scope": "session",
+                "session_id": room.session,
+                "run_id": run,
+                "tool_name": "bash",
+                "action": "execute",
+                "path": "/srv/project",
+                "granted_at": 1767225600,
+            }
+            target = f"/permissions/grants/{grant['id']}"
+            assert await room.settle(target, method="DELETE")
+            assert not await room.settle(target, method="DELETE")
+            await room.submit("allow?", "r2")
+            await a.until(REQUEST)
+
+
+@pytest.mark.item("F7")
+async def test_skipping_is_for_what_is_asked_later():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            await a.until(REQUEST)
+            await room.place.request("POST", "/permissions/skip", {"skip": True})
+            other = await room.place.create_session()
+            await room.submit("allow?", "r2", session_id=other)
+            assert payload(await a.until(ended))["run_id"] == "r2"
+            assert len(await room.get("/permissions")) == 1
+
+
+@pytest.mark.item("F7")
+async def test_a_workspace_that_was_created_to_skip_skips():
+    async with open_room() as room:
+        place = await room.server.create(A, "/srv/other", yolo=True)
+        assert (await place.request("GET", "/permissions/skip")).json() == {"skip": True}
+
+
+@pytest.mark.item("F7")
+async def test_what_was_granted_goes_with_the_session():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            await room.grant(payload(await a.until(REQUEST)), "allow_session")
+            await a.until(ended)
+            await room.place.request("DELETE", f"/sessions/{room.session}")
+            assert await room.get("/permissions/grants") == []
+
+
+@pytest.mark.item("F7")
+async def test_what_was_granted_goes_with_the_workspace():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            await room.grant(payload(await a.until(REQUEST)), scope="project")
+            await a.until(ended)
+            assert len(await room.get("/permissions/grants")) == 1
+        await room.place.request("DELETE", f"?client_id={A}")
+        await wait_all_tasks_blocked()
+        room.place = await room.server.create(A)
+        assert await room.get("/permissions/grants") == []
+
+
+# ── Policies ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("L16")
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        ({"mode": "allow"}, "allowed"),
+        (
+            {"mode": "deny"},
+            "Permission denied: this run may neither do that nor ask anybody for it",
+        ),
+        ({"mode": "deny", "allow_list": ["bash:execute"]}, "allowed"),
+        ({"allow_list": ["bash"]}, "allowed"),
+    ],
+)
+async def test_a_submission_says_what_its_run_may_do(policy, text):
+    async with open_room() as room:
+        await room.submit("allow?", "r1", permissions=policy)
+        await wait_all_tasks_blocked()
+        assert await room.text("r1") == text
+
+
+async def test_a_policy_that_is_none_is_refused():
+    async with open_room() as room:
+        body = {"session_id": room.session, "prompt": "x", "permissions": {"mode": "perhaps"}}
+        answer = await room.place.request("POST", "/agent", body)
+        assert (answer.status, answer.json()["code"]) == (400, "bad_request")
+
+
+async def test_a_policy_does_not_make_a_repetition_another_run():
+    async with open_room() as room:
+        await room.submit("allow?", "r1", permissions={"mode": "allow"})
+        await room.submit("allow?", "r1", permissions={"mode": "deny"})
+        await wait_all_tasks_blocked()
+        assert await room.text("r1") == "allowed"
+
+
+@pytest.mark.item("L16")
+async def test_a_run_that_nobody_watches_does_not_wait_for_ever():
+    async with open_room() as room:
+        await room.submit("allow?", "r1", when_unclaimed="continue")
+        await trio.sleep(59)
+        assert (await room.get("/runs/r1"))["state"] == "active"
+        await trio.sleep(2)
+        run = await room.server.stores.of().run(RunId("r1"))
+        assert run.view.text == "Permission denied: nobody was there to ask for 60 seconds"
+
+
+@pytest.mark.item("L16")
+async def test_a_stream_is_somebody_for_as_long_as_it_is_open():
+    async with open_room() as room:
+        await room.submit("allow?", "r1", when_unclaimed="continue")
+        with await room.place.watch(A) as a:
+            assert room.opened.permissions.attendance.streams == 1
+            await trio.sleep(500)
+            permission = payload(await a.until(REQUEST))
+        await a.exchange.ended()
+        assert room.opened.permissions.attendance.streams == 0
+        await trio.sleep(59)
+        assert await room.grant(permission)
+        await wait_all_tasks_blocked()
+        run = await room.server.stores.of().run(RunId("r1"))
+        assert run.view.text == "allowed"
+
+
+@pytest.mark.item("L16")
+async def test_a_run_whose_own_client_answers_nothing_does_not_wait_for_it():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1", interactive=False)
+            ending = payload(await a.until(ended))
+            assert ending["text"] == "Permission denied: nobody answered within 60 seconds"
+
+
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("F13")
+@pytest.mark.parametrize("named", [True, False])
+async def test_what_one_client_submits_another_may_answer_and_both_are_told(named):
+    async with open_room() as room:
+        await room.server.create(B)
+        with await room.place.watch(A) as a, await room.place.watch(B) as b:
+            await room.submit("question?", "r1")
+            batch = payload(await b.until(of_type("question_batch_request")))
+            assert await room.get("/questions") == [batch]
+            body = {
+                "batch_request_id": batch["id"] if named else "",
+                "responses": [{"request_id": "go", "yes": True}],
+            }
+            assert await room.settle("/questions/answer", body)
+            assert not await room.settle("/questions/answer", body)
+            notice = payload(await a.until(of_type("question_batch_notification")))
+            assert notice == {"batch_id": batch["id"]}
+            assert payload(await a.until(ended))["text"] == "Go on?\nyes"
+            assert await room.get("/questions") == []
+
+
+@pytest.mark.item("F14")
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_batch_can_be_refused(named):
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("question?", "r1")
+            batch = payload(await a.until(of_type("question_batch_request")))
+            body = {"batch_request_id": batch["id"]} if named else b""
+            assert await room.settle("/questions/cancel", body)
+            assert not await room.settle("/questions/cancel", body)
+            assert payload(await a.until(ended))["text"] == "User cancelled this question"
+
+
+@pytest.mark.item("F14", "A20")
+async def test_a_cancelled_session_withdraws_its_questions():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("question?", "r1")
+            await a.until(of_type("question_batch_request"))
+            await room.place.cancel(room.session)
+            await a.until(of_type("question_batch_notification"))
+            assert not await room.settle("/questions/cancel")
+
+
+# ── Streams ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def native(room, more=""):
+    """Open a native stream and return the frames of what it has sent so far, and the stream."""
+    watcher = await room.place.watch(B, f"&form=native{more}")
+    await wait_all_tasks_blocked()
+    piece = await watcher.exchange.receive()
+    return frames(piece), watcher
+
+
+def named(found):
+    return [frame[b"event"].decode() for frame in found]
+
+
+async def test_a_crush_client_that_attaches_is_shown_what_waits():
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            permission = payload(await a.until(REQUEST))
+            other = await room.place.create_session()
+            await room.submit("question?", "r2", session_id=other)
+            batch = payload(await a.until(of_type("question_batch_request")))
+            told = len(a.seen)
+            with await room.place.watch(B) as b:
+                assert payload(await b.next()) == permission
+                assert payload(await b.next()) == batch
+                assert await room.grant(permission)
+                await b.until(settled)
+                await a.until(settled)
+                assert len([e for e in a.seen[told:] if REQUEST(e)]) == 0
+
+
+async def test_a_native_client_that_attaches_is_told_everything_that_waits_before_its_place():
+    async with open_room() as room:
+        found, watcher = await native(room)
+        watcher.hang_up()
+        assert named(found) == ["asks", "ready"]
+        assert found[0][b"data"] == b'{"permissions":[],"questions":[]}'
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            permission = payload(await a.until(REQUEST))
+            found, watcher = await native(room)
+            watcher.hang_up()
+            assert named(found) == ["asks", "ready"]
+            assert permission["id"].encode() in found[0][b"data"]
+            assert b"id" not in found[0]
+
+
+async def test_a_native_client_that_resumes_hears_of_an_ask_once():
+    async with open_room() as room:
+        found, watcher = await native(room)
+        place = found[-1][b"id"].decode()
+        watcher.hang_up()
+        await room.submit("allow?", "r1")
+        await wait_all_tasks_blocked()
+        found, watcher = await native(room, f"&after={place}")
+        rest = frames(await watcher.exchange.receive())
+        watcher.hang_up()
+        heard = named([*found, *rest])
+        assert (heard.count("permission_request"), heard.count("asks")) == (1, 0)
+
+
+async def test_a_native_client_that_lost_its_place_is_told_what_waits_with_its_new_one():
+    async with open_room() as room:
+        await room.submit("allow?", "r1")
+        await wait_all_tasks_blocked()
+        found, watcher = await native(room, "&after=nowhere-7")
+        rest = frames(await watcher.exchange.receive())
+        watcher.hang_up()
+        assert named(found) == ["ready"]
+        assert named(rest) == ["asks", "resync"]
+        [permission] = await room.get("/permissions")
+        assert permission["id"].encode() in rest[0][b"data"]
+
+
+@pytest.mark.parametrize("form", Form)
+async def test_a_reader_that_falls_behind_is_told_what_waits_when_it_gets_a_new_place(form):
+    told = {Form.NATIVE: b"event: asks\ndata: {}\n\n", Form.CRUSH: b"data: {}\n\n"}[form]
+    async with trio.open_nursery() as nursery:
+        async with open_event_log("boot", window=Window(events=10)) as log:
+            client, asked = Client(), []
+
+            def asks():
+                asked.append(log.head)
+                return told
+
+            cursor = log.cursor(form)
+            for _ in range(100):
+                log.publish(fact())
+            nursery.start_soon(partial(client.take, log, cursor, asks=asks))
+            await trio.sleep(1)
+            log.publish(fact())
+            await trio.sleep(1)
+            _, first, second = client.sent
+            assert first.startswith(told)
+            assert told not in second
+            assert asked == [100]
+
+
+# ── After a crash ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_crash_left_waiting_is_withdrawn_when_the_workspace_is_opened_again():
+    async with open_room() as room:
+        row = AskOpened(
+            id="left",
+            kind="permission",
+            session_id=SessionId(room.session),
+            run_id=RunId("r"),
+            tool_call_id=ToolCallId("c"),
+            payload="{}",
+            at=1,
+        )
+        await room.server.stores.of().commit(row)
+        await room.place.request("DELETE", f"?client_id={A}")
+        await wait_all_tasks_blocked()
+        await room.server.create(A)
+        assert await room.server.stores.of().pending_asks() == []

@@ -1,0 +1,60 @@
+"""The two tightest scenarios once more, in every order that two deviations from the default make.
+
+Two deviations make thousands of orders. So the table is set in one order only: what clients do
+before the scenario begins is the same for all of them, and was disturbed once elsewhere.
+"""
+
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from crush_trio.testing import explore
+from crush_trio.testing.schedule import controlled
+from crush_trio.testing.served import Served, ServedWorkspace, open_test_server
+from tests.server.scenarios import cancelled_right_after_the_answer, hung_up_during_the_post
+
+pytestmark = pytest.mark.slow
+
+ORDERS = 1000
+"""Fewer orders than that, and an exploration has not seen what two deviations can do."""
+
+
+def in_one_order():
+    """Let nothing be decided in this block: tasks take their steps first come, first served."""
+    return controlled(lambda runnable: runnable[:1])
+
+
+class LaidServer(Served):
+    async def create(self, client):
+        with in_one_order():
+            place = await Served.create(self, client)
+        return LaidWorkspace(place.driver, place.id, place.view)
+
+
+class LaidWorkspace(ServedWorkspace):
+    async def create_session(self):
+        with in_one_order():
+            return await ServedWorkspace.create_session(self)
+
+
+@asynccontextmanager
+async def open_laid_server(turns):
+    async with open_test_server(turns) as server:
+        yield LaidServer(server.backend, server.site, server.driver, server.stores)
+
+
+@pytest.mark.item("A9", "A21")
+def test_a_cancel_right_after_the_answer_is_not_lost_in_any_order(report_exploration):
+    found = explore(partial(cancelled_right_after_the_answer, open_laid_server), deviations=2)
+    report_exploration(found)
+    assert found.exhaustive
+    assert found.schedules > ORDERS
+
+
+@pytest.mark.item("A3", "A4")
+def test_hanging_up_during_the_post_takes_nothing_back_in_any_order(report_exploration):
+    found = explore(partial(hung_up_during_the_post, open_laid_server), deviations=2)
+    report_exploration(found)
+    assert found.exhaustive
+    assert found.schedules > ORDERS
