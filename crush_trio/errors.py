@@ -13,6 +13,8 @@ class CrushError(Exception):
 
     code: ClassVar[str] = "internal_error"
     message: ClassVar[str] = "internal server error"
+    title: ClassVar[str] = ""
+    """The heading under which it is shown in a conversation; most never are."""
 
     def __init__(self, detail: str = "") -> None:
         self.detail = detail

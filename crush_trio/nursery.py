@@ -16,19 +16,25 @@ import trio
 async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
     """Open a nursery whose lone exception leaves as itself, with its traceback.
 
-    Two or more exceptions still leave as a group: hiding one of them would lose it. Only the
-    nursery's own wrapping is removed; a group that the caller raised on purpose stays one.
+    Two or more exceptions still leave as a group: hiding one of them would lose it. Cancellations
+    are the exception: however many tasks were cancelled, it is one cancellation that passes through,
+    and callers may say `except trio.Cancelled`. Only the nursery's own wrapping is removed; a group
+    that the caller raised on purpose stays one.
     """
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
     except BaseExceptionGroup as group:
-        if len(group.exceptions) != 1:
-            raise
         lone = group.exceptions[0]
+        if len(group.exceptions) != 1 and not _only_cancelled(group):
+            raise
         context = lone.__context__
         try:
             raise lone
         finally:
             # Trio made the group only to carry this exception; how it came about is its own affair.
             lone.__context__ = context
+
+
+def _only_cancelled(group: BaseExceptionGroup[BaseException]) -> bool:
+    return all(isinstance(each, trio.Cancelled) for each in group.exceptions)

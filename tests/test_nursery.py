@@ -149,3 +149,15 @@ async def test_a_keyboard_interrupt_leaves_as_itself():
     with pytest.raises(KeyboardInterrupt):
         async with open_hidden_nursery():
             raise KeyboardInterrupt
+
+
+async def test_one_cancellation_leaves_however_many_tasks_it_reached():
+    async def wait_together():
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    with trio.move_on_after(1):
+        with pytest.raises(trio.Cancelled):
+            await wait_together()

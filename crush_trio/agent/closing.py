@@ -48,7 +48,10 @@ def finish_of(outcome: Outcome, at: int) -> FinishPart:
             return FinishPart(reason=FinishReason.CANCELLED, time=at, message=USER_CANCELLED)
         case RunState.ERRORED:
             return FinishPart(
-                reason=FinishReason.ERROR, time=at, message="Provider Error", details=outcome.error
+                reason=FinishReason.ERROR,
+                time=at,
+                message=outcome.title or "Provider Error",
+                details=outcome.error,
             )
         case RunState.INTERRUPTED:
             return FinishPart(

@@ -35,7 +35,7 @@ from crush_trio.store.changes import (
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message, ToolResultPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.native import RunState
 
 
 @define(eq=False)
@@ -121,7 +121,7 @@ class StoreJournal:
         await trio.lowlevel.checkpoint()
         if not (run.prompt_recorded or await session_exists(self.sessions, run.session_id)):
             return record
-        if run.submission.kind is RunKind.PROMPT and not run.prompt_recorded:
+        if run.submission.kind.prompted and not run.prompt_recorded:
             message = prompt_message(run.id, run.submission, now)
             record.create(message, RunPrompted(id=run.id, message_id=message.id))
         answers: tuple[OpenMessage, ...] = ()
@@ -131,7 +131,8 @@ class StoreJournal:
             answers = self.transcript.open_in(run.session_id)
             await self._close_answers(answers, outcome, now, record)
             self._answer_calls(run.session_id, outcome, now, record)
-        if outcome.state is RunState.CANCELLED and not (answers or outcome.message_id):
+        silent = not (answers or outcome.message_id) and run.submission.kind.prompted
+        if outcome.state is RunState.CANCELLED and silent:
             record.create(closing_answer(outcome, run.session_id, self._message_id(), now))
         return record
 

@@ -30,7 +30,7 @@ from crush_trio.store.changes import Change, MessageCreated, RunEnded, RunPrompt
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, ToolCallId
 from crush_trio.wire.messages import Message, Role, ToolCallPart, ToolResultPart
-from crush_trio.wire.native import RunKind, RunView
+from crush_trio.wire.native import RunView
 
 
 class RecoveryStore(Changes, SessionReads, MessageReads, RunReads, Protocol):
@@ -86,7 +86,7 @@ class _Mending:
     def _add_prompt(self) -> None:
         """Write the prompt, if the crash came before it was written."""
         run = self.orphan
-        if run.prompt_message_id is not None or run.view.kind is not RunKind.PROMPT:
+        if run.prompt_message_id is not None or not run.view.kind.prompted:
             return
         submission = Submission(
             session_id=run.view.session_id, prompt=run.prompt, attachments=run.attachments
@@ -119,7 +119,7 @@ class _Mending:
     async def _stored_turn(self, store: RecoveryStore) -> list[Message]:
         """Return the messages from the run's prompt on; none if it was never recorded."""
         messages = await store.messages(self.orphan.view.session_id)
-        if self.orphan.view.kind is not RunKind.PROMPT:
+        if not self.orphan.view.kind.prompted:
             return await store.unfinished_messages(self.orphan.view.session_id)
         for index, message in enumerate(messages):
             if message.id == self.orphan.prompt_message_id:

@@ -10,6 +10,7 @@ from attrs.validators import deep_iterable, instance_of
 
 from crush_trio.errors import PromptEmpty, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
+from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import Attachment
@@ -27,10 +28,10 @@ class Submission:
     """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
 
     A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    turn that is running when it arrives, unless it is to outlive the clients: the turn that took it
-    in might not.
+    turn that is running when it arrives, unless it is to outlive the clients or says what it may do:
+    the turn that took it in might not.
 
-    The two policies say how to treat the submission, not what it is. They do not count when two
+    The policies say how to treat the submission, not what it is. They do not count when two
     submissions are compared, so the same prompt under the same run id is the same run, whatever
     policy the second attempt names; the first one's holds.
     """
@@ -42,6 +43,9 @@ class Submission:
     kind: RunKind = RunKind.PROMPT
     when_busy: WhenBusy = field(default=WhenBusy.ENQUEUE, eq=False)
     when_unclaimed: WhenUnclaimed = field(default=WhenUnclaimed.CANCEL, eq=False)
+    permissions: PermissionPolicy = field(default=PermissionPolicy(), eq=False)
+    interactive: bool = field(default=True, eq=False)
+    """Whether the client that sent it shows what it is asked to a person (L30)."""
 
     def check(self) -> None:
         """Raise unless there is something to run, and a session to run it in (A1).
@@ -49,7 +53,7 @@ class Submission:
         An image alone is no prompt: the model would not know what to do with it.
         """
         readable = self.prompt or any(a.mime_type.startswith("text/") for a in self.attachments)
-        if self.kind is RunKind.PROMPT and not readable:
+        if self.kind.prompted and not readable:
             raise PromptEmpty
         if not self.session_id:
             raise SessionMissing
@@ -57,7 +61,9 @@ class Submission:
     @property
     def foldable(self) -> bool:
         """Whether a running turn may absorb this: nobody waits for an ending of its own."""
-        plain = self.when_unclaimed is WhenUnclaimed.CANCEL
+        plain = (
+            self.when_unclaimed is WhenUnclaimed.CANCEL and self.permissions == PermissionPolicy()
+        )
         return plain and self.run_id is None and self.kind is RunKind.PROMPT
 
 
@@ -87,6 +93,8 @@ class Outcome:
     message_id: MessageId = NO_MESSAGE
     text: str = ""
     error: str = ""
+    title: str = ""
+    """The heading of the error, for people; empty where there is nothing better than a default."""
     folded_into: RunId | None = None
     notices: tuple[Event, ...] = field(default=(), repr=False)
 
@@ -116,11 +124,12 @@ class Outcome:
         )
 
     @classmethod
-    def errored(cls, error: str, partial: Completion = NOTHING_YET) -> "Outcome":
+    def errored(cls, error: str, partial: Completion = NOTHING_YET, title: str = "") -> "Outcome":
         """The turn failed, or could not begin."""
         return cls(
             state=RunState.ERRORED,
             error=error or "unknown error",
+            title=title,
             message_id=partial.message_id,
             text=partial.text,
         )

@@ -8,11 +8,12 @@ the ending, announce it. Nothing that goes wrong inside reaches the run's siblin
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.errors import CancelSwallowed, EndingNotStored
+from crush_trio.errors import CancelSwallowed, CrushError, EndingNotStored
 from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
@@ -42,6 +43,19 @@ class Limits:
     join: float = 15.0
 
 
+class RunHost(Protocol):
+    """What a turn may do in the workspace that its run belongs to."""
+
+    @property
+    def services(self) -> trio.Nursery:
+        """Owns what is to outlive the turn, but not the workspace."""
+        ...
+
+    def accept(self, submission: Submission) -> AcceptedRun:
+        """Start another run, with an ending of its own. Never waits."""
+        ...
+
+
 @define(eq=False)
 class Run:
     """An active run, as its turn sees it. A turn is any async function that takes one of these.
@@ -55,6 +69,7 @@ class Run:
     journal: Journal
     lane: Lane[AcceptedRun]
     limits: Limits
+    host: RunHost = field(repr=False)
     partial: Callable[[], Completion] = field(default=lambda: NOTHING_YET, init=False)
     began: bool = field(default=False, init=False)
 
@@ -215,16 +230,28 @@ def _cancelled(run: Run) -> Outcome:
 def _failed(run: Run, exc: BaseException) -> Outcome:
     """Log a failed turn, here and nowhere else, and return its outcome."""
     log.error("run.failed", extra={"run_id": run.id, "session_id": run.session_id}, exc_info=exc)
-    error = describe(exc)
+    error, title = describe(exc), title_of(exc)
     with suppress(Exception):  # a turn that fails may not know any more what it said
-        return Outcome.errored(error, run.partial())
-    return Outcome.errored(error)
+        return Outcome.errored(error, run.partial(), title)
+    return Outcome.errored(error, title=title)
+
+
+def title_of(exc: BaseException) -> str:
+    """Return the heading under which a failure is shown; nothing if it has none of its own."""
+    exc = _lone(exc)
+    return exc.title if isinstance(exc, CrushError) else ""
+
+
+def _lone(exc: BaseException) -> BaseException:
+    """Return the exception that a group was made for, if it has only one."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc
 
 
 def describe(exc: BaseException) -> str:
     """Return one line about *exc* for people; a lone exception in a group speaks for it."""
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
+    exc = _lone(exc)
     if isinstance(exc, trio.TooSlowError):
         return "it took too long"
     try:

@@ -96,7 +96,7 @@ class Workspace:
         self._live[accepted.id] = accepted
         if accepted.submission.run_id is not None:
             self._live[accepted.submission.run_id] = accepted
-        run = Run(accepted, self.events, self._journal, lane, self._limits)
+        run = Run(accepted, self.events, self._journal, lane, self._limits, self)
         self._runs.start_soon(
             partial(conduct, run, self._turn, self._settle), name=_task_name(accepted)
         )

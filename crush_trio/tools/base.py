@@ -7,7 +7,7 @@ a cancel reaches it like everything else, and what it started must be gone when 
 
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from attrs import field, frozen
 
@@ -102,10 +102,18 @@ class ToolCall:
 class Tool(Protocol):
     """Something that a model may do."""
 
-    name: ClassVar[str]
-    parallel: ClassVar[bool]
-    """Whether it may run beside other calls of its step (∥ in H), because it changes nothing that
-    another call could see."""
+    @property
+    def name(self) -> str:
+        """What the model calls it."""
+        ...
+
+    @property
+    def parallel(self) -> bool:
+        """Whether it may run beside other calls of its step (∥ in H).
+
+        True of tools that only look, and of those that change nothing another call could see.
+        """
+        ...
 
     @property
     def description(self) -> str:

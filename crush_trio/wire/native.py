@@ -17,6 +17,13 @@ class RunKind(StrEnum):
 
     PROMPT = "prompt"
     SUMMARIZE = "summarize"
+    TASK = "task"
+    """What one run has another do for it, in a session of its own."""
+
+    @property
+    def prompted(self) -> bool:
+        """Whether the run answers a prompt, which belongs into the record of its session."""
+        return self is not RunKind.SUMMARIZE
 
 
 class RunState(StrEnum):

@@ -264,7 +264,6 @@ async def _check_session(store, session_id, runs):
     assert all(call.finished for call in calls)
     assert Counter(call.id for call in calls) == Counter(part.tool_call_id for part in results)
     prompts = [message.id for message in messages if message.role is Role.USER]
-    recorded = [
-        (await store.run(r.id)).prompt_message_id for r in runs if r.session_id == session_id
-    ]
+    prompted = [r for r in runs if r.session_id == session_id and r.kind.prompted]
+    recorded = [(await store.run(r.id)).prompt_message_id for r in prompted]
     assert Counter(recorded) == Counter(prompts), "a prompt is lost, or there twice"

@@ -1,0 +1,36 @@
+"""What an active run of a workspace does: the agent, as one turn function.
+
+The workspace decides when a run executes, whether, and how it ends. This decides what it does
+meanwhile: answer a prompt, do a task for another run, or summarise the session.
+"""
+
+from attrs import define, field
+
+from crush_trio.agent.plan import Desk, Planner
+from crush_trio.agent.steps import Steps
+from crush_trio.agent.summaries import Summarizer
+from crush_trio.agent.titles import Titles
+from crush_trio.runtime.outcome import Completion
+from crush_trio.runtime.run import Run
+from crush_trio.wire.native import RunKind
+
+
+@define(eq=False)
+class Coordinator:
+    """Satisfies the runtime's `Turn`. Without *titles*, sessions keep the names they were given."""
+
+    desk: Desk
+    planner: Planner = field(repr=False)
+    titles: Titles | None = field(default=None, repr=False)
+
+    async def __call__(self, run: Run) -> Completion:
+        """Play one turn. The prompt is recorded first: whatever fails later, it is not lost."""
+        if run.kind is RunKind.SUMMARIZE:
+            plan = await self.planner.plan(run)
+            return await Summarizer(run, plan, self.desk).summarize()
+        await run.record_prompt()
+        plan = await self.planner.plan(run)
+        if self.titles is not None and run.kind is RunKind.PROMPT:
+            history = await self.desk.store.messages(run.session_id)
+            self.titles.begin(run.host.services, run, history)
+        return await Steps(run, plan, self.desk).play()

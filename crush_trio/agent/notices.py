@@ -1,0 +1,36 @@
+"""What an agent tells its readers besides messages and endings."""
+
+from crush_trio.events.facts import Fact
+from crush_trio.providers.conversing import Waiting
+from crush_trio.runtime.run import Run
+from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.views import Session
+
+
+def finished_notice(session_id: SessionId, title: str) -> Fact:
+    """Return the notice by which clients re-read the state of a session (D28)."""
+    return _agent_fact(
+        AgentEvent(type=AgentEventType.AGENT_FINISHED, session_id=session_id, session_title=title)
+    )
+
+
+def waiting_notice(run: Run, waiting: Waiting) -> Fact:
+    """Return the notice that the run waits for its model, and for how long it has."""
+    return _agent_fact(
+        AgentEvent(
+            type=AgentEventType.RESPONSE,
+            run_id=run.submission.run_id,
+            session_id=run.session_id,
+            progress=str(waiting),
+        )
+    )
+
+
+def session_fact(session: Session, change: EventType = EventType.UPDATED) -> Fact:
+    """Return the news that a session is now as *session*."""
+    return Fact(payload_type=PayloadType.SESSION, change=change, entity=session)
+
+
+def _agent_fact(event: AgentEvent) -> Fact:
+    return Fact(payload_type=PayloadType.AGENT_EVENT, change=EventType.CREATED, entity=event)

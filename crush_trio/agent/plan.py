@@ -1,0 +1,60 @@
+"""What a turn works with: decided when it begins, from the configuration as it is then."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from crush_trio.agent.models import ChosenModel
+from crush_trio.agent.tool_calls import PermitFor
+from crush_trio.agent.transcript import Transcript
+from crush_trio.clock import Clock, IdSource
+from crush_trio.events.log import EventLog
+from crush_trio.providers.conversing import Patience
+from crush_trio.runtime.run import Run
+from crush_trio.store.base import Changes, MessageReads, SessionReads
+from crush_trio.tools.base import Tool
+
+Tools = Mapping[str, Tool]
+"""The tools that a run may use, by name."""
+
+
+@frozen(kw_only=True)
+class TurnPlan:
+    """The model, the tools and the instructions of one turn.
+
+    The tools are asked for before every step: one that appears meanwhile can be used in the next
+    (H2). *remind* puts the reminder about the todo list at the head of the conversation (D22).
+    """
+
+    model: ChosenModel
+    tools: Callable[[], Tools] = field(repr=False)
+    system: tuple[str, ...] = field(default=(), repr=False)
+    remind: bool = True
+    interactive: bool = True
+    auto_summarize: bool = True
+
+
+class Planner(Protocol):
+    """Makes plans; raises a `CrushError` that says what is missing in the configuration."""
+
+    async def plan(self, run: Run) -> TurnPlan:
+        """Return what *run* is to work with."""
+        ...
+
+
+class AgentStore(Changes, SessionReads, MessageReads, Protocol):
+    """What an agent needs of a store."""
+
+
+@define(eq=False)
+class Desk:
+    """What every turn of a workspace shares."""
+
+    transcript: Transcript
+    events: EventLog
+    store: AgentStore = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    permit_for: PermitFor = field(repr=False)
+    patience: Patience = field(factory=Patience)

@@ -1,0 +1,71 @@
+"""From the configuration, as it is when a run begins, to what the run works with (L29, L40)."""
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from crush_trio.agent.git_state import git_state
+from crush_trio.agent.instructions import MAIN, TASK, Place, instructions
+from crush_trio.agent.models import ChosenModel, ModelSource
+from crush_trio.agent.plan import Desk, Tools, TurnPlan
+from crush_trio.agent.subagents import AgentTool
+from crush_trio.config.live import LiveConfig
+from crush_trio.runtime.run import Run
+from crush_trio.wire.native import RunKind
+from crush_trio.wire.requests import ModelType
+
+TASK_TOOLS: Final = frozenset({"glob", "grep", "ls", "view"})
+"""What a task may use: it finds out and changes nothing (H3)."""
+
+PERSONAL: Final = frozenset({"question"})
+"""What is of use only where a person listens (F17)."""
+
+MakeTools = Callable[[ChosenModel], Tools]
+"""Returns the tools of a workspace as they are now, for a run on this model."""
+
+
+@define(eq=False)
+class ConfiguredPlanner:
+    """Satisfies `Planner`, for the agent of one workspace."""
+
+    live: LiveConfig
+    models: ModelSource = field(repr=False)
+    desk: Desk = field(repr=False)
+    make_tools: MakeTools = field(repr=False)
+
+    async def plan(self, run: Run) -> TurnPlan:
+        """Return the plan of *run*; raises a `CrushError` if the configuration does not allow one."""
+        config = self.live.current
+        chosen = await self.models.choose(ModelType.LARGE)
+        main = run.kind is not RunKind.TASK
+        place = Place(
+            directory=config.project.directory,
+            at=self.desk.clock.unix(),
+            git=await self._git_state(),
+        )
+        context = await config.context_files() if main else ()
+        return TurnPlan(
+            model=chosen,
+            tools=lambda: self._tools(run, chosen),
+            system=instructions(MAIN if main else TASK, place, context),
+            remind=main,
+            interactive=main and run.submission.interactive,
+            auto_summarize=not config.config.options.disable_auto_summarize,
+        )
+
+    async def _git_state(self) -> str:
+        config = self.live.current
+        if not (config.project.root / ".git").exists():
+            return ""  # noqa: ASYNC910  # the other places of a plan wait
+        return await git_state(config.project.directory, config.environment, self.desk.clock)
+
+    def _tools(self, run: Run, chosen: ChosenModel) -> Tools:
+        """Return the tools that *run* may use now: those of the workspace, less what is disabled."""
+        found = {**self.make_tools(chosen), AgentTool.name: AgentTool(run, self.desk)}
+        if run.kind is RunKind.TASK:
+            return {name: tool for name, tool in found.items() if name in TASK_TOOLS}
+        disabled = set(self.live.current.config.options.disabled_tools)
+        if not run.submission.interactive:
+            disabled |= PERSONAL
+        return {name: tool for name, tool in found.items() if name not in disabled}

@@ -1,0 +1,179 @@
+"""From the stored history of a session to what a model is asked.
+
+Nothing in here is written back: what is repaired for the model stays as it is in the store (D23).
+Every tool call gets exactly one result, directly after the message that made it; a result without
+its call is left out. Providers refuse conversations in which that is not so.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from attrs import evolve, frozen
+
+from crush_trio.providers.base import PromptMessage
+from crush_trio.wire.ids import MessageId, ToolCallId
+from crush_trio.wire.messages import (
+    BinaryPart,
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    ShellCommandPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+
+REMINDER: Final = (
+    "<reminder>The session's todo list is yours: it may be empty. For work of several steps keep it "
+    "with the todos tool. Do not mention this reminder.</reminder>"
+)
+"""What main agents are reminded of at the head of every conversation (D22)."""
+
+INTERRUPTED: Final = "the tool call was interrupted and has no result"
+
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+@frozen(kw_only=True)
+class Abilities:
+    """What the model that will read the prompt can take."""
+
+    images: bool = False
+    media_results: bool = False
+
+
+def build_prompt(
+    messages: Sequence[Message],
+    summary: MessageId,
+    can: Abilities,
+    *,
+    remind: bool = True,
+) -> tuple[PromptMessage, ...]:
+    """Return the conversation, from its summary on if it has one, fit for a model (D21 to D23b)."""
+    relevant = _since_summary(messages, summary)
+    known = {part.id for m in relevant for part in m.parts if isinstance(part, ToolCallPart)}
+    results = {
+        part.tool_call_id: part
+        for m in relevant
+        for part in m.parts
+        if isinstance(part, ToolResultPart) and part.tool_call_id in known
+    }
+    prompt = [_user(TextPart(text=REMINDER))] if remind else []
+    for message in relevant:
+        match message.role:
+            case Role.USER:
+                prompt.extend(_user_message(message, can))
+            case Role.ASSISTANT:
+                prompt.extend(_assistant_message(message, results, can))
+            case _:
+                pass  # results stand behind their calls; there are no stored system messages
+    return tuple(prompt)
+
+
+def _since_summary(messages: Sequence[Message], summary: MessageId) -> list[Message]:
+    """Return what counts of the history; the summary speaks as the user would (D21)."""
+    for index, message in enumerate(messages):
+        if summary and message.id == summary:
+            return [evolve(message, role=Role.USER), *messages[index + 1 :]]
+    return list(messages)
+
+
+def _user(*parts: Part) -> PromptMessage:
+    return PromptMessage(role=Role.USER, parts=parts)
+
+
+# ── What the user said ──────────────────────────────────────────────────────────────────────────
+
+
+def _user_message(message: Message, can: Abilities) -> Iterator[PromptMessage]:
+    texts = [text for part in message.parts if (text := _text_of(part))]
+    pictures = [p for p in message.parts if isinstance(p, BinaryPart) and not _is_text(p)]
+    parts: list[Part] = [TextPart(text="\n\n".join(texts))] if texts else []
+    if can.images:
+        parts.extend(pictures)
+    if parts:
+        yield _user(*parts)
+
+
+def _text_of(part: Part) -> str:
+    """Return what a part of a user's message says in words; nothing for pictures."""
+    match part:
+        case TextPart(text=text):
+            return text
+        case BinaryPart() if _is_text(part):
+            content = part.data.decode("utf-8", errors="replace")
+            return f'<file path="{part.path}">\n{content}\n</file>'
+        case ShellCommandPart():
+            output = _ANSI.sub("", part.output)
+            return (
+                f"I ran this command myself:\n$ {part.command}\n{output.rstrip()}\n"
+                f"(exit code {part.exit_code})"
+            )
+        case _:
+            return ""
+
+
+def _is_text(part: BinaryPart) -> bool:
+    return part.mime_type.startswith("text/")
+
+
+# ── What the model said, and what its tools answered ────────────────────────────────────────────
+
+
+def _assistant_message(
+    message: Message, results: dict[ToolCallId, ToolResultPart], can: Abilities
+) -> Iterator[PromptMessage]:
+    parts = tuple(_said(message.parts))
+    if not parts:
+        return
+    yield PromptMessage(role=Role.ASSISTANT, parts=parts)
+    answers = [
+        results.get(part.id, _missing(part)) for part in parts if isinstance(part, ToolCallPart)
+    ]
+    pictures: list[Part] = []
+    for answer in answers:
+        result, picture = _fitting(answer, can)
+        yield PromptMessage(role=Role.TOOL, parts=(result,))
+        pictures.extend(picture)
+    if pictures:
+        yield _user(TextPart(text="What the tools returned as files:"), *pictures)
+
+
+def _said(parts: Iterable[Part]) -> Iterator[Part]:
+    """Return the parts of an answer that a model wants back; empty ones say nothing (D22)."""
+    for part in parts:
+        match part:
+            case TextPart(text=text) if text:
+                yield part
+            case ReasoningPart(thinking=thinking) if thinking:
+                yield part
+            case ToolCallPart():
+                yield part if part.finished else evolve(part, input="{}", finished=True)
+            case _:
+                pass
+
+
+def _missing(call: ToolCallPart) -> ToolResultPart:
+    return ToolResultPart(tool_call_id=call.id, name=call.name, content=INTERRUPTED, is_error=True)
+
+
+def _fitting(result: ToolResultPart, can: Abilities) -> tuple[ToolResultPart, list[Part]]:
+    """Return a result that the model can take, and the picture that has to follow it (D23b)."""
+    if not result.data:
+        return result, []
+    if not can.images:
+        text = f"{result.content}\n[{result.mime_type} content; this model cannot look at it]"
+        return evolve(result, content=text.strip(), data="", mime_type=""), []
+    if can.media_results:
+        return result, []
+    try:
+        data = base64.b64decode(result.data, validate=True)
+    except binascii.Error:
+        return evolve(result, data="", mime_type=""), []
+    text = f"{result.content}\n[the {result.mime_type} content follows in the next message]"
+    picture = BinaryPart(path=result.name, mime_type=result.mime_type, data=data)
+    return evolve(result, content=text.strip(), data="", mime_type=""), [picture]

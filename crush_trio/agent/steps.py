@@ -1,0 +1,245 @@
+"""One turn: ask the model, run the tools it asks for, ask again, until it stops.
+
+Each step is one model call with its tool calls, and becomes one assistant message and one tool
+message per result (D13). Before each step the prompts that wait behind the run and that nobody waits
+for are taken in (C2). The last message is left for the run's own ending to store: the answer is
+finished and the run is over in one commit.
+
+Nothing in here cleans up after a cancel or a failure. The journal does, for every turn alike.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.agent.answer import Answer
+from crush_trio.agent.notices import finished_notice, session_fact, waiting_notice
+from crush_trio.agent.plan import Desk, Tools, TurnPlan
+from crush_trio.agent.prompt import Abilities, build_prompt
+from crush_trio.agent.repeating import LoopGuard
+from crush_trio.agent.summaries import CONTINUE, Summarizer
+from crush_trio.agent.tool_calls import ToolRunner
+from crush_trio.agent.transcript import OpenMessage, finished
+from crush_trio.agent.usage import nearly_full, step_usage
+from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
+from crush_trio.providers.conversing import Waiting, converse
+from crush_trio.providers.errors import ProviderError
+from crush_trio.runtime.outcome import Completion
+from crush_trio.runtime.run import Run
+from crush_trio.store.changes import UsageAdded
+from crush_trio.tools.base import ToolResult
+from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
+from crush_trio.wire.views import Session
+
+log = logging.getLogger(__name__)
+
+CUT_OFF: Final = "the answer was cut off before this call could be made"
+REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
+
+
+@frozen(kw_only=True)
+class Step:
+    """What one step came to: whether another follows, and why it ended."""
+
+    answer: Answer
+    finish: FinishPart
+    goes_on: bool
+    full: bool
+
+
+@define(eq=False)
+class Steps:
+    """The steps of one turn."""
+
+    run: Run
+    plan: TurnPlan
+    desk: Desk
+    _guard: LoopGuard = field(factory=LoopGuard, init=False)
+    _tools: ToolRunner = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tools = ToolRunner(
+            self.run,
+            self.desk.transcript,
+            self.desk.clock,
+            self.desk.ids,
+            self.desk.permit_for,
+            images=self.plan.model.model.supports_attachments,
+            interactive=self.plan.interactive,
+        )
+
+    async def play(self) -> Completion:
+        """Answer the run's prompt."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            await self.run.fold()
+            step = await self._step()
+            if step.full and self.plan.auto_summarize:
+                await self._make_room(step)
+            elif step.goes_on:
+                await step.answer.opened.finish(step.finish)
+            else:
+                step.answer.opened.seal(step.finish)
+            if not step.goes_on:
+                return await self._completion(step.answer)
+
+    async def _make_room(self, step: Step) -> None:
+        """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
+        await step.answer.opened.finish(step.finish)
+        try:
+            await Summarizer(self.run, self.plan, self.desk).summarize()
+        except ProviderError:
+            if step.goes_on:
+                raise
+            log.exception("summary.failed", extra={"run_id": self.run.id})
+        if step.goes_on:
+            await self._say_as_user(CONTINUE.format(prompt=self.run.prompt))
+
+    async def _say_as_user(self, text: str) -> None:
+        now = self.desk.clock.unix()
+        message = Message(
+            id=MessageId(self.desk.ids.new()),
+            role=Role.USER,
+            session_id=self.run.session_id,
+            parts=(TextPart(text=text),),
+            created_at=now,
+            updated_at=now,
+        )
+        await self.desk.transcript.write(finished(message))
+
+    async def _completion(self, answer: Answer) -> Completion:
+        """Return what the run tells of itself; the notice goes out with its ending (D28)."""
+        said = answer.said()
+        if not self.plan.interactive:
+            await trio.lowlevel.checkpoint()
+            return said
+        session = await self.desk.store.session(self.run.session_id)
+        notice = finished_notice(self.run.session_id, session.title)
+        return Completion(message_id=said.message_id, text=said.text, notices=(notice,))
+
+    # ── One step ────────────────────────────────────────────────────────────────────────────────
+
+    async def _step(self) -> Step:
+        tools = self.plan.tools()
+        session = await self.desk.store.session(self.run.session_id)
+        request = await self._request(session, tools)
+        answer = Answer(await self._begin())
+        self.run.partial = answer.said
+        ending = await converse(
+            self.plan.model.provider,
+            request,
+            answer,
+            patience=self.desk.patience,
+            waiting=self._waiting,
+        )
+        results = await self._answer_calls(answer, ending, tools)
+        used = await self._count(request, ending, answer)
+        return self._judge(answer, ending, results, used)
+
+    async def _request(self, session: Session, tools: Tools) -> ModelRequest:
+        model = self.plan.model
+        messages = await self.desk.store.messages(session.id)
+        can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
+        prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
+        return ModelRequest(
+            model=model.model,
+            chosen=model.selected,
+            system=(*prefix, *self.plan.system),
+            messages=build_prompt(
+                messages, session.summary_message_id, can, remind=self.plan.remind
+            ),
+            tools=tool_specs(tools),
+            max_tokens=model.max_tokens,
+            affinity=affinity(session.id),
+        )
+
+    async def _begin(self) -> OpenMessage:
+        model, now = self.plan.model, self.desk.clock.unix()
+        return await self.desk.transcript.create(
+            Message(
+                id=MessageId(self.desk.ids.new()),
+                role=Role.ASSISTANT,
+                session_id=self.run.session_id,
+                model=model.model.id,
+                provider=model.provider_id,
+                created_at=now,
+                updated_at=now,
+            )
+        )
+
+    def _waiting(self, waiting: Waiting) -> None:
+        self.run.publish(waiting_notice(self.run, waiting))
+
+    async def _answer_calls(
+        self, answer: Answer, ending: Finished, tools: Tools
+    ) -> list[ToolResult]:
+        """Run the tools, unless the model was cut off while it asked for them."""
+        if ending.reason in _WHOLE:
+            return await self._tools.run_all(answer, tools)
+        await answer.drop_incomplete()
+        unanswered = [
+            part for part in answer.opened.message().parts if isinstance(part, ToolCallPart)
+        ]
+        await self._tools.refuse(unanswered, CUT_OFF)
+        return []
+
+    async def _count(self, request: ModelRequest, ending: Finished, answer: Answer) -> UsageAdded:
+        """Store what the step used, and show the session as it is now."""
+        used = step_usage(
+            self.run.session_id,
+            ending.usage,
+            self.plan.model,
+            request,
+            answer.message(),
+            self.desk.clock.unix(),
+        )
+        await self.desk.transcript.commit(used)
+        self.run.publish(session_fact(await self.desk.store.session(self.run.session_id)))
+        return used
+
+    def _judge(
+        self, answer: Answer, ending: Finished, results: Sequence[ToolResult], used: UsageAdded
+    ) -> Step:
+        """Decide whether another step follows, and how this one's message ends (D14)."""
+        asked = ending.reason in _WHOLE and bool(answer.calls)
+        stopped = any(result.stop_turn for result in results)
+        circling = asked and self._guard.repeats(answer.calls, results)
+        goes_on = asked and not stopped and not circling
+        if goes_on:
+            reason = FinishReason.TOOL_USE
+        elif asked or ending.reason is FinishReason.TOOL_USE:
+            reason = FinishReason.END_TURN
+        else:
+            reason = ending.reason
+        return Step(
+            answer=answer,
+            finish=FinishPart(
+                reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
+            ),
+            goes_on=goes_on,
+            full=nearly_full(
+                self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0
+            ),
+        )
+
+
+_WHOLE: Final = frozenset({FinishReason.TOOL_USE, FinishReason.END_TURN})
+"""How a model ends an answer that it could complete."""
+
+
+def tool_specs(tools: Tools) -> tuple[ToolSpec, ...]:
+    """Return the tools as a model is told of them, sorted by name (H2)."""
+    return tuple(
+        ToolSpec(name=name, description=tool.description, parameters=tool.parameters)
+        for name, tool in sorted(tools.items())
+    )
+
+
+def affinity(session_id: SessionId) -> str:
+    """Return a name of the conversation that tells nobody which one it is (D23c)."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:32]

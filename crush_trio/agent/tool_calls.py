@@ -1,0 +1,137 @@
+"""The tool calls of one step: run, and each result written as it comes.
+
+Calls that may run beside others (`Tool.parallel`) and follow each other run together, in a nursery;
+every other call runs alone, in its place (H8). A tool that answers with an error lets the model go
+on; one that raises ends the run, and the calls beside it with it. However this is left, no tool is
+still running then, and whatever call has no result gets one with the run's ending (D17).
+"""
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import orjson
+import trio
+from attrs import define, field
+
+from crush_trio.agent.answer import Answer
+from crush_trio.agent.closing import result_message
+from crush_trio.agent.transcript import Transcript
+from crush_trio.clock import Clock, IdSource
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.run import Run
+from crush_trio.tools.arguments import INVALID_JSON
+from crush_trio.tools.base import Permit, Tool, ToolCall, ToolError, ToolResult
+from crush_trio.wire.ids import MessageId
+from crush_trio.wire.messages import ToolCallPart, ToolResultPart
+
+PermitFor = Callable[[Run, ToolCallPart], Permit]
+"""What asks for permission in the name of one call of one run."""
+
+
+@define(eq=False)
+class ToolRunner:
+    """Runs calls of one run with the tools it may use."""
+
+    run: Run
+    transcript: Transcript = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    permit_for: PermitFor = field(repr=False)
+    images: bool = False
+    interactive: bool = True
+
+    async def run_all(self, answer: Answer, tools: Mapping[str, Tool]) -> list[ToolResult]:
+        """Run the calls of *answer*; return their results in the order of the calls."""
+        results: dict[int, ToolResult] = {}
+        await trio.lowlevel.checkpoint()
+        for together in _batches(answer.calls, tools):
+            async with open_hidden_nursery() as nursery:
+                for index, call in together:
+                    nursery.start_soon(
+                        self._run_one, answer, tools, call, results, index, name=f"tool {call.name}"
+                    )
+        return [results[index] for index in sorted(results)]
+
+    async def _run_one(
+        self,
+        answer: Answer,
+        tools: Mapping[str, Tool],
+        call: ToolCallPart,
+        results: dict[int, ToolResult],
+        index: int,
+    ) -> None:
+        if call.id in answer.unreadable:
+            result = ToolResult(content=INVALID_JSON, is_error=True)
+        else:
+            result = await self._call(answer.opened.id, tools.get(call.name), call)
+        results[index] = result
+        await self.write(call, result)
+
+    async def _call(
+        self, message_id: MessageId, tool: Tool | None, call: ToolCallPart
+    ) -> ToolResult:
+        if tool is None:
+            await trio.lowlevel.checkpoint()
+            return ToolResult(content=f"there is no tool named {call.name}", is_error=True)
+        asked = ToolCall(
+            id=call.id,
+            name=call.name,
+            input=call.input,
+            session_id=self.run.session_id,
+            run_id=self.run.id,
+            message_id=message_id,
+            permit=self.permit_for(self.run, call),
+            images=self.images,
+            interactive=self.interactive,
+        )
+        try:
+            return await tool.run(asked)
+        except ToolError as error:
+            return error.result  # noqa: ASYNC910  # the tool has run
+
+    async def write(self, call: ToolCallPart, result: ToolResult) -> None:
+        """Store and publish one result, as a message of its own (D13)."""
+        message_id = MessageId(self.ids.new())
+        part = result_part(call, result)
+        await self.transcript.write(
+            result_message(part, self.run.session_id, message_id, self.clock.unix())
+        )
+
+    async def refuse(self, calls: Iterable[ToolCallPart], why: str) -> None:
+        """Answer calls that will not be run."""
+        await trio.lowlevel.checkpoint()
+        for call in calls:
+            await self.write(call, ToolResult(content=why, is_error=True))
+
+
+def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:
+    """Return a result as it is stored; media without words get some (D14c)."""
+    content, data, mime_type = result.content, "", ""
+    if result.media is not None:
+        mime_type = result.media.mime_type
+        data = base64.b64encode(result.media.data).decode("ascii")
+        content = content or f"Loaded {mime_type} content"
+    return ToolResultPart(
+        tool_call_id=call.id,
+        name=call.name,
+        content=content,
+        data=data,
+        mime_type=mime_type,
+        metadata=orjson.dumps(result.metadata).decode() if result.metadata else "",
+        is_error=result.is_error,
+    )
+
+
+def _batches(
+    calls: Sequence[ToolCallPart], tools: Mapping[str, Tool]
+) -> Iterator[list[tuple[int, ToolCallPart]]]:
+    """Return the calls in groups that may run together, with their places."""
+
+    def alone(placed: tuple[int, ToolCallPart]) -> int | None:
+        index, call = placed
+        tool = tools.get(call.name)
+        return None if tool is not None and tool.parallel else index
+
+    for _, group in groupby(enumerate(calls), key=alone):
+        yield list(group)
