@@ -2,7 +2,8 @@
 
 Async tests get a virtual clock and a seeded task order from the pytest plugin (`plugin.py`). The
 names below are for tests that want more: every task order of a small scenario, a fault at every
-checkpoint, a look into the middle of things.
+checkpoint, a look into the middle of things, a model that says what is written. What the latter can
+be told to say is in `model_script`.
 """
 
 from crush_trio.testing.checkpoints import (
@@ -24,7 +25,9 @@ from crush_trio.testing.explore import (
     replay,
 )
 from crush_trio.testing.gates import Gate
+from crush_trio.testing.model_server import ModelServer, open_model_server
 from crush_trio.testing.schedule import Chooser, controlled, seeded
+from crush_trio.testing.scripted_provider import ScriptedProvider
 
 __all__ = [
     "Call",
@@ -35,14 +38,17 @@ __all__ = [
     "ExplorerBroken",
     "Fault",
     "Gate",
+    "ModelServer",
     "Raise",
     "ScheduleFailure",
+    "ScriptedProvider",
     "Stall",
     "StepLimit",
     "checkpoints_of",
     "controlled",
     "explore",
     "find_violation",
+    "open_model_server",
     "replay",
     "seeded",
 ]

@@ -14,7 +14,7 @@ from attrs import define, field
 Json = dict[str, Any]
 
 
-OF_THE_STREAM = frozenset({"ready", "heartbeat", "end"})
+OF_THE_STREAM = frozenset({"asks", "ready", "heartbeat", "end"})
 """Events that a server puts around those of the log; they change nothing that a replica knows."""
 
 
