@@ -27,12 +27,14 @@ from hypercorn.utils import LifespanFailureError
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
+from crush_trio.backend.opened import OpenedWorkspace, keeps_open
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.errors import CrushError, ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import HostForbidden
 from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late
+from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.server.transport import Worker, worker_of
@@ -138,16 +140,18 @@ class HostedApp:
         self, settings: HostSettings, live: Callable[[ASGIFramework], Awaitable[None]]
     ) -> None:
         """Open a backend and answer from it while *live*, given the application, goes on."""
+        opener = workspace_opener(environment=settings.environment, home=settings.home)
+        meters = Meters()
         async with (
             open_backend(
-                workspace_opener(),
+                metered(opener, meters),
                 settings=settings.backend,
                 version=__version__,
                 keeps_open=keeps_open,
             ) as backend,
             open_hidden_nursery() as nursery,
         ):
-            self._serving = serving = _Serving(Site(backend), settings)
+            self._serving = serving = _Serving(Site(backend, meters=meters), settings)
             nursery.start_soon(serving.watch)
             try:
                 await live(serving.app)

@@ -252,6 +252,13 @@ class EndingNotStored(CrushError):
     message = "the end of the run could not be stored"
 
 
+class SummaryFailed(CrushError):
+    """A session could not be summarised; the detail says why. Its history is as it was."""
+
+    code = "summary_failed"
+    message = "the session could not be summarised"
+
+
 class RunReentered(CrushError):
     """An accepted run was entered a second time: a bug in the code that runs it."""
 

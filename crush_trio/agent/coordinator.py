@@ -7,6 +7,7 @@ meanwhile: answer a prompt, do a task for another run, or summarise the session.
 from attrs import define, field
 
 from crush_trio.agent.plan import Desk, Planner
+from crush_trio.agent.spans import RunSpan
 from crush_trio.agent.steps import Steps
 from crush_trio.agent.summaries import Summarizer
 from crush_trio.agent.titles import Titles
@@ -24,13 +25,21 @@ class Coordinator:
     titles: Titles | None = field(default=None, repr=False)
 
     async def __call__(self, run: Run) -> Completion:
-        """Play one turn. The prompt is recorded first: whatever fails later, it is not lost."""
+        """Play one turn."""
+        with self.desk.spans.run(run) as span:
+            return await self._play(run, span)
+
+    async def _play(self, run: Run, span: RunSpan) -> Completion:
+        """Record the prompt first, so that it is not lost whatever fails later; then do the rest."""
         if run.kind is RunKind.SUMMARIZE:
             plan = await self.planner.plan(run)
+            span.planned(plan.model)
             return await Summarizer(run, plan, self.desk).summarize()
         await run.record_prompt()
         plan = await self.planner.plan(run)
+        span.planned(plan.model)
         if self.titles is not None and run.kind is RunKind.PROMPT:
             history = await self.desk.store.messages(run.session_id)
             self.titles.begin(run.host.services, run, history)
-        return await Steps(run, plan, self.desk).play()
+        with self.desk.permissions.granting(run.id):
+            return await Steps(run, plan, self.desk).play()

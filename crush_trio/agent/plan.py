@@ -6,7 +6,8 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from crush_trio.agent.models import ChosenModel
-from crush_trio.agent.tool_calls import PermitFor
+from crush_trio.agent.spans import Spans, configured_spans
+from crush_trio.agent.tool_calls import RunPermissions
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.log import EventLog
@@ -56,5 +57,6 @@ class Desk:
     store: AgentStore = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
-    permit_for: PermitFor = field(repr=False)
+    permissions: RunPermissions = field(repr=False)
     patience: Patience = field(factory=Patience)
+    spans: Spans = field(factory=configured_spans, repr=False)

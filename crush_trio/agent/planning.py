@@ -7,10 +7,10 @@ from attrs import define, field
 
 from crush_trio.agent.git_state import git_state
 from crush_trio.agent.instructions import MAIN, TASK, Place, instructions
-from crush_trio.agent.models import ChosenModel, ModelSource
+from crush_trio.agent.models import ModelSource
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.subagents import AgentTool
-from crush_trio.config.live import LiveConfig
+from crush_trio.config.live import Configuration
 from crush_trio.runtime.run import Run
 from crush_trio.wire.native import RunKind
 from crush_trio.wire.requests import ModelType
@@ -21,15 +21,15 @@ TASK_TOOLS: Final = frozenset({"glob", "grep", "ls", "view"})
 PERSONAL: Final = frozenset({"question"})
 """What is of use only where a person listens (F17)."""
 
-MakeTools = Callable[[ChosenModel], Tools]
-"""Returns the tools of a workspace as they are now, for a run on this model."""
+MakeTools = Callable[[], Tools]
+"""Returns the tools of a workspace as they are now."""
 
 
 @define(eq=False)
 class ConfiguredPlanner:
     """Satisfies `Planner`, for the agent of one workspace."""
 
-    live: LiveConfig
+    live: Configuration
     models: ModelSource = field(repr=False)
     desk: Desk = field(repr=False)
     make_tools: MakeTools = field(repr=False)
@@ -47,7 +47,7 @@ class ConfiguredPlanner:
         context = await config.context_files() if main else ()
         return TurnPlan(
             model=chosen,
-            tools=lambda: self._tools(run, chosen),
+            tools=lambda: self._tools(run),
             system=instructions(MAIN if main else TASK, place, context),
             remind=main,
             interactive=main and run.submission.interactive,
@@ -60,9 +60,9 @@ class ConfiguredPlanner:
             return ""  # noqa: ASYNC910  # the other places of a plan wait
         return await git_state(config.project.directory, config.environment, self.desk.clock)
 
-    def _tools(self, run: Run, chosen: ChosenModel) -> Tools:
+    def _tools(self, run: Run) -> Tools:
         """Return the tools that *run* may use now: those of the workspace, less what is disabled."""
-        found = {**self.make_tools(chosen), AgentTool.name: AgentTool(run, self.desk)}
+        found = {**self.make_tools(), AgentTool.name: AgentTool(run, self.desk)}
         if run.kind is RunKind.TASK:
             return {name: tool for name, tool in found.items() if name in TASK_TOOLS}
         disabled = set(self.live.current.config.options.disabled_tools)

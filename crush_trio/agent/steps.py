@@ -68,9 +68,10 @@ class Steps:
             self.desk.transcript,
             self.desk.clock,
             self.desk.ids,
-            self.desk.permit_for,
+            self.desk.permissions,
             images=self.plan.model.model.supports_attachments,
             interactive=self.plan.interactive,
+            spans=self.desk.spans,
         )
 
     async def play(self) -> Completion:
@@ -78,7 +79,8 @@ class Steps:
         await trio.lowlevel.checkpoint()
         while True:
             await self.run.fold()
-            step = await self._step()
+            with self.desk.spans.step(self.run):
+                step = await self._step()
             if step.full and self.plan.auto_summarize:
                 await self._make_room(step)
             elif step.goes_on:
@@ -130,13 +132,15 @@ class Steps:
         request = await self._request(session, tools)
         answer = Answer(await self._begin())
         self.run.partial = answer.said
-        ending = await converse(
-            self.plan.model.provider,
-            request,
-            answer,
-            patience=self.desk.patience,
-            waiting=self._waiting,
-        )
+        with self.desk.spans.model_call(self.run.session_id, request) as span:
+            ending = await converse(
+                self.plan.model.provider,
+                request,
+                answer,
+                patience=self.desk.patience,
+                waiting=self._waiting,
+            )
+            span.answered(ending, lambda: answer.message().parts)
         results = await self._answer_calls(answer, ending, tools)
         used = await self._count(request, ending, answer)
         return self._judge(answer, ending, results, used)

@@ -84,13 +84,16 @@ class Summarizer:
         return answer.said()
 
     async def _ask(self, request: ModelRequest, answer: Answer) -> Finished:
-        return await converse(
-            self.plan.model.provider,
-            request,
-            answer,
-            patience=self.desk.patience,
-            waiting=lambda waiting: self.run.publish(waiting_notice(self.run, waiting)),
-        )
+        with self.desk.spans.model_call(self.run.session_id, request) as span:
+            ending = await converse(
+                self.plan.model.provider,
+                request,
+                answer,
+                patience=self.desk.patience,
+                waiting=lambda waiting: self.run.publish(waiting_notice(self.run, waiting)),
+            )
+            span.answered(ending, lambda: answer.message().parts)
+        return ending
 
     def _request(self, session: Session, messages: list[Message]) -> ModelRequest:
         model = self.plan.model

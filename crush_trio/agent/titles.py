@@ -82,7 +82,7 @@ class Titles:
             for slot in (ModelType.SMALL, ModelType.LARGE):
                 try:
                     chosen = await self.models.choose(slot)
-                    text, finished = await self._ask(chosen, prompt)
+                    text, finished = await self._ask(session_id, chosen, prompt)
                 except CrushError as error:
                     log.info("title.not_given", extra={"slot": slot.value, "code": error.code})
                     continue
@@ -91,7 +91,9 @@ class Titles:
                     return [title, side_usage(session_id, finished.usage, chosen, now)]
         return [SessionEdited(id=session_id, at=now, title=UNTITLED)]
 
-    async def _ask(self, chosen: ChosenModel, prompt: str) -> tuple[str, Finished]:
+    async def _ask(
+        self, session_id: SessionId, chosen: ChosenModel, prompt: str
+    ) -> tuple[str, Finished]:
         asked = PromptMessage(role=Role.USER, parts=(TextPart(text=prompt),))
         request = ModelRequest(
             model=chosen.model,
@@ -102,9 +104,11 @@ class Titles:
             cache=False,
         )
         words = _Words()
-        finished = await converse(
-            chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
-        )
+        with self.desk.spans.model_call(session_id, request) as span:
+            finished = await converse(
+                chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
+            )
+            span.answered(finished, lambda: (TextPart(text=words.text),))
         return words.text, finished
 
 

@@ -7,8 +7,10 @@ still running then, and whatever call has no result gets one with the run's endi
 """
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
+from typing import Protocol
 
 import orjson
 import trio
@@ -16,17 +18,27 @@ from attrs import define, field
 
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.closing import result_message
+from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
 from crush_trio.tools.arguments import INVALID_JSON
 from crush_trio.tools.base import Permit, Tool, ToolCall, ToolError, ToolResult
-from crush_trio.wire.ids import MessageId
+from crush_trio.wire.ids import MessageId, RunId
 from crush_trio.wire.messages import ToolCallPart, ToolResultPart
 
-PermitFor = Callable[[Run, ToolCallPart], Permit]
-"""What asks for permission in the name of one call of one run."""
+
+class RunPermissions(Protocol):
+    """Who may do what, as a turn needs it; `agent.permissions.Permissions` satisfies it."""
+
+    def permit_call(self, run: Run, call: ToolCallPart, /) -> Permit:
+        """Return what asks for permission in the name of one call of one run."""
+        ...
+
+    def granting(self, run_id: RunId, /) -> AbstractContextManager[None]:
+        """Let what is granted for a run hold until the end of the block."""
+        ...
 
 
 @define(eq=False)
@@ -37,9 +49,10 @@ class ToolRunner:
     transcript: Transcript = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
-    permit_for: PermitFor = field(repr=False)
+    permissions: RunPermissions = field(repr=False)
     images: bool = False
     interactive: bool = True
+    spans: Spans = field(default=NO_SPANS, repr=False)
 
     async def run_all(self, answer: Answer, tools: Mapping[str, Tool]) -> list[ToolResult]:
         """Run the calls of *answer*; return their results in the order of the calls."""
@@ -61,10 +74,12 @@ class ToolRunner:
         results: dict[int, ToolResult],
         index: int,
     ) -> None:
-        if call.id in answer.unreadable:
-            result = ToolResult(content=INVALID_JSON, is_error=True)
-        else:
-            result = await self._call(answer.opened.id, tools.get(call.name), call)
+        with self.spans.tool_call(self.run, call) as span:
+            if call.id in answer.unreadable:
+                result = ToolResult(content=INVALID_JSON, is_error=True)
+            else:
+                result = await self._call(answer.opened.id, tools.get(call.name), call)
+            span.returned(result)
         results[index] = result
         await self.write(call, result)
 
@@ -81,7 +96,7 @@ class ToolRunner:
             session_id=self.run.session_id,
             run_id=self.run.id,
             message_id=message_id,
-            permit=self.permit_for(self.run, call),
+            permit=self.permissions.permit_call(self.run, call),
             images=self.images,
             interactive=self.interactive,
         )

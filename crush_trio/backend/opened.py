@@ -1,58 +1,73 @@
-"""One directory, opened: its durable workspace, its agent's state, and what clients ask of both.
+"""One directory, opened: its durable workspace, its agent, its configuration.
 
-This is what the backend hosts. It knows no client and no HTTP: routes translate, this does.
+This is what the backend hosts, and what clients ask everything of. It knows no client and no HTTP:
+routes translate, this does.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import define, evolve, field
 
-from crush_trio.agent.demo import DEMO_CHOICE, DEMO_MODEL, DEMO_PROVIDER, DemoTurn
-from crush_trio.agent.transcript import Transcript
-from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
-from crush_trio.backend.hosting import Hosted, OpenWorkspace, WorkspacePlan
-from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.errors import AgentNotInitialized
+from crush_trio.agent.notices import session_fact
+from crush_trio.agent.permissions import Permissions
+from crush_trio.agent.questions import Questions
+from crush_trio.backend.agency import Agency, Asks
+from crush_trio.backend.assemble import DurableWorkspace
+from crush_trio.backend.hosting import Hosted
+from crush_trio.clock import Clock, IdSource
+from crush_trio.config.live import Configuration
+from crush_trio.config.shown import shown_config
+from crush_trio.errors import AgentNotInitialized, SessionNotFound
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
-from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
-from crush_trio.store.sqlite.store import open_sqlite_store
-from crush_trio.wire.config import Config, Options, ProviderConfig
+from crush_trio.tools.shell import ShellAnswer, run_shell
+from crush_trio.wire.config import Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
-from crush_trio.wire.ids import RunId, SessionId, WorkspaceId
+from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
+from crush_trio.wire.messages import Message, Role, ShellCommandPart
 from crush_trio.wire.native import WhenUnclaimed
 from crush_trio.wire.views import Session
 from crush_trio.wire.workspaces import AgentInfo
 
-MakeTurn = Callable[[Transcript], Turn]
-"""What makes a workspace's turn function, given the transcript it writes to."""
 
-OpenStore = Callable[[Path], AbstractAsyncContextManager[Store]]
-"""What opens the store of a data directory."""
-
-
-@define(eq=False)
+@define(eq=False, kw_only=True)
 class OpenedWorkspace:
-    """A directory that clients work in."""
+    """A directory that clients work in. Made by `backend.opening.workspace_opener`."""
 
     id: WorkspaceId
     directory: Path
-    data_dir: Path
     durable: DurableWorkspace
+    live: Configuration = field(repr=False)
+    agency: Agency = field(repr=False)
+    asks: Asks = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
-    skip_permissions: bool = False
     agent_ready: bool = field(default=False, init=False)
 
     @property
     def store(self) -> Store:
         """The workspace's durable tables."""
         return self.durable.store
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the workspace keeps its things."""
+        return self.live.current.data_dir
+
+    @property
+    def permissions(self) -> Permissions:
+        """Who may do what."""
+        return self.asks.permissions
+
+    @property
+    def questions(self) -> Questions:
+        """What people are asked."""
+        return self.asks.questions
 
     # ── The agent ───────────────────────────────────────────────────────────────────────────────
 
@@ -69,11 +84,12 @@ class OpenedWorkspace:
         """Whether the agent can be asked, and what would answer."""
         if not self.agent_ready:
             return AgentInfo()
+        large = self.live.current.large
         return AgentInfo(
             is_busy=self.durable.runs.busy,
             is_ready=True,
-            model=DEMO_MODEL,
-            model_cfg=DEMO_CHOICE,
+            model=large.model,
+            model_cfg=large.selected,
         )
 
     def send(
@@ -104,29 +120,39 @@ class OpenedWorkspace:
             runs.move_queued(run_id, index)
         await self.store.commit(*changes)
 
+    async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
+        """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
+        bench = self.agency.bench(self.durable.transcript)
+        ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+        if session_id:
+            now = self.clock.unix()
+            part = ShellCommandPart(command=command, output=ran.output, exit_code=ran.exit_code)
+            message = Message(
+                id=MessageId(self.ids.new()),
+                role=Role.USER,
+                session_id=session_id,
+                parts=(part,),
+                created_at=now,
+                updated_at=now,
+            )
+            with suppress(SessionNotFound):  # there is nobody to tell it to
+                await self.durable.transcript.write(message)
+        return ran
+
     # ── Configuration ───────────────────────────────────────────────────────────────────────────
 
     def config(self) -> Config:
         """The configuration as clients see it; there are no secrets in it."""
-        demo = ProviderConfig(
-            id=DEMO_PROVIDER, name="Offline demo", type="openai-compat", models=(DEMO_MODEL,)
-        )
-        return Config(
-            models={"large": DEMO_CHOICE, "small": DEMO_CHOICE},
-            providers={DEMO_PROVIDER: demo},
-            options=Options(
-                data_directory=str(self.data_dir),
-                disable_metrics=True,
-                disable_provider_auto_update=True,
-                disable_default_providers=True,
-                initialize_as="AGENTS.md",
-            ),
-        )
+        return shown_config(self.live.current)
 
     def config_changed(self) -> None:
         """Tell the clients to read the configuration again (G7)."""
-        self._publish(
-            PayloadType.CONFIG_CHANGED, EventType.UPDATED, ConfigChanged(workspace_id=self.id)
+        self.durable.events.publish(
+            Fact(
+                payload_type=PayloadType.CONFIG_CHANGED,
+                change=EventType.UPDATED,
+                entity=ConfigChanged(workspace_id=self.id),
+            )
         )
 
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
@@ -136,7 +162,7 @@ class OpenedWorkspace:
         now = self.clock.unix()
         session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
         await self.store.commit(SessionCreated(session=session))
-        self._publish(PayloadType.SESSION, EventType.CREATED, session)
+        self.durable.events.publish(session_fact(session, EventType.CREATED))
         return session
 
     async def edit_session(self, wanted: Session) -> Session:
@@ -154,7 +180,7 @@ class OpenedWorkspace:
             )
         )
         session = await self.store.session(wanted.id)
-        self._publish(PayloadType.SESSION, EventType.UPDATED, session)
+        self.durable.events.publish(session_fact(session))
         return session
 
     async def delete_session(self, session_id: SessionId) -> None:
@@ -163,7 +189,8 @@ class OpenedWorkspace:
         receipt = self.durable.runs.cancel(session_id)
         await receipt.settled()
         await self.store.commit(SessionDeleted(id=session_id))
-        self._publish(PayloadType.SESSION, EventType.DELETED, session)
+        self.permissions.forget_session(session_id)
+        self.durable.events.publish(session_fact(session, EventType.DELETED))
 
     def seen(self, session: Session, attached_clients: int) -> Session:
         """Return *session* as the answer to a question, with what only the present can tell."""
@@ -172,11 +199,6 @@ class OpenedWorkspace:
             is_busy=self.durable.runs.session_busy(session.id),
             attached_clients=attached_clients,
         )
-
-    def _publish(
-        self, payload_type: PayloadType, change: EventType, entity: Session | ConfigChanged
-    ) -> None:
-        self.durable.events.publish(Fact(payload_type=payload_type, change=change, entity=entity))
 
 
 def keeps_open(hosted: Hosted[OpenedWorkspace]) -> bool:
@@ -195,34 +217,3 @@ def _holds(run: AcceptedRun) -> bool:
 async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
     await run.wait_ended()
     released()
-
-
-def workspace_opener(
-    *,
-    make_turn: MakeTurn | None = None,
-    open_store: OpenStore = open_sqlite_store,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-) -> OpenWorkspace[OpenedWorkspace]:
-    """Return what opens workspaces for a backend; without *make_turn* they run the demo."""
-    the_clock = SystemClock() if clock is None else clock
-    the_ids = RandomIds() if ids is None else ids
-
-    def demo(transcript: Transcript) -> Turn:
-        return DemoTurn(transcript, the_clock, the_ids)
-
-    @asynccontextmanager
-    async def opened(plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
-        directory = Path(plan.key)
-        data_dir = directory / (plan.terms.data_dir or ".crush")
-        async with (
-            open_store(data_dir) as store,
-            open_durable_workspace(
-                store, demo if make_turn is None else make_turn, clock=the_clock, ids=the_ids
-            ) as durable,
-        ):
-            yield OpenedWorkspace(
-                plan.id, directory, data_dir, durable, the_clock, the_ids, plan.terms.yolo
-            )
-
-    return opened

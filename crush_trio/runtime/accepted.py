@@ -32,6 +32,8 @@ class AcceptedRun:
     prompt_recorded: bool = field(default=False, init=False)
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
+    cancel_time: float | None = field(default=None, init=False, repr=False)
+    """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
     _lane: "Lane[AcceptedRun]" = field(repr=False)
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
@@ -99,6 +101,8 @@ class AcceptedRun:
 
         `Workspace.cancel_run` does the same and answers with a receipt.
         """
+        if self.cancel_time is None:
+            self.cancel_time = trio.current_time()
         self.scope.cancel(self.cancel_reason)
 
     @property

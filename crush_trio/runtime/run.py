@@ -27,6 +27,7 @@ from crush_trio.runtime.outcome import (
     Submission,
 )
 from crush_trio.runtime.watch import CancelWatch
+from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunKind
 
@@ -116,10 +117,13 @@ class Run:
         """Take in the prompts that wait behind this run and that nobody waits for (C2, C3).
 
         A turn calls this before every step. Each prompt is recorded by its own run's task, in
-        queue order; one that could not be recorded ends its own run and is left out here.
+        queue order; one that could not be recorded ends its own run and is left out here. A run
+        that may do more, or less, than others takes in nothing: a prompt that was sent without such
+        a policy is not to be answered under it.
         """
         taken = []
-        while (waiter := self.lane.fold(self.accepted)) is not None:
+        own_rules = self.submission.permissions != PermissionPolicy()
+        while not own_rules and (waiter := self.lane.fold(self.accepted)) is not None:
             if await waiter.wait_absorbed():
                 taken.append(waiter.submission)
         await trio.lowlevel.checkpoint()

@@ -31,6 +31,7 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal, MemoryJournal
 from crush_trio.runtime.lane import Lane
+from crush_trio.runtime.meter import NOBODY, RunMeter
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Limits, Run, Turn, conduct
@@ -55,6 +56,8 @@ class Workspace:
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
     _limits: Limits
+    meter: RunMeter = field(default=NOBODY, init=False, repr=False)
+    """Who counts the runs; whoever opened the workspace may put somebody here."""
     _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
     _lanes: dict[SessionId, Lane[AcceptedRun]] = field(factory=dict, init=False, repr=False)
     _live: dict[RunId, AcceptedRun] = field(factory=dict, init=False, repr=False)
@@ -100,6 +103,7 @@ class Workspace:
         self._runs.start_soon(
             partial(conduct, run, self._turn, self._settle), name=_task_name(accepted)
         )
+        self.meter.run_accepted(accepted)
 
     def _known(self, submission: Submission) -> AcceptedRun | None:
         """Return the run that the caller's run id already names, if it does."""
@@ -300,6 +304,7 @@ class Workspace:
         lane.leave(accepted)
         if lane.empty:
             del self._lanes[accepted.session_id]
+        self.meter.run_ended(accepted)
 
 
 def _task_name(accepted: AcceptedRun) -> str:

@@ -25,6 +25,7 @@ from crush_trio.server import (
     routes_config,
     routes_docs,
     routes_integrations,
+    routes_metrics,
     routes_native,
     routes_sessions,
     routes_system,
@@ -33,6 +34,7 @@ from crush_trio.server import (
 from crush_trio.server.answers import with_cleanup
 from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.guard import GuardSettings, guarded
+from crush_trio.server.meters import counted, note_route
 from crush_trio.server.site import Site, at_site, site_of
 from crush_trio.server.status import error_body, status_of
 from crush_trio.server.transport import safe_app
@@ -49,6 +51,7 @@ _GROUPS: Final = (
     routes_integrations,
     routes_native,
     routes_docs,
+    routes_metrics,
 )
 
 
@@ -78,7 +81,8 @@ def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
     This costs next to nothing, and any number of sites can be served side by side.
     """
     settings = GuardSettings() if guard is None else guard
-    return guarded(with_cleanup(safe_app(at_site(site, routed()))), settings)
+    app = guarded(with_cleanup(safe_app(at_site(site, routed()))), settings)
+    return counted(app, site.meters)
 
 
 @cache
@@ -101,6 +105,8 @@ def routed() -> App:
 def _prepare(_endpoint: str | None, values: dict[str, Any] | None) -> None:
     """Hand a route its site; refuse ids that no id of ours can be, before anything looks for them."""
     if values is not None:  # there is such a route
+        assert request.url_rule is not None
+        note_route(request.scope, request.url_rule.rule)
         for name, value in values.items():
             check_id(str(value), name)
         values["site"] = site_of(request.scope)

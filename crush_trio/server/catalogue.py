@@ -54,7 +54,15 @@ from crush_trio.wire.workspaces import AgentInfo, Workspace
 
 _CLIENT: Final = Query("client_id", "the client's UUID", required=True)
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
-_OPENING: Final = ("migration_failed", "store_corrupt", "store_locked", "store_too_new")
+_OPENING: Final = (
+    "config_invalid",
+    "migration_failed",
+    "store_corrupt",
+    "store_locked",
+    "store_too_new",
+)
+_RELOADING: Final = ("config_invalid", "workspace_closing")
+_WRITING: Final = (*_RELOADING, "config_locked", "config_not_written")
 _ADMISSION: Final = ("channel_mismatch", "client_retired", "server_shutting_down")
 _ACCEPTANCE: Final = ("agent_not_initialized", "workspace_closing", "acceptance_not_stored")
 _PROMPT: Final = (
@@ -66,14 +74,9 @@ _PROMPT: Final = (
 )
 _NO_SESSION: Final = ("session_not_found",)
 
-_ASKS: Final = "empty until the agent asks people"
-_CONFIG: Final = "empty until configuration can be changed"
 _LSP: Final = "empty until language servers are supported"
 _MCP: Final = "empty until MCP servers are supported"
-_PROVIDERS: Final = "empty until providers are supported"
-_SHELL: Final = "empty until commands are run"
 _SKILLS: Final = "empty until skills are supported"
-_SUMMARY: Final = "empty until a model writes summaries"
 
 
 CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
@@ -129,14 +132,12 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "/{wid}/config",
             "Show the configuration, without secrets.",
             Config,
-            state="fixed until configuration is read",
         ),
         Route(
             "GET",
             "/{wid}/providers",
             "List the providers of the catalogue.",
             tuple[CatalogProvider, ...],
-            state=_PROVIDERS,
         ),
         Route(
             "GET",
@@ -205,14 +206,18 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             body=sent.AgentInitRequest,
             body_optional=True,
         ),
-        Route("POST", "/update", "Take over a changed configuration.", state=_CONFIG),
+        Route(
+            "POST",
+            "/update",
+            "Read the configuration again; what runs goes on as it began.",
+            errors=_RELOADING,
+        ),
         Route(
             "GET",
             "/default-small-model",
             "Choose a model for side work.",
             SelectedModel,
             query=(Query("provider_id", "whose model it should be"),),
-            state="fixed until providers are supported",
         ),
     ),
     "Runs of a session": under(
@@ -240,8 +245,10 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "POST",
             "/summarize",
             "Summarise the session; answers when that is done.",
-            errors=("session_busy", "session_not_found", *STORE_ERRORS, *_ACCEPTANCE),
-            state=_SUMMARY,
+            errors=(
+                *("session_busy", "session_not_found", "summary_failed"),
+                *(*STORE_ERRORS, *_ACCEPTANCE),
+            ),
         ),
         Route(
             "POST",
@@ -249,7 +256,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "Run a command; one that fails is an answer too.",
             ShellResult,
             sent.ShellRequest,
-            state=_SHELL,
+            errors=STORE_ERRORS,
         ),
     ),
     "Permissions": under(
@@ -263,14 +270,12 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             Resolved,
             sent.GrantRequest,
             errors=("permission_action_invalid",),
-            state=_ASKS,
         ),
     ),
     "Questions": under(
         f"{WORKSPACE}/questions",
         Route("POST", "/answer", "Answer what is asked.", Resolved, sent.AnswerRequest),
-        Route("POST", "/cancel", "Refuse to answer what is asked.", Resolved),
-        state=_ASKS,
+        Route("POST", "/cancel", "Refuse to.", Resolved, sent.RefusalRequest, body_optional=True),
     ),
     "Configuration": under(
         f"{WORKSPACE}/config",
@@ -285,16 +290,28 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             body=sent.ProviderKeyRequest,
             errors=("provider_key_invalid",),
         ),
-        Route("POST", "/refresh-oauth", "Renew a token.", body=sent.RefreshOAuthRequest),
-        Route("POST", "/import-copilot", "Take over another program's token.", TokenImport),
-        state=_CONFIG,
+        Route(
+            "POST",
+            "/refresh-oauth",
+            "Take over a token that was renewed.",
+            body=sent.RefreshOAuthRequest,
+            errors=("not_configured",),
+            state="reads the token again; renews none by itself",
+        ),
+        Route(
+            "POST",
+            "/import-copilot",
+            "Take over another program's token.",
+            TokenImport,
+            state="never finds one: other programs' files are not read",
+        ),
+        errors=_WRITING,
     ),
     "Project": under(
         f"{WORKSPACE}/project",
         Route("GET", "/needs-init", "Say whether it was never set up.", NeedsInit),
         Route("POST", "/init", "Note that it is set up."),
         Route("GET", "/init-prompt", "Give the prompt that sets it up.", PromptText),
-        state="empty until projects are initialised",
     ),
     "Language servers": under(
         f"{WORKSPACE}/lsps",

@@ -2,9 +2,20 @@
 
 from typing import Final
 
-from crush_trio.server.route import HTML, RECEIPT, STORE_ERRORS, WORKSPACE, Query, Route, under
+from crush_trio.server.route import (
+    HTML,
+    METRICS,
+    RECEIPT,
+    STORE_ERRORS,
+    WORKSPACE,
+    Query,
+    Route,
+    under,
+)
+from crush_trio.wire.asks import Grant, PermissionRequest, QuestionRequest
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.native import QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
+from crush_trio.wire.views import Resolved
 
 EXTENSIONS: Final = (
     *under(
@@ -45,7 +56,15 @@ EXTENSIONS: Final = (
         ),
         Route("DELETE", "/{rid}", "Cancel it.", errors=("run_not_found", "run_not_queued")),
     ),
+    *under(
+        WORKSPACE,
+        Route("GET", "/permissions", "List what waits for a yes.", tuple[PermissionRequest, ...]),
+        Route("GET", "/permissions/grants", "List what is allowed.", tuple[Grant, ...]),
+        Route("DELETE", "/permissions/grants/{gid}", "Allow it no longer.", Resolved),
+        Route("GET", "/questions", "List the questions that wait.", tuple[QuestionRequest, ...]),
+    ),
     Route("GET", f"{WORKSPACE}/tasks", "Show who does what, and waits on what.", TaskTree),
+    Route("GET", "/v1/metrics", "Numbers about the server, for Prometheus.", str, media=METRICS),
     Route("GET", "/v1/openapi.json", "This interface as an OpenAPI document.", JsonObject),
     Route("GET", "/v1/docs", "Redirect to the page below.", status=308),
     Route("GET", "/v1/docs/", "The same as a page for people.", str, media=HTML),

@@ -13,6 +13,7 @@ its reason to exist, for clients are to see how their runs end:
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import Final, Self
 
 import trio
@@ -21,11 +22,13 @@ from attrs import evolve, field, frozen
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.hosting import OpenWorkspace
-from crush_trio.backend.opened import OpenedWorkspace, keeps_open, workspace_opener
+from crush_trio.backend.opened import OpenedWorkspace, keeps_open
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import GuardSettings, load_token
+from crush_trio.server.meters import Meters, metered
 from crush_trio.server.serve import GRACE, serve
 from crush_trio.server.site import Site
 from crush_trio.wire.addresses import Address
@@ -43,6 +46,13 @@ class HostSettings:
 
     backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
     guard: GuardSettings = field(factory=GuardSettings)
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
+    """What workspaces are configured by whose clients send no environment of their own."""
+
+    @property
+    def home(self) -> Path:
+        """The user's home directory, in which the user's own configuration is."""
+        return Path(self.environment.get("HOME") or "/")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
@@ -55,7 +65,8 @@ class HostSettings:
         backend = BackendSettings.from_environment(environ)
         if not environ.get(IDLE_VARIABLE):
             backend = evolve(backend, idle_linger=inf)
-        return cls(backend=backend, guard=GuardSettings(token=load_token(environ)))
+        guard = GuardSettings(token=load_token(environ))
+        return cls(backend=backend, guard=guard, environment=dict(environ))
 
 
 async def run_server(
@@ -71,20 +82,22 @@ async def run_server(
 
     The backend decides so when a client asks for it and when it was idle for too long. Either way
     this returns within *grace* and a second. `await nursery.start(...)` gives the addresses once
-    clients are answered. *opener* opens the workspaces, by default with SQLite and the demo.
+    clients are answered. *opener* opens the workspaces; by default they keep their data in SQLite
+    and have the agent that is configured.
     """
     settings = HostSettings() if settings is None else settings
+    meters = Meters()
     with trio.CancelScope() as life:
         async with (
             open_backend(
-                workspace_opener() if opener is None else opener,
+                metered(_opener(settings) if opener is None else opener, meters),
                 settings=settings.backend,
                 version=__version__,
                 keeps_open=keeps_open,
             ) as backend,
             open_hidden_nursery() as late,
         ):
-            site = Site(backend)
+            site = Site(backend, meters=meters)
 
             def drain() -> None:
                 begin_drain(site)
@@ -103,6 +116,10 @@ async def run_server(
             late.cancel_scope.cancel()
     if life.cancelled_caught:
         log.error("server.close_forced")
+
+
+def _opener(settings: HostSettings) -> OpenWorkspace[OpenedWorkspace]:
+    return workspace_opener(environment=settings.environment, home=settings.home)
 
 
 def begin_drain(site: Site) -> None:

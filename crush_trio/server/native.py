@@ -18,6 +18,7 @@ from crush_trio.runtime.receipt import Hit, StopReceipt
 from crush_trio.server.answers import answer, nothing
 from crush_trio.server.site import Site
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.native import (
     HitView,
     QueueItem,
@@ -43,6 +44,8 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
         run_id=body.run_id or None,
         when_busy=body.when_busy or WhenBusy.ENQUEUE,
         when_unclaimed=body.when_unclaimed or WhenUnclaimed.CANCEL,
+        permissions=body.permissions or PermissionPolicy(),
+        interactive=_is_interactive(body),
     )
     runs, name = opened.durable.runs, submission.run_id
     if submission.when_busy is not WhenBusy.ENQUEUE:
@@ -59,6 +62,15 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
             raise
         return _repeated(earlier)
     return _repeated(accepted.view) if known else nothing(202)
+
+
+def _is_interactive(body: AgentMessage) -> bool:
+    """Whether a person sits at the client that sent *body*, unless it says so itself.
+
+    The Go program's `run` command names its runs and answers nothing it is asked; its terminal
+    client does neither.
+    """
+    return not body.run_id if body.interactive is None else body.interactive
 
 
 async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView | None:

@@ -1,7 +1,6 @@
 """The interface as an OpenAPI 3.1 document, made from the catalogue and the wire classes.
 
-No shape is written down a second time: keys, types, defaults and what may be left out come from the
-same fields that the codec reads, and the values of an enum are what the codec writes for them.
+No shape is written down a second time: `wire.schema` makes them from the fields that the codec reads.
 
 Answers and bodies are described apart. In an answer a key is required if it is always written. In a
 body it is required if leaving it out is a mistake or hardly useful; the server forgives even that,
@@ -10,35 +9,13 @@ of the body ends in `Input`.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
-from types import NoneType, UnionType
-from typing import Any, Final, NewType, Union, get_args, get_origin
-
-import attrs
-from attrs import define, field
+from typing import Final
 
 from crush_trio.server.catalogue import CATALOGUE
 from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.route import EVENTS, JSON, Route
 from crush_trio.server.status import STATUS
-from crush_trio.wire.codec import unstructure
-from crush_trio.wire.events import ENTITIES, Envelope, EventType
-from crush_trio.wire.fields import Json, WireField, wire_fields
-from crush_trio.wire.messages import PARTS, Part
-from crush_trio.wire.times import Timestamp
-
-Schema = dict[str, Json]
-"""A JSON Schema, or a piece of an OpenAPI document."""
-
-_PLAIN: Final[Mapping[Any, Schema]] = {
-    str: {"type": "string"},
-    int: {"type": "integer", "format": "int64"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    bytes: {"type": "string", "contentEncoding": "base64"},
-    Any: {},
-    Timestamp: {"type": "string", "format": "date-time"},
-}
+from crush_trio.wire.schema import Schema, Schemas
 
 _ABOUT: Final = (
     "Agents that work in directories, for any number of clients. Unknown keys of a body are ignored; "
@@ -58,99 +35,6 @@ _ERROR: Final[Schema] = {
 }
 
 
-@define(eq=False)
-class Schemas:
-    """The schemas of the types of one direction, each wire class once and by reference.
-
-    With *others* these are the schemas of bodies, and names that others have taken are avoided.
-    """
-
-    others: "Schemas | None" = None
-    components: dict[str, Schema] = field(factory=dict, init=False)
-
-    def of(self, shape: Any) -> Schema:  # noqa: ANN401 - a class, an alias or a union
-        """Return the schema of a type; what it is made of is added to `components`."""
-        if shape in _PLAIN:
-            return dict(_PLAIN[shape])
-        if shape == Part:
-            return self._ref("Part", self._any_part)
-        if isinstance(shape, str):  # a class names itself, before it exists
-            return {"$ref": f"#/components/schemas/{shape}"}
-        if isinstance(shape, NewType):
-            return self.of(shape.__supertype__)
-        origin, args = get_origin(shape), get_args(shape)
-        if origin is tuple:
-            return {"type": "array", "items": self.of(args[0])}
-        if origin is Mapping:
-            return {"type": "object", "additionalProperties": self.of(args[1])}
-        if origin in {Union, UnionType}:
-            return _or_null(self.of(next(arg for arg in args if arg is not NoneType)))
-        return self._ref(self._name(shape), lambda: self._class(shape))
-
-    def _name(self, cls: type) -> str:
-        taken = self.others is not None and cls.__name__ in self.others.components
-        return f"{cls.__name__}Input" if taken and not issubclass(cls, Enum) else cls.__name__
-
-    def _ref(self, name: str, make: Any) -> Schema:  # noqa: ANN401
-        if name not in self.components:
-            self.components[name] = {}  # a class may be found in itself
-            self.components[name] = make()
-        return {"$ref": f"#/components/schemas/{name}"}
-
-    def _class(self, cls: type[Any]) -> Schema:
-        if issubclass(cls, Enum):
-            values = [unstructure(member) for member in cls]
-            return {**_about(cls), "type": _PLAIN[type(values[0])]["type"], "enum": values}
-        if cls is Envelope:
-            return self._envelope()
-        if cls in PARTS.values():
-            wrapped = {"type": {"const": cls.kind}, "data": self._object(cls)}
-            return {**_about(cls), "type": "object", "properties": wrapped, "required": [*wrapped]}
-        return {**_about(cls), **self._object(cls)}
-
-    def _object(self, cls: type[attrs.AttrsInstance]) -> Schema:
-        fields = wire_fields(cls)
-        schema: Schema = {
-            "type": "object",
-            "properties": {each.key: self._field(each) for each in fields},
-        }
-        if required := [each.key for each in fields if self._is_required(each)]:
-            schema["required"] = required
-        return schema
-
-    def _field(self, each: WireField) -> Schema:
-        schema = self.of(each.type)
-        if each.omit_empty and each.default not in (None, (), {}):
-            schema["default"] = unstructure(each.default)
-        return schema
-
-    def _is_required(self, each: WireField) -> bool:
-        return not each.omit_empty if self.others is None else each.required
-
-    def _any_part(self) -> Schema:
-        """Return the union of all parts; each is wrapped, and its `type` says which it is."""
-        refs = {kind: self.of(cls) for kind, cls in PARTS.items()}
-        mapping = {kind: ref["$ref"] for kind, ref in refs.items()}
-        return {
-            "oneOf": [*refs.values()],
-            "discriminator": {"propertyName": "type", "mapping": mapping},
-        }
-
-    def _envelope(self) -> Schema:
-        """Return the union of all events: what kind of thing, what happened to it, and the thing."""
-        change = self.of(EventType)
-        return {
-            **_about(Envelope),
-            "oneOf": [
-                _closed(
-                    type={"const": payload_type.value},
-                    payload=_closed(type=change, payload=self.of(entity)),
-                )
-                for payload_type, entity in ENTITIES.items()
-            ],
-        }
-
-
 def openapi_document(version: str) -> Schema:
     """Return the document that describes every route of the catalogue."""
     answers = Schemas()
@@ -158,7 +42,7 @@ def openapi_document(version: str) -> Schema:
     for route in _all(groups):
         if route.answer is not None:
             answers.of(route.answer)
-    bodies = Schemas(answers)
+    bodies = Schemas(incoming=True, taken=answers.components)
     paths: dict[str, Schema] = {}
     for tag, group in groups.items():
         for route in group:
@@ -255,17 +139,3 @@ def _errors(route: Route) -> Schema:
 
 def _all(groups: Mapping[str, Iterable[Route]]) -> Iterable[Route]:
     return (route for group in groups.values() for route in group)
-
-
-def _closed(**properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": [*properties]}
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _about(cls: type) -> Schema:
-    """Return the description of a class: the first paragraph of its docstring."""
-    first = (cls.__doc__ or "").strip().split("\n\n")[0]
-    return {"description": " ".join(first.split())}

@@ -10,6 +10,8 @@ from crush_trio.server.status import STATUS
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 HTML: Final = "text/html; charset=utf-8"
+METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""What a scraper gets that does not ask for another form."""
 
 REAL: Final = "real"
 """The state of a route that does what it says."""

@@ -2,20 +2,19 @@
 
 from functools import partial
 
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
-from crush_trio.errors import SessionBusy
+from crush_trio.errors import DecodeError, SessionBusy, SummaryFailed
 from crush_trio.runtime.outcome import Submission
 from crush_trio.server.answers import answer, nothing, read_body
 from crush_trio.server.native import accept, stopped
 from crush_trio.server.site import Site
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunKind
+from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import AgentInitRequest, AgentMessage, ShellRequest
 from crush_trio.wire.views import Session, ShellResult
 
 _BASE = "/v1/workspaces/<wid>/agent"
-_NO_SHELL = "this build runs no shell commands\n"
 
 
 def routes() -> Blueprint:
@@ -45,13 +44,15 @@ def _agent(group: Blueprint) -> None:
         return nothing()
 
     @group.post(f"{_BASE}/update")
-    def update(site: Site, wid: str) -> Response:
-        site.opened(wid)
+    async def update(site: Site, wid: str) -> Response:
+        """Read the configuration again; what runs now goes on as it began."""
+        await site.opened(wid).live.reload()
         return nothing()
 
     @group.get(f"{_BASE}/default-small-model")
     def default_small_model(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).agent_info().model_cfg)
+        provider_id = request.args.get("provider_id", "")
+        return answer(site.opened(wid).live.current.default_small_model(provider_id))
 
 
 def _sessions(group: Blueprint) -> None:
@@ -74,14 +75,20 @@ def _sessions(group: Blueprint) -> None:
         if opened.durable.runs.session_busy(SessionId(sid)):
             raise SessionBusy
         accepted = opened.send(Submission(session_id=SessionId(sid), kind=RunKind.SUMMARIZE))
-        await accepted.wait()
+        outcome = await accepted.wait()
+        if outcome.state is RunState.ERRORED:
+            raise SummaryFailed(outcome.error)
         return nothing()
 
     @group.post(f"{_BASE}/sessions/<sid>/shell")
     async def shell(site: Site, wid: str, sid: str) -> Response:
-        site.opened(wid)
-        await read_body(ShellRequest)
-        return answer(ShellResult(output=_NO_SHELL, exit_code=127))
+        """Run a command; a client that hangs up ends it."""
+        opened = site.opened(wid)
+        body = await read_body(ShellRequest)
+        if "\0" in body.command:
+            raise DecodeError("command: a null character cannot be part of a command")
+        ran = await opened.run_shell(SessionId(sid), body.command, body.term_width)
+        return answer(ShellResult(output=ran.output, exit_code=ran.exit_code))
 
 
 def _queue(group: Blueprint) -> None:

@@ -1,16 +1,20 @@
 """Routes about configuration and the project (wire.md §3.8).
 
-This build has nothing to configure: what is sent is checked and acknowledged, and clients are told to
-read the configuration again, which is the same as before.
+A change is written to the file that its scope names, read back, and then told to every client of the
+workspace. What would make the configuration invalid is refused, and nothing is written.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import trio
 from quart import Blueprint, Response
 
-from crush_trio.errors import ProviderKeyInvalid
+from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.config.errors import NotConfigured
+from crush_trio.config.project import DEFAULT_INITIALIZE_AS
 from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.init_prompt import init_prompt
 from crush_trio.server.site import Site
 from crush_trio.wire.catalog import TokenImport
 from crush_trio.wire.requests import (
@@ -18,7 +22,6 @@ from crush_trio.wire.requests import (
     ConfigModelRequest,
     ConfigRemoveRequest,
     ConfigSetRequest,
-    KeyKind,
     ProviderKeyRequest,
     RefreshOAuthRequest,
 )
@@ -26,58 +29,79 @@ from crush_trio.wire.views import NeedsInit, PromptText
 
 _BASE = "/v1/workspaces/<wid>"
 
-_WRITES: dict[str, type[Any]] = {
-    "set": ConfigSetRequest,
-    "remove": ConfigRemoveRequest,
-    "model": ConfigModelRequest,
-    "compact": ConfigCompactRequest,
-    "provider-key": ProviderKeyRequest,
-    "refresh-oauth": RefreshOAuthRequest,
-}
-
-
-def _check(body: object) -> None:
-    """Refuse what the shape alone does not: a key of a kind that nobody knows."""
-    if isinstance(body, ProviderKeyRequest) and body.kind not in set(KeyKind):
-        raise ProviderKeyInvalid(f"kind {body.kind!r}: write 'string' or 'oauth'")
-
 
 def routes() -> Blueprint:
     """Return the routes of this group."""
     group = Blueprint("config", __name__)
+    _writes(group)
+    _project(group)
+    return group
 
-    def acknowledge(body: type[Any]) -> Callable[[Site, str], Awaitable[Response]]:
-        async def write(site: Site, wid: str) -> Response:
-            opened = site.opened(wid)
-            _check(await read_body(body))
-            opened.config_changed()
-            return nothing()
 
-        return write
-
-    for name, body in _WRITES.items():
+def _writes(group: Blueprint) -> None:
+    changes: dict[str, tuple[type[Any], Callable[[OpenedWorkspace, Any], Awaitable[object]]]] = {
+        "set": (ConfigSetRequest, lambda o, b: o.live.set(b.scope, b.key, b.value)),
+        "remove": (ConfigRemoveRequest, lambda o, b: o.live.remove(b.scope, b.key)),
+        "model": (
+            ConfigModelRequest,
+            lambda o, b: o.live.set_model(b.scope, b.model_type, b.model),
+        ),
+        "compact": (
+            ConfigCompactRequest,
+            lambda o, b: o.live.set_compact_mode(b.scope, b.enabled),
+        ),
+        "provider-key": (
+            ProviderKeyRequest,
+            lambda o, b: o.live.set_provider_key(b.scope, b.provider_id, b.kind, b.api_key),
+        ),
+        "refresh-oauth": (RefreshOAuthRequest, _refresh_oauth),
+    }
+    for name, (body, change) in changes.items():
         group.add_url_rule(
-            f"{_BASE}/config/{name}", f"write_{name}", acknowledge(body), methods=["POST"]
+            f"{_BASE}/config/{name}", f"write_{name}", _writer(body, change), methods=["POST"]
         )
 
     @group.post(f"{_BASE}/config/import-copilot")
     def import_copilot(site: Site, wid: str) -> Response:
+        """Answer that there was no token: other programs' files are not looked into."""
         site.opened(wid)
         return answer(TokenImport(token=None, success=False))
 
+
+def _writer(
+    body: type[Any], change: Callable[[OpenedWorkspace, Any], Awaitable[object]]
+) -> Callable[[Site, str], Awaitable[Response]]:
+    async def write(site: Site, wid: str) -> Response:
+        opened = site.opened(wid)
+        await change(opened, await read_body(body))
+        return nothing()
+
+    return write
+
+
+async def _refresh_oauth(opened: OpenedWorkspace, body: RefreshOAuthRequest) -> None:
+    """Read the configuration again: a token that another program renewed is then the one in use."""
+    if body.provider_id not in opened.live.current.providers:
+        await trio.lowlevel.checkpoint()
+        raise NotConfigured(f"provider {body.provider_id}")
+    await opened.live.reload()
+
+
+def _project(group: Blueprint) -> None:
     @group.get(f"{_BASE}/project/needs-init")
-    def needs_init(site: Site, wid: str) -> Response:
-        site.opened(wid)
-        return answer(NeedsInit(needs_init=False))
+    async def needs(site: Site, wid: str) -> Response:
+        return answer(NeedsInit(needs_init=await site.opened(wid).live.needs_init()))
 
     @group.post(f"{_BASE}/project/init")
-    def init(site: Site, wid: str) -> Response:
-        site.opened(wid).config_changed()
+    async def init(site: Site, wid: str) -> Response:
+        opened = site.opened(wid)
+        await opened.live.mark_initialized()
+        opened.config_changed()
         return nothing()
 
     @group.get(f"{_BASE}/project/init-prompt")
-    def init_prompt(site: Site, wid: str) -> Response:
-        site.opened(wid)
-        return answer(PromptText(prompt=""))
-
-    return group
+    def prompt(site: Site, wid: str) -> Response:
+        options = site.opened(wid).live.current.config.options
+        return answer(
+            PromptText(prompt=init_prompt(options.initialize_as or DEFAULT_INITIALIZE_AS))
+        )

@@ -12,11 +12,12 @@ from typing import Final
 
 from quart import Blueprint, Response
 
-from crush_trio.server.openapi import Schema, openapi_document
+from crush_trio.server.openapi import openapi_document
 from crush_trio.server.route import HTML, JSON
 from crush_trio.server.site import Site
 from crush_trio.wire.codec import encode
 from crush_trio.wire.fields import Json
+from crush_trio.wire.schema import Schema
 
 _STYLE: Final = """
 :root { color-scheme: light dark }

@@ -1,13 +1,17 @@
 """Routes about workspaces, and their event streams (wire.md §3.2, §4)."""
 
+from functools import partial
+
 import trio
 from quart import Blueprint, Response, request
 
 from crush_trio.backend.hosting import Hosted
 from crush_trio.backend.opened import OpenedWorkspace
 from crush_trio.events.forms import Form
+from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.answers import answer, cleanup, nothing, read_body
 from crush_trio.server.bodies import parse_client_id, query_client_id
+from crush_trio.server.pending import asks_frames
 from crush_trio.server.site import Site
 from crush_trio.server.sse import position_from, stream
 from crush_trio.server.transport import begin_stream
@@ -53,8 +57,9 @@ def routes() -> Blueprint:
 
     @group.get("/v1/workspaces/<wid>/providers")
     def providers(site: Site, wid: str) -> Response:
+        """Answer with the catalogue; which of its providers can be used is in the configuration."""
         site.opened(wid)
-        return answer([])
+        return answer(catalog_providers())
 
     @group.get("/v1/workspaces/<wid>/events")
     async def events(site: Site, wid: str) -> Response:
@@ -66,16 +71,18 @@ def routes() -> Blueprint:
 async def _events(site: Site, wid: str) -> Response:
     """Open a stream: find the workspace, take a place in its log, count the stream, answer (G8).
 
-    The stream is counted out when the request is over, also if its body was never asked for.
+    The stream is counted out when the request is over, also if its body was never asked for. A
+    reader that names no place is told what waits for an answer, in the step in which it gets one;
+    one that resumes hears of it from the log.
     """
     await trio.lowlevel.checkpoint()
     client = query_client_id(request.args.get("client_id"))
     opened = site.opened(wid)
     form = _form(request.args.get("form"))
     place = position_from(request.headers.get("Last-Event-ID"), request.args.get("after"))
-    log = opened.durable.events
+    log, asks = opened.durable.events, partial(asks_frames, opened, form)
     if place is None:
-        missed, cursor = b"", log.cursor(form)
+        missed, cursor = asks(), log.cursor(form)
     else:
         resumed = await opened.durable.resume(place, form)
         missed = b"".join(entry.frame(form) for entry in resumed.missed)
@@ -83,8 +90,17 @@ async def _events(site: Site, wid: str) -> Response:
     if request.method == "HEAD":
         return Response(b"", content_type="text/event-stream")
     cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
+    cleanup(request.scope).enter_context(site.streams.attached(cursor))
+    cleanup(request.scope).enter_context(opened.permissions.attendance.present())
     begin_stream(request.scope)
-    frames = stream(cursor, boot=log.boot, drain=site.drain, first=missed, heartbeat=site.heartbeat)
+    frames = stream(
+        cursor,
+        boot=log.boot,
+        drain=site.drain,
+        first=missed,
+        asks=asks,
+        heartbeat=site.heartbeat,
+    )
     response = Response(frames, content_type="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.timeout = None

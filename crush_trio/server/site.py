@@ -14,7 +14,8 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.opened import OpenedWorkspace
-from crush_trio.server.sse import HEARTBEAT, Drain
+from crush_trio.server.meters import Meters
+from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.views import Version
 
@@ -29,6 +30,9 @@ class Site:
     backend: Backend[OpenedWorkspace]
     drain: Drain = field(factory=Drain)
     heartbeat: float = HEARTBEAT
+    meters: Meters = field(factory=Meters, kw_only=True)
+    """What was counted; to count runs too, the backend opens its workspaces through `metered`."""
+    streams: Streams = field(factory=Streams, init=False)
 
     def opened(self, workspace_id: str) -> OpenedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""

@@ -5,17 +5,21 @@ not take what it gets costs nothing, whatever is published meanwhile. Each piece
 that one wake-up brought, to be sent with one call. Between events it sleeps; it wakes for an
 event, for a heartbeat once nothing was sent for a while, and for its end.
 
-Around the events of the log the native form has three of its own. They have no place in the log:
+Around the events of the log the native form has four of its own. They have no place in the log:
 
-* `ready` comes first, after whatever was missed before a restart. It tells the reader's place, from
-  which it can resume before it has seen any event, and how often to expect a heartbeat;
+* `asks` tells everything that waits for a person. It comes before a reader is told a place that it
+  has not read up to, be that by `ready` or by a resync: whoever resumes from there has seen it;
+* `ready` comes first, after that and after whatever was missed before a restart. It tells the
+  reader's place, from which it can resume before it has seen any event, and how often to expect a
+  heartbeat;
 * `heartbeat` says that the stream is alive. It has no id, so it cannot move a reader's place;
 * `end` is the last one and gives a reason. A stream that stops without it was cut.
 
-The crush form knows `data:` lines only; its clients skip a blank line in silence.
+The crush form knows `data:` lines only; its clients skip a blank line in silence. In place of `asks`
+they get each request again.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
@@ -24,7 +28,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.errors import LogClosed
-from crush_trio.events.cursor import Cursor
+from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
 from crush_trio.wire.codec import encode
@@ -88,6 +92,26 @@ class Drain:
             self._waiting.discard(scope)
 
 
+@define(eq=False)
+class Streams:
+    """The streams that are attached, known by their places. A log does not know its readers."""
+
+    _cursors: set[Cursor] = field(factory=set, init=False, repr=False)
+
+    @contextmanager
+    def attached(self, cursor: Cursor) -> Iterator[None]:
+        """Count the stream of *cursor* for the length of the block."""
+        self._cursors.add(cursor)
+        try:
+            yield
+        finally:
+            self._cursors.discard(cursor)
+
+    def lags(self) -> list[int]:
+        """Return how many events each of them has not read; the last piece may still be on its way."""
+        return [cursor.lag for cursor in self._cursors]
+
+
 # ASYNC900: the framework sends nothing but a generator piece by piece, and this one holds no scope.
 # ASYNC911: after the last piece there is nothing left to wait for.
 async def stream(  # noqa: ASYNC900, ASYNC911
@@ -96,12 +120,14 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     boot: str,
     drain: Drain,
     first: bytes = b"",
+    asks: Callable[[], bytes] = bytes,
     heartbeat: float = HEARTBEAT,
 ) -> AsyncGenerator[bytes, None]:
     """Give the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
     The form is the cursor's, *boot* the boot of its log, and *first* what the reader missed before
-    that. There is a first piece at once, also of a silent log: some servers hold the headers of a
+    that. *asks* tells what waits for a person, for a reader that has lost its place and with it what
+    it knew about that. There is a first piece at once, also of a silent log: some servers hold the headers of a
     response back until then (G9). No scope is open while a piece is out, and there is nothing to
     clean up: the stream may be left at any point, by closing or by cancelling.
     """
@@ -112,13 +138,13 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     more, data = True, _opening(cursor, form, boot, first, heartbeat)
     while more:
         yield data
-        more, data = await _next(cursor, form, drain, trio.current_time() + heartbeat)
+        more, data = await _next(cursor, form, drain, asks, trio.current_time() + heartbeat)
     if data:
         yield data
 
 
 async def _next(
-    cursor: Cursor, form: Form, drain: Drain, silent_until: float
+    cursor: Cursor, form: Form, drain: Drain, asks: Callable[[], bytes], silent_until: float
 ) -> tuple[bool, bytes]:
     """Wait for the next piece; return whether more can follow, and the piece.
 
@@ -128,14 +154,19 @@ async def _next(
     with trio.CancelScope(deadline=silent_until) as scope, drain.interrupts(scope):
         try:
             while True:
-                data = (await cursor.read()).encode(form)
+                data = _piece(await cursor.read(), form, asks)
                 if data:
                     return True, data
         except LogClosed:
             return False, _ending(form, drain.reason)  # noqa: ASYNC910 - reading is a checkpoint
     if drain.ended:
-        return False, cursor.take().encode(form) + _ending(form, drain.reason)
+        return False, _piece(cursor.take(), form, asks) + _ending(form, drain.reason)
     return True, _HEARTBEATS[form]
+
+
+def _piece(batch: Batch, form: Form, asks: Callable[[], bytes]) -> bytes:
+    """Return a batch as bytes, in the step in which it was taken: its resync is of this moment."""
+    return (b"" if batch.resync is None else asks()) + batch.encode(form)
 
 
 def _opening(cursor: Cursor, form: Form, boot: str, first: bytes, heartbeat: float) -> bytes:

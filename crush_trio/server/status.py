@@ -20,6 +20,7 @@ STATUS: Final[Mapping[str, int]] = {
     "client_id_invalid": HTTPStatus.BAD_REQUEST,
     "client_id_malformed": HTTPStatus.BAD_REQUEST,
     "client_id_missing": HTTPStatus.BAD_REQUEST,
+    "config_invalid": HTTPStatus.BAD_REQUEST,
     "id_invalid": HTTPStatus.BAD_REQUEST,
     "name_missing": HTTPStatus.BAD_REQUEST,
     "not_a_crush_database": HTTPStatus.BAD_REQUEST,
@@ -39,6 +40,7 @@ STATUS: Final[Mapping[str, int]] = {
     # What it is about is not there. For a workspace this is the client's cue to create it again.
     "lsp_not_found": HTTPStatus.NOT_FOUND,
     "message_not_found": HTTPStatus.NOT_FOUND,
+    "not_configured": HTTPStatus.NOT_FOUND,
     "run_not_found": HTTPStatus.NOT_FOUND,
     "session_not_found": HTTPStatus.NOT_FOUND,
     "skill_not_found": HTTPStatus.NOT_FOUND,
@@ -54,6 +56,9 @@ STATUS: Final[Mapping[str, int]] = {
     "workspace_closing": HTTPStatus.CONFLICT,
     # Not now: later, elsewhere, or once somebody has repaired the store.
     "acceptance_not_stored": HTTPStatus.SERVICE_UNAVAILABLE,
+    "config_locked": HTTPStatus.SERVICE_UNAVAILABLE,
+    "config_not_expanded": HTTPStatus.SERVICE_UNAVAILABLE,
+    "config_not_written": HTTPStatus.SERVICE_UNAVAILABLE,
     "server_shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "migration_failed": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -64,6 +69,16 @@ STATUS: Final[Mapping[str, int]] = {
     "store_read_only": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
+    # A model was asked for the request itself, and its provider is what failed.
+    "provider_garbled": HTTPStatus.BAD_GATEWAY,
+    "provider_rate_limited": HTTPStatus.BAD_GATEWAY,
+    "provider_refused": HTTPStatus.BAD_GATEWAY,
+    "provider_too_slow": HTTPStatus.GATEWAY_TIMEOUT,
+    "provider_unauthorized": HTTPStatus.BAD_GATEWAY,
+    "provider_unavailable": HTTPStatus.BAD_GATEWAY,
+    "provider_unreachable": HTTPStatus.BAD_GATEWAY,
+    "provider_unsupported": HTTPStatus.BAD_GATEWAY,
+    "summary_failed": HTTPStatus.BAD_GATEWAY,
     # Our own mistakes, and what ends a server before anybody could ask it for anything.
     "address_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "address_in_use": HTTPStatus.INTERNAL_SERVER_ERROR,

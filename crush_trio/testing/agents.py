@@ -126,7 +126,7 @@ class ScriptedAgent:
             store,
             clock,
             ids,
-            permissions.permit_call,
+            permissions,
             self.patience,
         )
         return Coordinator(self.desk, self, Titles(self.desk, self) if self.titles else None)

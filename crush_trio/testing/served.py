@@ -31,17 +31,21 @@ from attrs import define, field
 from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.keys import WorkspaceKey
-from crush_trio.backend.opened import MakeTurn, OpenedWorkspace, keeps_open, workspace_opener
+from crush_trio.backend.opened import OpenedWorkspace, keeps_open
+from crush_trio.backend.opening import MakeTurn, workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import GuardSettings
+from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.asgi import Answer, AsgiDriver, Exchange
 from crush_trio.testing.faulty_store import FaultyStore, StoreFault
+from crush_trio.testing.fixed_config import open_fixed_config
+from crush_trio.testing.no_commands import no_commands
 from crush_trio.testing.scripted import ECHO, Do, Fail, Fold, Pause, Say, Script, Sleep
 from crush_trio.wire.ids import ClientId, MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart
@@ -313,16 +317,18 @@ async def open_test_server(
     Without one, every prompt is answered with "done". *faults* befall the writes of its stores. Leaving the block hangs up on nobody: it
     closes the backend, as a server that stops does, and waits until every request has ended.
     """
-    clock, stores = TrioClock(), MemoryStores(tuple(faults))
+    clock, stores, meters = TrioClock(), MemoryStores(tuple(faults)), Meters()
     opener = workspace_opener(
         make_turn=WrittenTurns() if turn is None else turn,
+        open_config=open_fixed_config,
+        opens=no_commands,
         open_store=stores.open,
         clock=clock,
         ids=CountingIds("id"),
     )
     async with trio.open_nursery() as requests:
         async with open_backend(
-            opener,
+            metered(opener, meters),
             settings=settings,
             version="test",
             resolve=_key,
@@ -330,6 +336,6 @@ async def open_test_server(
             clock=clock,
             ids=CountingIds("workspace"),
         ) as backend:
-            site = Site(backend)
+            site = Site(backend, meters=meters)
             yield Served(backend, site, AsgiDriver(create_app(site, guard), requests), stores)
         site.drain.end_streams()

@@ -6,7 +6,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from crush_trio.wire.fields import ObjectOrNothing, OmitEmpty
-from crush_trio.wire.ids import AskId, QuestionId, SessionId, ToolCallId
+from crush_trio.wire.ids import AskId, QuestionId, RunId, SessionId, ToolCallId
 
 
 class PermissionAction(StrEnum):
@@ -15,6 +15,24 @@ class PermissionAction(StrEnum):
     ALLOW = "allow"
     ALLOW_SESSION = "allow_session"
     DENY = "deny"
+
+
+class GrantScope(StrEnum):
+    """How far a permission reaches beyond the request it answers. Only the native routes say it."""
+
+    ONCE = "once"
+    RUN = "run"
+    SESSION = "session"
+    PROJECT = "project"
+    """Every session of the workspace."""
+
+
+class PermissionMode(StrEnum):
+    """What becomes of a request that no rule settles."""
+
+    ASK = "ask"
+    DENY = "deny"
+    ALLOW = "allow"
 
 
 class QuestionType(StrEnum):
@@ -46,11 +64,46 @@ class PermissionRequest:
 
 @frozen(kw_only=True)
 class PermissionNotification:
-    """Where a permission request stands: asked (neither flag), granted or denied."""
+    """Where a permission request stands: asked (neither flag), granted or denied.
+
+    A request whose run was stopped is `withdrawn`: nobody said no, and nobody needs to answer any
+    more. It is `denied` as well, which is what makes peers close their dialog.
+    """
 
     tool_call_id: ToolCallId
     granted: bool = False
     denied: bool = False
+    withdrawn: OmitEmpty[bool] = False
+
+
+@frozen(kw_only=True)
+class PermissionPolicy:
+    """What a submission says about permissions. Ours alone.
+
+    `allow_list` has tools, `tool` or `tool:action`, that its run may use without being asked about;
+    `mode` is for what neither the list nor any other rule settles.
+    """
+
+    mode: PermissionMode = PermissionMode.ASK
+    allow_list: OmitEmpty[tuple[str, ...]] = ()
+
+
+@frozen(kw_only=True)
+class Grant:
+    """What a person has allowed for later requests too: this action of this tool in this directory.
+
+    It has the id of the request that was answered. `session_id` and `run_id` say where that came
+    from; `scope` says which of the two a later request must share.
+    """
+
+    id: AskId
+    scope: GrantScope
+    session_id: SessionId
+    run_id: RunId
+    tool_name: str
+    action: str = ""
+    path: str = ""
+    granted_at: int = 0
 
 
 @frozen(kw_only=True)

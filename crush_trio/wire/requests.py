@@ -10,7 +10,12 @@ from enum import IntEnum, StrEnum
 
 from attrs import field, frozen
 
-from crush_trio.wire.asks import PermissionRequest, QuestionResponse
+from crush_trio.wire.asks import (
+    GrantScope,
+    PermissionPolicy,
+    PermissionRequest,
+    QuestionResponse,
+)
 from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.fields import Json, OmitEmpty
 from crush_trio.wire.ids import (
@@ -112,10 +117,14 @@ class PermissionSkip:
 
 @frozen(kw_only=True)
 class GrantRequest:
-    """`POST permissions/grant`: a `PermissionAction`. Only the permission's id is to be trusted."""
+    """`POST permissions/grant`: a `PermissionAction`. Only the permission's id is to be trusted.
+
+    `scope` is ours alone; it says how far an `allow` reaches.
+    """
 
     permission: PermissionRequest
     action: str
+    scope: OmitEmpty[GrantScope | None] = None
 
 
 @frozen(kw_only=True)
@@ -124,6 +133,13 @@ class AnswerRequest:
 
     batch_request_id: AskId = NO_ASK
     responses: tuple[QuestionResponse, ...]
+
+
+@frozen(kw_only=True)
+class RefusalRequest:
+    """`POST questions/cancel`; clients of the Go program send no body and mean the one that waits."""
+
+    batch_request_id: OmitEmpty[AskId] = NO_ASK
 
 
 @frozen(kw_only=True)
@@ -138,7 +154,7 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission as the wire spells it. The two policies are ours alone."""
+    """`POST agent`: a submission as the wire spells it. Its last four are ours alone."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
@@ -146,6 +162,8 @@ class AgentMessage:
     attachments: OmitEmpty[tuple[Attachment, ...]] = ()
     when_busy: OmitEmpty[WhenBusy | None] = None
     when_unclaimed: OmitEmpty[WhenUnclaimed | None] = None
+    permissions: OmitEmpty[PermissionPolicy | None] = None
+    interactive: OmitEmpty[bool | None] = None
 
 
 @frozen(kw_only=True)

@@ -9,12 +9,12 @@ from functools import partial
 import trio
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.opened import workspace_opener
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.runtime import Completion
-from crush_trio.wire.addresses import parse_address
 from crush_trio.server.app import create_app
 from crush_trio.server.serve import serve, wait_for_signal
 from crush_trio.server.site import Site
+from crush_trio.wire.addresses import parse_address
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
 
 GRACE = 3.0

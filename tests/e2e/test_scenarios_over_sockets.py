@@ -14,7 +14,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend import open_backend
-from crush_trio.backend.opened import workspace_opener
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.server import TcpAddress, UnixAddress, serve
 from crush_trio.server.app import create_app
 from crush_trio.server.site import Site

@@ -9,10 +9,13 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.opened import workspace_opener
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.site import Site
 from crush_trio.store.memory import MemoryStore
+from crush_trio.testing.fixed_config import open_fixed_config
+from crush_trio.testing.no_commands import no_commands
+from crush_trio.testing.served import WrittenTurns
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 
@@ -31,7 +34,14 @@ async def open_site():
         await trio.lowlevel.checkpoint()
         return posixpath.normpath(posixpath.join("/", path))
 
-    opener = workspace_opener(open_store=in_memory, clock=clock, ids=ids)
+    opener = workspace_opener(
+        make_turn=WrittenTurns(),
+        open_config=open_fixed_config,
+        opens=no_commands,
+        open_store=in_memory,
+        clock=clock,
+        ids=ids,
+    )
     async with open_backend(opener, version="0", resolve=resolve, clock=clock, ids=ids) as backend:
         yield Site(backend)
 

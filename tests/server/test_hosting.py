@@ -8,7 +8,7 @@ import pytest
 import trio
 from attrs import define
 
-from crush_trio.backend.opened import workspace_opener
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress

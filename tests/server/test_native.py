@@ -7,13 +7,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.opened import keeps_open, workspace_opener
+from crush_trio.backend.opened import keeps_open
+from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
 from crush_trio.server.site import Site
 from crush_trio.testing import Gate
 from crush_trio.testing.asgi import AsgiDriver
+from crush_trio.testing.fixed_config import open_fixed_config
+from crush_trio.testing.no_commands import no_commands
 from crush_trio.testing.scripted import Do, Pause, Say
 from crush_trio.testing.served import (
     MemoryStores,
@@ -282,7 +285,12 @@ async def open_holding_server(turn):
     """Open a server whose runs may hold their workspace open."""
     clock, stores = TrioClock(), MemoryStores()
     opener = workspace_opener(
-        make_turn=turn, open_store=stores.open, clock=clock, ids=CountingIds("id")
+        make_turn=turn,
+        open_config=open_fixed_config,
+        opens=no_commands,
+        open_store=stores.open,
+        clock=clock,
+        ids=CountingIds("id"),
     )
     async with trio.open_nursery() as requests:
         async with open_backend(

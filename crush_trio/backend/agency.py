@@ -1,0 +1,184 @@
+"""The agent of one workspace, put together.
+
+What an agent needs lives as long as its workspace, no longer and no shorter: the connections to
+models, the background jobs, the asks that wait. `open_agency` opens all of it; leaving closes it, in
+the reverse order, after the runs that used it have ended.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from attrs import define, field
+
+from crush_trio import __version__
+from crush_trio.agent.attendance import Attendance
+from crush_trio.agent.configured_models import ConfiguredModels
+from crush_trio.agent.coordinator import Coordinator
+from crush_trio.agent.permissions import Permissions
+from crush_trio.agent.plan import Desk
+from crush_trio.agent.planning import ConfiguredPlanner
+from crush_trio.agent.questions import Questions
+from crush_trio.agent.titles import Titles
+from crush_trio.agent.toolbox import Toolbox
+from crush_trio.agent.transcript import Transcript
+from crush_trio.clock import Clock, IdSource
+from crush_trio.config.expand import CommandFailed, RunCommand
+from crush_trio.config.live import Configuration
+from crush_trio.config.shown import shown_config
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.providers.families import Providers, open_providers
+from crush_trio.runtime.run import Turn
+from crush_trio.store.base import Store
+from crush_trio.tools.crush_info import InfoReport
+from crush_trio.tools.environment import shell_argv, unattended
+from crush_trio.tools.jobs import Jobs, Opens
+from crush_trio.tools.processes import Command, open_process_group, run_command
+from crush_trio.tools.recent_logs import RecentLogs
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.ids import WorkspaceId
+
+
+@define(eq=False, kw_only=True)
+class Asks:
+    """What a workspace asks of people."""
+
+    permissions: Permissions
+    questions: Questions
+    attendance: Attendance = field(repr=False)
+
+
+def make_asks(
+    *,
+    directory: Path,
+    live: Configuration,
+    transcript: Transcript,
+    store: Store,
+    ids: IdSource,
+    skip: bool,
+    patience: float,
+) -> Asks:
+    """Return the asks of a workspace; the permissions follow its configuration."""
+    attendance = Attendance(patience)
+    publish, clock = transcript.events.publish, transcript.clock
+    permissions = Permissions(
+        directory=directory,
+        store=store,
+        publish=publish,
+        clock=clock,
+        ids=ids,
+        attendance=attendance,
+        allowed_tools=lambda: _allowed_tools(live),
+        skip=skip,
+    )
+    questions = Questions(store=store, publish=publish, clock=clock, ids=ids, attendance=attendance)
+    return Asks(permissions=permissions, questions=questions, attendance=attendance)
+
+
+def _allowed_tools(live: Configuration) -> tuple[str, ...]:
+    configured = live.current.config.permissions
+    return () if configured is None else configured.allowed_tools
+
+
+@define(eq=False, kw_only=True)
+class Agency:
+    """What the agent of a workspace works with besides the workspace itself."""
+
+    live: Configuration
+    providers: Providers = field(repr=False)
+    jobs: Jobs = field(repr=False)
+    logs: RecentLogs = field(repr=False)
+    store: Store = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    workspace_id: WorkspaceId
+    directory: Path
+
+    def make_turn(self, transcript: Transcript, asks: Asks) -> Turn:
+        """Return the agent as a turn function."""
+        models = ConfiguredModels(self.live, self.providers)
+        desk = Desk(
+            transcript, transcript.events, self.store, self.clock, self.ids, asks.permissions
+        )
+        toolbox = Toolbox(
+            bench=self.bench(transcript),
+            live=self.live,
+            jobs=self.jobs,
+            questions=asks.questions,
+            logs=self.logs,
+            workspace_id=self.workspace_id,
+            report=lambda: self._report(asks, toolbox),
+        )
+        planner = ConfiguredPlanner(self.live, models, desk, toolbox.tools)
+        return Coordinator(desk, planner, Titles(desk, models))
+
+    def bench(self, transcript: Transcript) -> Workbench:
+        """Return the workspace as tools see it now."""
+        return Workbench(
+            self.directory,
+            self.store,
+            transcript.events.publish,
+            self.clock,
+            self.ids,
+            self.live.current.environment,
+        )
+
+    def _report(self, asks: Asks, toolbox: Toolbox) -> InfoReport:
+        config = self.live.current
+        return InfoReport(
+            version=__version__,
+            directory=str(self.directory),
+            config=shown_config(config),
+            config_files=tuple(str(source.path) for source in config.sources),
+            tools=tuple(sorted(toolbox.tools())),
+            skip_permissions=asks.permissions.skip,
+        )
+
+
+@asynccontextmanager
+async def open_agency(
+    live: Configuration,
+    store: Store,
+    *,
+    workspace_id: WorkspaceId,
+    directory: Path,
+    clock: Clock,
+    ids: IdSource,
+    logs: RecentLogs,
+    opens: Opens = open_process_group,
+) -> AsyncIterator[Agency]:
+    """Open what the agent of a workspace needs. Leave it after the workspace's runs have ended.
+
+    *opens* is what starts the commands of its tools.
+    """
+    async with open_providers() as providers, open_hidden_nursery() as jobs:
+        yield Agency(
+            live=live,
+            providers=providers,
+            jobs=Jobs(jobs, clock, opens),
+            logs=logs,
+            store=store,
+            clock=clock,
+            ids=ids,
+            workspace_id=workspace_id,
+            directory=directory,
+        )
+        jobs.cancel_scope.cancel()
+
+
+def config_commands(clock: Clock) -> RunCommand:
+    """Return what runs the commands that a configuration takes values from."""
+
+    async def run(script: str, environment: Mapping[str, str], directory: Path) -> str:
+        command = Command(
+            argv=shell_argv(script), working_dir=directory, env=unattended(environment)
+        )
+        try:
+            finished = await run_command(command, clock=clock)
+        except OSError as error:
+            raise CommandFailed(f"it could not be started: {error.strerror}") from error
+        if finished.ended.status:
+            raise CommandFailed(f"it ended with exit code {finished.ended.status}")
+        return finished.stdout.text()
+
+    return run

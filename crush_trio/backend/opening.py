@@ -1,0 +1,188 @@
+"""How a directory becomes a workspace that clients can use.
+
+Opened from the outside in: the configuration, which says where the data is; the store; what the agent
+works with; the durable workspace itself. Closed the other way round, so that a run that ends last
+still finds everything it needs.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from attrs import define, field
+
+from crush_trio.agent.asks import withdraw_orphans
+from crush_trio.agent.attendance import PATIENCE
+from crush_trio.agent.transcript import Transcript
+from crush_trio.backend.agency import Agency, Asks, config_commands, make_asks, open_agency
+from crush_trio.backend.assemble import open_durable_workspace
+from crush_trio.backend.hosting import OpenWorkspace, WorkspacePlan
+from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.config.live import Configuration, open_live_config
+from crush_trio.config.sources import Places
+from crush_trio.errors import WorkspaceClosing
+from crush_trio.providers.catalog import catalog_providers
+from crush_trio.runtime.run import Turn
+from crush_trio.store.base import Store
+from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.tools.jobs import Opens
+from crush_trio.tools.processes import open_process_group
+from crush_trio.tools.recent_logs import RecentLogs
+from crush_trio.wire.catalog import CatalogProvider
+
+MakeTurn = Callable[[Transcript], Turn]
+"""What makes a workspace's turn function, given the transcript it writes to."""
+
+OpenStore = Callable[[Path], AbstractAsyncContextManager[Store]]
+"""What opens the store of a data directory."""
+
+OpenConfig = Callable[[Places], AbstractAsyncContextManager[Configuration]]
+"""What opens the configuration of a directory."""
+
+
+def workspace_opener(
+    *,
+    environment: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    make_turn: MakeTurn | None = None,
+    open_config: OpenConfig | None = None,
+    open_store: OpenStore = open_sqlite_store,
+    catalogue: Sequence[CatalogProvider] | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    logs: RecentLogs | None = None,
+    patience: float = PATIENCE,
+    opens: Opens = open_process_group,
+) -> OpenWorkspace[OpenedWorkspace]:
+    """Return what opens workspaces for a backend.
+
+    *environment* and *home* are the user's; what a client sends along when it creates a workspace
+    wins over them. With *make_turn*, runs play that instead of the agent. *patience* is how many
+    seconds an ask waits while nobody is there to answer it, *opens* what starts commands.
+    """
+    the_clock = SystemClock() if clock is None else clock
+    opener = _Opener(
+        environment={} if environment is None else environment,
+        home=Path("/") if home is None else home,
+        make_turn=make_turn,
+        open_config=_files(the_clock, catalogue) if open_config is None else open_config,
+        open_store=open_store,
+        clock=the_clock,
+        ids=RandomIds() if ids is None else ids,
+        logs=RecentLogs() if logs is None else logs,
+        patience=patience,
+        opens=opens,
+    )
+    return opener.open
+
+
+def _files(clock: Clock, catalogue: Sequence[CatalogProvider] | None) -> OpenConfig:
+    """Return what reads configurations from files, with commands that really run."""
+
+    def opened(places: Places) -> AbstractAsyncContextManager[Configuration]:
+        return open_live_config(
+            places,
+            catalogue=catalog_providers() if catalogue is None else catalogue,
+            run_command=config_commands(clock),
+        )
+
+    return opened
+
+
+@define(eq=False, kw_only=True)
+class _Opener:
+    """Opens workspaces. They share nothing but what is in here, which does not change."""
+
+    environment: Mapping[str, str] = field(repr=False)
+    home: Path
+    make_turn: MakeTurn | None
+    open_config: OpenConfig
+    open_store: OpenStore
+    clock: Clock
+    ids: IdSource
+    logs: RecentLogs
+    patience: float
+    opens: Opens
+
+    @asynccontextmanager
+    async def open(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
+        """Open the workspace of *plan* for the length of the block."""
+        async with (
+            self.open_config(self._places(plan)) as live,
+            self.open_store(live.current.data_dir) as store,
+            open_agency(
+                live,
+                store,
+                workspace_id=plan.id,
+                directory=Path(plan.key),
+                clock=self.clock,
+                ids=self.ids,
+                logs=self.logs,
+                opens=self.opens,
+            ) as agency,
+        ):
+            parts = _Parts(self, plan, agency)
+            async with open_durable_workspace(
+                store, parts.make_turn, clock=self.clock, ids=self.ids
+            ) as durable:
+                await withdraw_orphans(store, durable.events.publish, self.clock)
+                opened = OpenedWorkspace(
+                    id=plan.id,
+                    directory=Path(plan.key),
+                    durable=durable,
+                    live=live,
+                    agency=agency,
+                    asks=parts.asks,
+                    clock=self.clock,
+                    ids=self.ids,
+                )
+                durable.runs.services.start_soon(_tell_changes, opened, name="configuration")
+                yield opened
+
+    def _places(self, plan: WorkspacePlan) -> Places:
+        """Return where to look for configuration: the client's environment wins over the server's."""
+        sent = dict(entry.split("=", 1) for entry in plan.terms.env if "=" in entry)
+        environment = sent or self.environment
+        home = Path(environment.get("HOME", ""))
+        return Places(
+            directory=Path(plan.key),
+            home=home if home.is_absolute() else self.home,
+            environment=environment,
+            data_dir=plan.terms.data_dir,
+        )
+
+
+@define(eq=False)
+class _Parts:
+    """What exists only once there is a transcript: the asks of a workspace, and its turns."""
+
+    opener: _Opener
+    plan: WorkspacePlan
+    agency: Agency
+    asks: Asks = field(init=False)
+
+    def make_turn(self, transcript: Transcript) -> Turn:
+        self.asks = make_asks(
+            directory=self.agency.directory,
+            live=self.agency.live,
+            transcript=transcript,
+            store=self.agency.store,
+            ids=self.agency.ids,
+            skip=self.plan.terms.yolo,
+            patience=self.opener.patience,
+        )
+        if self.opener.make_turn is not None:
+            return self.opener.make_turn(transcript)
+        return self.agency.make_turn(transcript, self.asks)
+
+
+async def _tell_changes(opened: OpenedWorkspace) -> None:
+    """Tell the clients whenever the configuration has changed, whoever changed it (G7)."""
+    revision = opened.live.current.revision
+    while True:
+        try:
+            revision = (await opened.live.newer_than(revision)).revision
+        except WorkspaceClosing:
+            return  # noqa: ASYNC910  # waiting for a newer one is a checkpoint, also when it raises
+        opened.config_changed()

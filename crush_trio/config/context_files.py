@@ -1,0 +1,142 @@
+"""The files that tell an agent what to know: a fixed list of names, what is configured, and the user's own.
+
+They are read when a prompt is built, not at start. Each is read once even if several names lead to it,
+names that differ only in case counting as one. What a checkout brought along is followed only as far as
+the checkout goes: a link out of it could lead to anything on the machine.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import field, frozen
+
+from crush_trio.config.files import read_file
+from crush_trio.config.sources import Project
+
+CONTEXT_NAMES: Final = (
+    ".github/copilot-instructions.md",
+    ".cursorrules",
+    ".cursor/rules",
+    ".windsurfrules",
+    ".clinerules",
+    "CLAUDE.md",
+    "CLAUDE.local.md",
+    "GEMINI.md",
+    "GEMINI.local.md",
+    "CRUSH.md",
+    "CRUSH.local.md",
+    "AGENTS.md",
+    "AGENTS.local.md",
+)
+"""What agents' instructions are called in a workspace; case does not matter. A directory means its files."""
+
+USER_NAMES: Final = ("CRUSH.md", "AGENTS.md")
+"""The same beside the user's own configuration."""
+
+SIZE_LIMIT: Final = 200_000
+"""How many bytes of one file are read."""
+
+COUNT_LIMIT: Final = 100
+"""How many files of one directory are read."""
+
+
+@frozen(kw_only=True)
+class ContextPath:
+    """A file or directory to read. A `confined` one is read only if it lies within the project."""
+
+    path: Path
+    confined: bool = False
+
+
+@frozen(kw_only=True)
+class ContextFile:
+    """The text of one file."""
+
+    path: Path
+    text: str = field(repr=False)
+
+
+async def read_context_files(
+    project: Project,
+    *,
+    configured: Iterable[ContextPath] = (),
+    user_directory: Path | None = None,
+    everywhere: Iterable[ContextPath] = (),
+) -> tuple[ContextFile, ...]:
+    """Return what there is to know: the workspace's files, *configured* ones, then the user's own.
+
+    A file that is not there or cannot be read is left out. Text that is no UTF-8 is repaired, and a
+    long file is cut, which the text then says.
+    """
+    wanted = (*configured, *_in_user_directory(user_directory), *everywhere)
+    return await trio.to_thread.run_sync(_read_all, project, wanted)
+
+
+def has_context_file(directory: Path) -> bool:
+    """Whether any file of the fixed list is in *directory*. Touches the disk."""
+    return any(path.exists() for path in _by_name(directory))
+
+
+def _in_user_directory(directory: Path | None) -> Iterator[ContextPath]:
+    if directory is not None:
+        yield from (ContextPath(path=directory / name) for name in USER_NAMES)
+
+
+def _read_all(project: Project, wanted: tuple[ContextPath, ...]) -> tuple[ContextFile, ...]:
+    known = [ContextPath(path=path, confined=True) for path in _by_name(project.directory)]
+    found: dict[str, ContextFile] = {}
+    for each in (*known, *wanted):
+        for path in _files(each.path):
+            name = str(path).casefold()
+            if name in found or (each.confined and not project.contains(path)):
+                continue
+            text = _read(path)
+            if text is not None:
+                found[name] = ContextFile(path=path, text=text)
+    return tuple(found.values())
+
+
+def _by_name(directory: Path) -> Iterator[Path]:
+    """Return what the fixed list finds, whatever the case of the names on the disk."""
+    for name in CONTEXT_NAMES:
+        *parents, last = Path(name).parts
+        parent = directory.joinpath(*parents)
+        yield from (path for path in _entries(parent) if path.name.lower() == last.lower())
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Return *path* itself, or the first files below it if it is a directory; links are not entered."""
+    if not path.is_dir():
+        yield path
+        return
+    count = 0
+    for parent, directories, names in os.walk(path):
+        directories.sort()
+        for name in sorted(names):
+            if count == COUNT_LIMIT:
+                return
+            count += 1
+            yield Path(parent) / name
+
+
+def _read(path: Path) -> str | None:
+    try:
+        data = read_file(path, SIZE_LIMIT + 1)
+    except OSError:
+        return None
+    if data is None:
+        return None
+    text = data[:SIZE_LIMIT].decode("utf-8", "replace")
+    if len(data) > SIZE_LIMIT:
+        text += f"\n\n[The file goes on; only its first {SIZE_LIMIT} bytes are shown.]\n"
+    return text

@@ -1,0 +1,199 @@
+"""Templates filled in for one workspace, with regard to who wrote them.
+
+A command is run only on the user's word: if it stands in a file of the user's own, or in one that came
+with a project whose directory the user trusts. A project that is not trusted may set variables for its
+own values and for the programs that are started in it, but not for what the user wrote: it could
+otherwise send the user's keys elsewhere.
+
+Which values are templates at all is one table (I4). Everything else is taken literally.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import trio
+from attrs import evolve, field, frozen
+
+from crush_trio.config.errors import ExpansionFailed
+from crush_trio.config.expand import (
+    COMMAND_LIMIT,
+    CommandFailed,
+    RunCommand,
+    TemplateError,
+    parse,
+    refuse_command,
+)
+from crush_trio.config.merge import Layers, Tree
+from crush_trio.config.notices import Notice, NoticeKind
+from crush_trio.config.sources import Source
+from crush_trio.wire.config import Config, LspServerConfig, McpServerConfig, ProviderConfig
+from crush_trio.wire.fields import Json
+from crush_trio.wire.reading import key_step
+
+E = TypeVar("E", ProviderConfig, McpServerConfig, LspServerConfig)
+
+Keys: TypeAlias = tuple[str | int, ...]
+"""The way to a value: keys of objects and places in lists."""
+
+TEMPLATES: Final[Mapping[type, tuple[str, ...]]] = {
+    ProviderConfig: ("api_key", "base_url", "extra_headers"),
+    McpServerConfig: (
+        *("command", "args", "env", "url", "headers"),
+        *("oauth_client_id", "oauth_client_secret"),
+    ),
+    LspServerConfig: ("args", "env"),
+}
+"""The fields that hold templates. `extra_body` is not among them: it is the provider's business."""
+
+PATHS: Final = ("context_paths", "global_context_paths", "skills_paths")
+"""The options that hold paths; one that begins with `$` is a template."""
+
+_HEADERS: Final = {"extra_headers", "headers"}
+
+
+@frozen(kw_only=True)
+class Expander:
+    """Makes values from the templates of one snapshot. It remembers no value."""
+
+    layers: Layers[Source]
+    tree: Tree = field(repr=False)
+    """What the layers amount to."""
+    directory: Path
+    """Where commands are run."""
+    data_file: Path
+    """Where the user may write down whom to trust."""
+    environment: Mapping[str, str] = field(repr=False)
+    """What the user's templates see."""
+    project_environment: Mapping[str, str] = field(repr=False)
+    """What the templates of a project see that is not trusted."""
+    run: RunCommand = field(default=refuse_command, repr=False)
+
+    async def expand(self, text: str, *keys: str | int) -> str:
+        """Return the value of the template at *keys*, or raise `ExpansionFailed`."""
+        await trio.lowlevel.checkpoint()
+        source = self._source(text, keys)
+        environment = self._environment(source)
+        try:
+            template = parse(text)
+            outputs = {}
+            for command in template.commands(environment):
+                self._check_trust(command, source)
+                outputs[command] = await self._output(command, environment)
+            return template.fill(environment, outputs)
+        except TemplateError as error:
+            raise ExpansionFailed.at(_file(source), key_text(keys), str(error)) from None
+
+    async def expand_fields(self, value: E, *keys: str) -> E:
+        """Return *value*, which is at *keys*, with all its templates filled in."""
+        await trio.lowlevel.checkpoint()
+        filled = {
+            name: await self._expand_all(getattr(value, name), (*keys, name))
+            for name in TEMPLATES[type(value)]
+        }
+        return evolve(value, **filled)
+
+    async def _expand_all(self, value: Json, keys: Keys) -> Json:
+        await trio.lowlevel.checkpoint()
+        if isinstance(value, str):
+            return await self.expand(value, *keys)
+        if isinstance(value, Mapping):
+            filled = {name: await self.expand(text, *keys, name) for name, text in value.items()}
+            return {name: text for name, text in filled.items() if text or keys[-1] not in _HEADERS}
+        return tuple([await self.expand(text, *keys, index) for index, text in enumerate(value)])
+
+    def may_yield(self, text: str, *keys: str) -> bool:
+        """Whether the template at *keys* has a value, as far as one can tell without running it.
+
+        A command counts as a value, and so does a mistake: whoever uses it is told.
+        """
+        source = self._source(text, keys)
+        environment = self._environment(source)
+        try:
+            template = parse(text)
+        except TemplateError:
+            return True
+        if any(True for _ in template.commands(environment)):
+            return True
+        try:
+            return bool(template.fill(environment, {}))
+        except TemplateError:
+            return False
+
+    def foresee(self, text: str, keys: Keys) -> Notice | None:
+        """Return what is going to be wrong with the template at *keys*, whatever its variables hold."""
+        source = self._source(text, keys)
+        try:
+            for command in parse(text).commands(self._environment(source)):
+                self._check_trust(command, source)
+        except _NotTrusted as error:
+            kind, reason = NoticeKind.NOT_TRUSTED, str(error)
+        except TemplateError as error:
+            kind, reason = NoticeKind.NOT_EXPANDED, str(error)
+        else:
+            return None
+        file = None if source is None else source.path
+        return Notice(kind=kind, text=reason, file=file, key=key_text(keys))
+
+    def _source(self, text: str, keys: Keys) -> Source | None:
+        """Return who wrote the template; None if it is our own and stands in no file at all."""
+        value: Json = self.tree
+        for key in keys:
+            if isinstance(key, str):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            else:
+                value = value[key] if isinstance(value, list) and key < len(value) else None
+        return self.layers.origin(*keys) if value == text else None
+
+    def _environment(self, source: Source | None) -> Mapping[str, str]:
+        theirs = source is not None and not source.may_run
+        return self.project_environment if theirs else self.environment
+
+    def _check_trust(self, command: str, source: Source | None) -> None:
+        if source is not None and not source.may_run:
+            raise _NotTrusted(
+                f"$({command}): not run, because the file came with the project; to trust it, add "
+                f'"{source.path.parent}" to crush_trio.trusted_directories in {self.data_file}'
+            )
+
+    async def _output(self, command: str, environment: Mapping[str, str]) -> str:
+        with trio.move_on_after(COMMAND_LIMIT):
+            try:
+                return await self.run(command, environment, self.directory)
+            except CommandFailed as error:
+                raise TemplateError(f"$({command}): {error}") from None
+        raise TemplateError(f"$({command}): expected an answer within {COMMAND_LIMIT:.0f} seconds")
+
+
+class _NotTrusted(TemplateError):
+    """A command that stands in a file nobody vouches for."""
+
+
+def templates_of(config: Config) -> Iterator[tuple[Keys, str]]:
+    """Return the templates that are filled in when they are needed, and the way to each."""
+    for section in ("providers", "mcp", "lsp"):
+        for name, entry in getattr(config, section).items():
+            for each in TEMPLATES[type(entry)]:
+                yield from _texts(getattr(entry, each), (section, name, each))
+    for option in PATHS:
+        paths = _texts(getattr(config.options, option), ("options", option))
+        yield from ((keys, text) for keys, text in paths if text.startswith("$"))
+
+
+def key_text(keys: Keys) -> str:
+    """Return the way to a value as it is written in errors: `mcp.files.args[0]`."""
+    steps = (f"[{key}]" if isinstance(key, int) else key_step(key) for key in keys)
+    return "".join(steps).removeprefix(".")
+
+
+def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:  # noqa: ANN401 - text, list or mapping of it
+    if isinstance(value, str):
+        yield keys, value
+    elif isinstance(value, Mapping):
+        yield from (((*keys, name), text) for name, text in value.items())
+    else:
+        yield from (((*keys, index), text) for index, text in enumerate(value))
+
+
+def _file(source: Source | None) -> str:
+    return "" if source is None else str(source.path)

@@ -1,0 +1,284 @@
+"""From files to a snapshot, in two steps.
+
+The first reads: it finds the files, checks the types in each, merges them and checks what they amount
+to. It is synchronous, belongs in a thread, and its outcome is a `Draft`. A change is tried on a draft
+before anything is written.
+
+The second fills in `env`, which may take commands, and then decides without waiting which providers can
+be used and which models are meant. Other templates stay as they are until somebody needs their values.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import define, evolve, field, frozen
+
+from crush_trio.config.checks import check_meaning
+from crush_trio.config.enabling import Known, enable_providers
+from crush_trio.config.environment import known_providers
+from crush_trio.config.errors import ExpansionFailed
+from crush_trio.config.expand import RunCommand, refuse_command
+from crush_trio.config.expander import Expander, templates_of
+from crush_trio.config.format import (
+    OWN_KEY,
+    ConfigFile,
+    check_types,
+    merged_config,
+    read_tree,
+    unknown_keys,
+)
+from crush_trio.config.loaded import ExpandedEnv, LoadedConfig
+from crush_trio.config.merge import Layer, Layers, Tree
+from crush_trio.config.models import select_models
+from crush_trio.config.notices import Notice, NoticeKind
+from crush_trio.config.sources import (
+    DataDir,
+    Places,
+    Project,
+    Source,
+    Trusted,
+    choose_data_dir,
+    find_project,
+    find_scripts,
+    real_path,
+)
+from crush_trio.wire.catalog import CatalogProvider
+from crush_trio.wire.config import Config
+from crush_trio.wire.requests import ModelType
+
+Overlay = Mapping[Path, Tree]
+"""What to take for the content of some files, instead of what they hold."""
+
+_SCRIPT: Final = (
+    "scripts are not run; write the same as JSON into crush.json beside it: what `provider` sets "
+    "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
+    "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
+)
+_FOREIGN_TRUST: Final = "ignored: only the user's own files say whom to trust"
+
+
+@frozen(kw_only=True)
+class Draft:
+    """What the files amount to, before any template is filled in."""
+
+    places: Places
+    project: Project
+    layers: Layers[Source]
+    tree: Tree = field(repr=False)
+    config: Config
+    data_dir: DataDir
+    notices: tuple[Notice, ...]
+
+
+async def load_config(
+    places: Places,
+    *,
+    catalogue: Sequence[CatalogProvider] = (),
+    run_command: RunCommand = refuse_command,
+    revision: int = 1,
+) -> LoadedConfig:
+    """Return the configuration of a workspace as it is now.
+
+    Raises one `ConfigInvalid` if a file is broken. Nothing is written, and nothing is run but what
+    `env` asks for in a file that may ask.
+    """
+    draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
+    return await finish(draft, catalogue=catalogue, run_command=run_command, revision=revision)
+
+
+# ── First step: the files ───────────────────────────────────────────────────────────────────────
+
+
+def read_draft(
+    places: Places,
+    *,
+    catalogue: Sequence[CatalogProvider] = (),
+    data_dir: DataDir | None = None,
+    overlay: Overlay | None = None,
+) -> Draft:
+    """Read, merge and check all files. With *data_dir* that choice is made already. Touches the disk."""
+    files = _Files(overlay or {})
+    project = find_project(places.directory)
+    files.read(places.user_sources())
+    trusted = _trusted(files, places)
+    files.read(project.sources(trusted))
+    below = Layers(tuple(files.layers))
+    chosen = data_dir or _data_dir(places, project, below, files.notices)
+    files.read([chosen.source(trusted)])
+    layers = Layers(tuple(files.layers))
+    tree, config = merged_config(layers)
+    check_meaning(config, layers, _known(config, catalogue))
+    scripts = [
+        Notice(kind=NoticeKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
+        for path in find_scripts(places, project)
+    ]
+    return Draft(
+        places=places,
+        project=project,
+        layers=layers,
+        tree=tree,
+        config=config,
+        data_dir=chosen,
+        notices=(*scripts, *files.notices),
+    )
+
+
+@define(eq=False)
+class _Files:
+    """The files that have been read so far, in order, each only once."""
+
+    overlay: Overlay
+    layers: list[Layer[Source]] = field(factory=list, init=False)
+    notices: list[Notice] = field(factory=list, init=False)
+    own: list[ConfigFile] = field(factory=list, init=False)
+    """Those among them that are the user's word."""
+    _seen: set[Path] = field(factory=set, init=False)
+
+    def read(self, sources: Iterable[Source]) -> None:
+        """Read the next files; those that do not exist say nothing."""
+        for source in sources:
+            resolved = real_path(source.path)
+            replaced = self.overlay.get(source.path)
+            tree = read_tree(source.path) if replaced is None else replaced
+            if tree is not None and resolved not in self._seen:
+                self._seen.add(resolved)
+                self._add(source, tree)
+
+    def _add(self, source: Source, tree: Tree) -> None:
+        content = check_types(tree, source.path)
+        if source.user_level:
+            self.own.append(content)
+        elif content.crush_trio is not None:
+            self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_TRUST)
+        for key in unknown_keys(tree):
+            self._say(NoticeKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
+        self.layers.append(Layer(source=source, tree=tree))
+
+    def _say(self, kind: NoticeKind, source: Source, key: str, text: str) -> None:
+        self.notices.append(Notice(kind=kind, file=source.path, key=key, text=text))
+
+
+def _trusted(files: _Files, places: Places) -> Trusted:
+    """Return the directories that the user trusts; all of the user's files count, not only the last."""
+    named = [each.crush_trio.trusted_directories for each in files.own if each.crush_trio]
+    paths = [places.expand_home(text) for texts in named for text in texts]
+    return tuple(real_path(path) for path in paths if path.is_absolute())
+
+
+def _data_dir(
+    places: Places, project: Project, layers: Layers[Source], notices: list[Notice]
+) -> DataDir:
+    configured = merged_config(layers)[1].options.data_directory
+    origin = layers.origin("options", "data_directory")
+    chosen = choose_data_dir(places, project, configured, origin)
+    if chosen is not None:
+        return chosen
+    notices.append(
+        Notice(
+            kind=NoticeKind.NOT_TRUSTED,
+            file=None if origin is None else origin.path,
+            key="options.data_directory",
+            text="ignored: a project that is not trusted cannot keep its data outside of itself",
+        )
+    )
+    fallback = choose_data_dir(places, project, "", None)
+    assert fallback is not None  # only a configured one is ever refused
+    return fallback
+
+
+def _known(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
+    return {} if config.options.disable_default_providers else known_providers(catalogue)
+
+
+# ── Second step: what they mean ─────────────────────────────────────────────────────────────────
+
+
+async def finish(
+    draft: Draft,
+    *,
+    catalogue: Sequence[CatalogProvider],
+    run_command: RunCommand,
+    revision: int,
+    previous: LoadedConfig | None = None,
+) -> LoadedConfig:
+    """Return the snapshot that *draft* is; what *previous* worked out of the same `env` is kept."""
+    expander = Expander(
+        layers=draft.layers,
+        tree=draft.tree,
+        directory=draft.project.directory,
+        data_file=draft.places.data_file,
+        environment=draft.places.environment,
+        project_environment=draft.places.environment,
+        run=run_command,
+    )
+    await trio.lowlevel.checkpoint()
+    if previous is not None and _same_env(draft, previous):
+        env = previous.expanded_env
+    else:
+        env = await _expand_env(draft.config.env, expander)
+    expander = _with_env(expander, env.values)
+    templates = (expander.foresee(text, keys) for keys, text in templates_of(draft.config))
+    foreseen = [notice for notice in templates if notice is not None]
+    enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
+    selection = select_models(draft.config.models, enabling.providers)
+    return LoadedConfig(
+        revision=revision,
+        config=evolve(
+            draft.config,
+            providers={name: each.config for name, each in selection.providers.items()},
+            models={
+                ModelType.LARGE.value: selection.large.selected,
+                ModelType.SMALL.value: selection.small.selected,
+            },
+        ),
+        sources=tuple(layer.source for layer in draft.layers.layers),
+        notices=(
+            *(*draft.notices, *env.notices, *foreseen),
+            *(*enabling.notices, *selection.notices),
+        ),
+        places=draft.places,
+        project=draft.project,
+        pinned=draft.data_dir,
+        expanded_env=env,
+        large=selection.large,
+        small=selection.small,
+        providers=selection.providers,
+        expander=expander,
+    )
+
+
+async def _expand_env(templates: Mapping[str, str], expander: Expander) -> ExpandedEnv:
+    """Fill in `env`. Its values see what was handed in, not each other: their order means nothing.
+
+    A variable that has no value is left out, and a notice says why. A workspace that could not even
+    be opened would be of no help in repairing it.
+    """
+    await trio.lowlevel.checkpoint()
+    values, notices = {}, []
+    for name, text in templates.items():
+        try:
+            values[name] = await expander.expand(text, "env", name)
+        except ExpansionFailed as error:
+            foreseen = expander.foresee(text, ("env", name))
+            failed = Notice(kind=NoticeKind.NOT_EXPANDED, text=error.detail)
+            notices.append(foreseen or failed)
+    return ExpandedEnv(values=values, notices=tuple(notices))
+
+
+def _with_env(expander: Expander, env: Mapping[str, str]) -> Expander:
+    """Let templates see the variables of `env`; the user's templates only those the user set."""
+    outer = expander.environment
+    origins = {name: expander.layers.origin("env", name) for name in env}
+    own = {name: env[name] for name, origin in origins.items() if origin and origin.may_run}
+    return evolve(expander, environment={**outer, **own}, project_environment={**outer, **env})
+
+
+def _same_env(draft: Draft, previous: LoadedConfig) -> bool:
+    """Whether `env` says the same as before, by the same files, with the same trust."""
+    return draft.config.env == previous.config.env and all(
+        draft.layers.origin("env", name) == previous.origin("env", name)
+        for name in draft.config.env
+    )

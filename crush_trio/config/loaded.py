@@ -1,0 +1,176 @@
+"""A configuration at one moment: whole, checked and immutable.
+
+A snapshot never changes; a change of the files makes a new one with a higher revision. It holds keys
+only as the templates they were written as. Whoever needs a value asks for it, and gets it in a thing
+whose `repr` is silent about it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import trio
+from attrs import field, frozen
+
+from crush_trio.config.context_files import ContextFile, ContextPath, read_context_files
+from crush_trio.config.enabling import EnabledProvider
+from crush_trio.config.errors import NotConfigured
+from crush_trio.config.expander import Expander
+from crush_trio.config.models import ModelSlot, call_options, default_small_model
+from crush_trio.config.notices import Notice
+from crush_trio.config.sources import DataDir, Places, Project, Source
+from crush_trio.wire.catalog import ModelOptions, SelectedModel
+from crush_trio.wire.config import Config, LspServerConfig, McpServerConfig, ProviderConfig
+from crush_trio.wire.requests import ModelType
+
+T = TypeVar("T")
+E = TypeVar("E", ProviderConfig, McpServerConfig, LspServerConfig)
+
+
+@frozen(kw_only=True)
+class Resolved(Generic[T]):
+    """An entry of the configuration with its templates filled in; it shows nothing but its name."""
+
+    name: str
+    config: T = field(repr=False)
+
+
+@frozen(kw_only=True)
+class ExpandedEnv:
+    """What the configuration sets for the programs of a workspace, and what it failed to set."""
+
+    values: Mapping[str, str] = field(factory=dict, repr=False)
+    notices: tuple[Notice, ...] = ()
+
+
+@frozen(kw_only=True, eq=False)
+class LoadedConfig:
+    """Everything a workspace is configured to be.
+
+    In `config`, `providers` are those that can be used and `models` those that are in use. `env` is
+    what the configuration sets, `environment` what the programs of the workspace are started with:
+    the environment that was handed in, and `env` over it. Neither is ever that of this process (L31).
+    """
+
+    revision: int
+    config: Config
+    sources: tuple[Source, ...]
+    """The files that were read, lowest first."""
+    notices: tuple[Notice, ...]
+    places: Places
+    project: Project
+    pinned: DataDir
+    expanded_env: ExpandedEnv = field(repr=False)
+    large: ModelSlot
+    small: ModelSlot
+    providers: Mapping[str, EnabledProvider] = field(repr=False)
+    expander: Expander = field(repr=False)
+
+    @property
+    def data_dir(self) -> Path:
+        """The data directory, absolute (I2)."""
+        return self.pinned.path
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The variables that the configuration sets."""
+        return self.expanded_env.values
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """All variables that the programs of the workspace are started with."""
+        return self.expander.project_environment
+
+    @property
+    def user_environment(self) -> Mapping[str, str]:
+        """The same without those that a project set which the user does not trust."""
+        return self.expander.environment
+
+    # ── Whose word it is ────────────────────────────────────────────────────────────────────────
+
+    def origin(self, *keys: str) -> Source | None:
+        """Return the file that has the last word about what is at *keys*; None if none says anything."""
+        return self.expander.layers.origin(*keys)
+
+    def may_run(self, *keys: str) -> bool:
+        """Whether everything at *keys* is the user's word: a server, a hook, a variable.
+
+        False as soon as a file has a say that came with a project the user does not trust.
+        """
+        return all(source.may_run for source in self.expander.layers.contributors(*keys))
+
+    # ── Models ──────────────────────────────────────────────────────────────────────────────────
+
+    def slot(self, model_type: ModelType) -> ModelSlot:
+        """Return the large or the small model."""
+        return self.large if model_type is ModelType.LARGE else self.small
+
+    def default_small_model(self, provider_id: str) -> SelectedModel:
+        """Return the small model that goes with a provider, or else the large one there is."""
+        return default_small_model(provider_id, self.large, self.providers)
+
+    def call_options(self, model_type: ModelType) -> ModelOptions:
+        """Return the settings to call a model with: catalogue, then provider, then slot."""
+        slot = self.slot(model_type)
+        return call_options(slot, self.providers[slot.selected.provider])
+
+    # ── Values ──────────────────────────────────────────────────────────────────────────────────
+
+    async def resolve_provider(self, provider_id: str) -> Resolved[ProviderConfig]:
+        """Return a provider with its key, address and headers.
+
+        Raises `NotConfigured`, or `ExpansionFailed` if a template has no value. Commands are run
+        each time, so a key that changes is a new one the next time it is asked for.
+        """
+        provider = self.providers.get(provider_id)
+        entry = _there("provider", provider_id, None if provider is None else provider.config)
+        return await self._resolve("providers", provider_id, entry)
+
+    async def resolve_mcp(self, name: str) -> Resolved[McpServerConfig]:
+        """Return an MCP server as it is to be started or reached."""
+        return await self._resolve(
+            "mcp", name, _there("MCP server", name, self.config.mcp.get(name))
+        )
+
+    async def resolve_lsp(self, name: str) -> Resolved[LspServerConfig]:
+        """Return a language server as it is to be started."""
+        entry = _there("language server", name, self.config.lsp.get(name))
+        return await self._resolve("lsp", name, entry)
+
+    async def _resolve(self, section: str, name: str, entry: E) -> Resolved[E]:
+        return Resolved(name=name, config=await self.expander.expand_fields(entry, section, name))
+
+    async def skills_paths(self) -> tuple[ContextPath, ...]:
+        """Return where skills are to be looked for besides the usual places."""
+        return await self._paths("skills_paths", self.config.options.skills_paths)
+
+    async def context_files(self) -> tuple[ContextFile, ...]:
+        """Return the texts that tell an agent about the project and its user (I6)."""
+        options = self.config.options
+        configured = await self._paths("context_paths", options.context_paths)
+        everywhere = await self._paths("global_context_paths", options.global_context_paths)
+        return await read_context_files(
+            self.project,
+            configured=configured,
+            user_directory=self.places.user_directory,
+            everywhere=everywhere,
+        )
+
+    async def _paths(self, option: str, texts: tuple[str, ...]) -> tuple[ContextPath, ...]:
+        """Return the paths of an option; one of an untrusted project must stay within the project."""
+        await trio.lowlevel.checkpoint()
+        found = []
+        for index, text in enumerate(texts):
+            keys = ("options", option)
+            if text.startswith("$"):
+                text = await self.expander.expand(text, *keys, index)
+            if text:
+                path = self.project.directory / self.places.expand_home(text)
+                found.append(ContextPath(path=path, confined=not self.may_run(*keys)))
+        return tuple(found)
+
+
+def _there(what: str, name: str, entry: T | None) -> T:
+    if entry is None:
+        raise NotConfigured(f"{what} {name!r}")
+    return entry

@@ -1,0 +1,16 @@
+"""What starts commands where there are none: under virtual time, processes have no time to run."""
+
+import errno
+from contextlib import AbstractAsyncContextManager
+
+from crush_trio.clock import Clock
+from crush_trio.tools.jobs import Running
+from crush_trio.tools.output import BoundedOutput
+from crush_trio.tools.processes import Command
+
+
+def no_commands(
+    command: Command, /, *, clock: Clock, stdout: BoundedOutput, stderr: BoundedOutput | int | int
+) -> AbstractAsyncContextManager[Running]:
+    """Start nothing, and say so. Give it to `workspace_opener` in place of the real thing."""
+    raise OSError(errno.ENOSYS, "a server under test starts no commands", command.argv[0])

@@ -1,0 +1,237 @@
+"""From files to a snapshot."""
+
+import os
+
+import pytest
+
+from crush_trio.config import ConfigInvalid, NoticeKind, SourceKind
+from crush_trio.config.format import FILE_LIMIT
+from tests.config.homes import SECRET, custom, texts
+
+
+def options(**values):
+    return {"options": values}
+
+
+# ── Order ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_without_any_file_there_is_a_configuration_all_the_same(home):
+    loaded = await home.load()
+    assert loaded.revision == 1
+    assert loaded.sources == ()
+    assert loaded.data_dir == home.project / ".crush"
+    assert loaded.config.providers.keys() == {"demo"}
+
+
+async def test_a_later_file_wins_and_what_it_does_not_say_stays(home):
+    sub = home.project / "sub"
+    paths = [
+        (home.system_file, SourceKind.SYSTEM),
+        (home.user_file, SourceKind.USER),
+        (home.data_file, SourceKind.DATA),
+        (home.project / "crush.json", SourceKind.PROJECT),
+        (home.project / ".crush.json", SourceKind.PROJECT),
+        (sub / "crush.json", SourceKind.PROJECT),
+        (sub / ".crush.json", SourceKind.PROJECT),
+        (sub / ".crush" / "crush.json", SourceKind.WORKSPACE),
+    ]
+    for number, (path, _) in enumerate(paths):
+        home.write(path, {"env": {f"V{number}": "x", "LAST": str(number)}})
+    loaded = await home.load(sub)
+    assert [(source.path, source.kind) for source in loaded.sources] == paths
+    assert loaded.env == {**{f"V{number}": "x" for number in range(8)}, "LAST": "7"}
+
+
+async def test_a_file_above_the_work_tree_says_nothing(home):
+    home.write(home.root / "crush.json", {"env": {"ABOVE": "1"}})
+    assert (await home.load()).env == {}
+
+
+async def test_lists_are_replaced_and_null_puts_the_default_back(home):
+    home.write(home.user_file, options(disabled_tools=["a", "b"], debug=True))
+    home.write(home.project_file, options(disabled_tools=["c"], debug=None))
+    loaded = await home.load()
+    assert loaded.config.options.disabled_tools == ("c",)
+    assert loaded.config.options.debug is False
+
+
+async def test_an_entry_that_is_null_is_taken_away(home):
+    home.write(home.user_file, {"env": {"X": "1"}, "providers": {"p": custom()}})
+    home.write(home.project_file, {"env": {"X": None}, "providers": {"p": None}})
+    loaded = await home.load()
+    assert loaded.env == {}
+    assert loaded.config.providers.keys() == {"demo"}
+
+
+async def test_a_file_that_is_both_the_users_and_in_the_workspace_is_the_users(home):
+    home.write(home.user_file, {"env": {"X": "1"}})
+    loaded = await home.load(home.user_file.parent)
+    assert [source.kind for source in loaded.sources] == [SourceKind.USER]
+
+
+async def test_the_data_directory_can_be_configured_and_its_file_is_read(home):
+    home.write(home.user_file, options(data_directory="kept"))
+    home.write(home.project / "kept" / "crush.json", {"env": {"X": "1"}})
+    loaded = await home.load()
+    assert loaded.data_dir == home.project / "kept"
+    assert loaded.env == {"X": "1"}
+
+
+async def test_a_project_that_wants_its_data_elsewhere_is_not_obeyed(home):
+    home.write(home.project_file, options(data_directory="/elsewhere"))
+    loaded = await home.load()
+    assert loaded.data_dir == home.project / ".crush"
+    [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
+    assert notice.startswith(f"{home.project_file}: options.data_directory: ")
+
+
+# ── What is wrong ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "line 1 column 2: "),
+        ("", "line 1 column 1: "),
+        ("[]", "expected an object"),
+        ('{"options": []}', "options: expected an object, got a list"),
+        ('{"options": {"debug": "yes"}}', "options.debug: expected a boolean, got a string"),
+        (
+            '{"providers": {"openai": {"models": [{"context_window": "8k"}]}}}',
+            "providers.openai.models[0].context_window: expected an integer, got a string",
+        ),
+        (
+            '{"providers": {"my.own": {"api_key": 5}}}',
+            "providers['my.own'].api_key: expected a string, got an integer",
+        ),
+        ('{"mcp": {"x": {"type": "carrier pigeon"}}}', "mcp.x.type: unknown value"),
+    ],
+)
+async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, content, complaint):
+    home.write(home.user_file, {"env": {"FINE": "1"}})
+    home.write(home.project_file, content)
+    with pytest.raises(ConfigInvalid) as caught:
+        await home.load()
+    assert str(caught.value).startswith(f"invalid configuration: {home.project_file}: {complaint}")
+    assert caught.value.code == "config_invalid"
+
+
+async def test_a_file_that_cannot_be_read_is_such_an_error_too(home):
+    home.project_file.mkdir()
+    with pytest.raises(ConfigInvalid, match=r"crush\.json: cannot be read: not a regular"):
+        await home.load()
+    home.project_file.rmdir()
+    os.mkfifo(home.project_file)
+    with pytest.raises(ConfigInvalid, match="cannot be read: not a regular file"):
+        await home.load()
+
+
+async def test_a_file_may_be_large_but_not_without_limit(home):
+    home.write(home.project_file, '{"$schema": "%s"}' % ("x" * FILE_LIMIT))
+    with pytest.raises(ConfigInvalid, match=f"at most {FILE_LIMIT} bytes"):
+        await home.load()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({"providers": {"x": custom(type="abacus")}}, "providers.x.type: expected one of anthropic,"),
+        ({"providers": {"x": {}}}, "providers.x.base_url: expected the address"),
+        ({"providers": {"x": {"base_url": "u"}}}, "providers.x.models: expected the models"),
+        ({"providers": {"x": custom(models=[{}])}}, "providers.x.models[0].id: expected the id"),
+        ({"hooks": {"PreToolUse": [{"command": " "}]}}, "hooks.PreToolUse[0].command: expected"),
+        (
+            {"hooks": {"PreToolUse": [{"command": "x", "matcher": "("}]}},
+            "hooks.PreToolUse[0].matcher: expected a regular expression",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_meant_is_an_error_of_the_same_form(home, content, complaint):
+    home.write(home.project_file, content)
+    with pytest.raises(ConfigInvalid) as caught:
+        await home.load()
+    assert caught.value.detail.startswith(f"{home.project_file}: {complaint}")
+
+
+async def test_the_file_with_the_last_word_is_named(home):
+    home.write(home.user_file, {"providers": {"x": custom()}})
+    home.write(home.project_file, {"providers": {"x": {"type": "abacus"}}})
+    with pytest.raises(ConfigInvalid, match=f"{home.project_file}: providers.x.type"):
+        await home.load()
+
+
+async def test_a_provider_may_be_put_together_from_several_files(home):
+    home.write(home.user_file, {"providers": {"x": {"api_key": "k"}}})
+    with pytest.raises(ConfigInvalid):
+        await home.load()
+    home.write(home.project_file, {"providers": {"x": custom()}})
+    assert "x" in (await home.load()).config.providers
+
+
+async def test_an_error_does_not_repeat_a_value(home):
+    home.write(home.user_file, {"providers": {"x": {"api_key": [SECRET]}}})
+    with pytest.raises(ConfigInvalid) as caught:
+        await home.load()
+    assert SECRET not in str(caught.value)
+
+
+# ── What is said besides ────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_key_that_nobody_knows_is_tolerated_and_reported(home):
+    home.write(
+        home.user_file,
+        {
+            "colour": "blue",
+            "options": {"tui": {"glow": 1}},
+            "providers": {"x": custom(models=[{"id": "m", "iq": 120}])},
+            "mcp": {"m": {"type": "stdio", "volume": 11}},
+            "tools": {"ls": {"max_depth": 1, "x": 2}},
+        },
+    )
+    loaded = await home.load()
+    assert [(n.file, n.key) for n in loaded.notices if n.kind is NoticeKind.UNKNOWN_KEY] == [
+        (home.user_file, "colour"),
+        (home.user_file, "options.tui.glow"),
+        (home.user_file, "providers.x.models[0].iq"),
+        (home.user_file, "mcp.m.volume"),
+        (home.user_file, "tools.ls.x"),
+    ]
+
+
+async def test_what_belongs_to_others_has_no_unknown_keys(home):
+    home.write(home.user_file, {"providers": {"x": custom(extra_body={"anything": {"goes": 1}})}})
+    assert texts(await home.load(), NoticeKind.UNKNOWN_KEY) == []
+
+
+async def test_scripts_are_not_run_and_what_to_write_instead_is_said(home):
+    home.write(home.user_file.parent / "crushrc", "touch ran")
+    home.write(home.project / ".crushrc", "touch ran")
+    loaded = await home.load()
+    notices = [n for n in loaded.notices if n.kind is NoticeKind.SCRIPT_NOT_RUN]
+    assert [n.file for n in notices] == [
+        home.user_file.parent / "crushrc",
+        home.project / ".crushrc",
+    ]
+    assert "JSON" in notices[0].text
+    assert "`provider` sets belongs under providers" in notices[0].text
+    assert not list(home.root.rglob("ran"))
+
+
+async def test_a_project_cannot_say_whom_to_trust(home):
+    home.write(
+        home.project_file, {"crush_trio": {"trusted_directories": ["/"]}, "env": {"X": "$(x)"}}
+    )
+    loaded = await home.load()
+    assert not loaded.may_run("env", "X")
+    assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith("say whom to trust")
+
+
+async def test_a_snapshot_does_not_show_keys(home):
+    home.environment["OPENAI_API_KEY"] = SECRET
+    entry = custom(api_key=SECRET, extra_headers={"x": SECRET}, extra_body={"k": SECRET})
+    home.write(home.user_file, {"providers": {"x": entry}, "env": {"TOKEN": SECRET}})
+    loaded = await home.load()
+    assert SECRET not in repr(loaded)
+    assert SECRET not in repr(loaded.places)
