@@ -1,8 +1,8 @@
 """What can go wrong between an agent and its model, translated once, at this seam.
 
-Nothing above sees an error of an SDK. `title` is the short text for people, the detail what the
-provider itself said. `retryable` errors are worth another attempt, after `retry_after` seconds if the
-provider named a time.
+Nothing above sees an error of a socket or of a format. `title` is the short text for people, the
+detail what the provider itself said. `retryable` errors are worth another attempt, after
+`retry_after` seconds if the provider named a time.
 """
 
 from typing import ClassVar
@@ -11,15 +11,16 @@ from crush_trio.errors import CrushError
 
 
 class ProviderError(CrushError):
-    """A model could not be asked, or did not answer."""
+    """A model could not be asked, or did not answer. `status` is HTTP's, if there was an answer."""
 
-    code: ClassVar[str] = "provider_failed"
-    message: ClassVar[str] = "the model provider failed"
     title: ClassVar[str] = "Provider Error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, detail: str = "", *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(detail)
+        self.status = status
         self.retry_after = retry_after
 
 
@@ -67,7 +68,11 @@ class ProviderRefused(ProviderError):
 
 
 class ProviderTooSlow(ProviderError):
-    """A deadline passed: for the first byte, between two chunks, or for the whole answer."""
+    """A deadline passed: for the first part, between two parts, or for the whole answer.
+
+    Silence is worth one more attempt, and whoever waits decides that: every attempt costs as much
+    patience as the first.
+    """
 
     code = "provider_too_slow"
     message = "the model did not answer in time"
@@ -83,9 +88,9 @@ class ProviderGarbled(ProviderError):
     retryable = True
 
 
-class ProviderMissing(ProviderError):
-    """The package that speaks to this kind of provider is not installed."""
+class ProviderUnsupported(ProviderError):
+    """Nothing here speaks the language of this type of provider, or the type is unknown."""
 
-    code = "provider_missing"
-    message = "this kind of provider needs an extra package"
-    title = "Package Missing"
+    code = "provider_unsupported"
+    message = "this type of provider is not supported"
+    title = "Not Supported"

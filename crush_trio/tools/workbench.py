@@ -26,14 +26,21 @@ class Workbench:
 
     directory: Path
     store: ToolStore = field(repr=False)
-    publish: Callable[[Event], None] = field(repr=False)
+    publish: Callable[[Event], object] = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     env: Mapping[str, str] = field(factory=dict, repr=False)
 
     def resolve(self, path: str) -> Path:
         """Return where *path* really leads: absolute, `..` and links followed (H4)."""
-        return (self.directory / Path(path).expanduser()).resolve()
+        return (self.directory / self._expanded(path)).resolve()
+
+    def _expanded(self, path: str) -> Path:
+        """Return *path* with the home directory of the workspace's environment in place of `~`."""
+        home = self.env.get("HOME", "")
+        if home and (path == "~" or path.startswith("~/")):
+            return Path(home, path[2:])
+        return Path(path)
 
     def inside(self, path: Path) -> bool:
         """Whether a resolved path lies in the workspace."""

@@ -1,8 +1,9 @@
 """What tests of providers ask, and sinks that keep what they are given."""
 
+import trio
 from attrs import define, field
 
-from crush_trio.providers.base import ModelRequest, PromptMessage, TextDelta
+from crush_trio.providers.base import Endpoint, ModelRequest, PromptMessage, TextDelta
 from crush_trio.wire.catalog import CatalogModel, SelectedModel
 from crush_trio.wire.messages import Role, TextPart
 
@@ -47,3 +48,25 @@ class Recorder:
     @property
     def text(self):
         return "".join(part.text for part in self.parts if isinstance(part, TextDelta))
+
+
+def endpoint(type_name="openai-compat", base_url="http://model.test/v1", **more):
+    """Return an endpoint whose key would be noticed if it got out."""
+    given = {"provider": "p", "api_key": "key-nobody-may-see", "base_url": base_url, **more}
+    return Endpoint(type=type_name, **given)
+
+
+def dial_to(server):
+    """Return a way to connect to a model server in memory, wherever one means to connect to."""
+
+    async def dial(origin):
+        await trio.lowlevel.checkpoint()
+        return server.connect()
+
+    return dial
+
+
+async def read(provider, asked=None):
+    """Return all parts of one answer."""
+    async with provider.stream(asked or request()) as parts:
+        return [part async for part in parts]

@@ -1,0 +1,299 @@
+"""The caller's side of a model call: how long to wait, what to say meanwhile, when to ask again.
+
+A provider knows no deadlines and no second attempts; both are here, once, for every provider. Time
+counts only while we wait for the provider. What a sink takes to store a part is not held against
+the model, and no deadline of ours interrupts it.
+
+Invariants: nobody waits in silence until a deadline, a `Waiting` comes first. A sink sees the parts
+of one attempt only: before another one it is told to forget. What came last is kept, also when the
+last attempt fails in its midst (D14a). A cancel passes through at every point.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from math import inf
+from typing import Final, Protocol
+
+import trio
+from attrs import define, evolve, field, frozen
+from typing_extensions import override
+
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.providers.base import Finished, ModelRequest, Parts, Provider, StreamPart
+from crush_trio.providers.errors import ProviderError, ProviderGarbled, ProviderTooSlow
+
+log = logging.getLogger(__name__)
+
+MODEL: Final = "the model"
+MORE: Final = "more of the answer"
+END: Final = "the end of the answer"
+
+
+@frozen(kw_only=True)
+class Patience:
+    """How long to wait for a model, in seconds, and how often to ask.
+
+    `first_part` covers connecting, queueing and reading the prompt, `between_parts` any silence
+    later on, `whole` everything: all attempts and the pauses between them.
+    """
+
+    first_part: float = 120.0
+    between_parts: float = 90.0
+    whole: float = 1800.0
+    notice_after: float = 10.0
+    """Silence after which somebody is told, at the latest halfway to a deadline."""
+    notice_every: float = 15.0
+    attempts: int = 4
+    slow_attempts: int = 2
+    """How many attempts in all may end in silence."""
+    first_pause: float = 1.0
+    """The pause after the first failure; each one after that is twice as long."""
+    longest_pause: float = 60.0
+    """A provider that asks for more is not waited for."""
+
+
+@frozen(kw_only=True)
+class Waiting:
+    """A sign of life from a call that has nothing else to show.
+
+    `seconds` is how long it has waited already. `cause` is the failure that made it pause, in the
+    pause before another attempt; `attempt` is the one that is under way or has just failed.
+    """
+
+    what: str
+    seconds: float
+    attempt: int = 1
+    cause: ProviderError | None = None
+
+    @override
+    def __str__(self) -> str:
+        return f"waiting for {self.what}, {self.seconds:.0f} s"
+
+
+class Sink(Protocol):
+    """Where the parts of an answer go."""
+
+    async def take(self, part: StreamPart) -> None:
+        """Take the next part. The last one is `Finished`."""
+        ...
+
+    async def reset(self) -> None:
+        """Forget every part so far: the model is asked again, from the beginning."""
+        ...
+
+
+async def converse(
+    provider: Provider,
+    request: ModelRequest,
+    sink: Sink,
+    *,
+    patience: Patience,
+    waiting: Callable[[Waiting], None],
+) -> Finished:
+    """Ask until there is an answer or no point in asking; return how the answer ended.
+
+    Raises the `ProviderError` of the last attempt. *waiting* is called with every sign of life; it
+    must not block. Errors of the sink pass through and are not answered with another attempt.
+    """
+    watch = _Watch(patience, waiting)
+    async with open_hidden_nursery() as nursery:
+        nursery.start_soon(watch.keep, name="silence watch")
+        finished = await _Call(provider, request, sink, patience, watch).answer()
+        nursery.cancel_scope.cancel()
+    return finished
+
+
+# ── Attempts ────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class _Call:
+    """One call, through all its attempts."""
+
+    provider: Provider
+    request: ModelRequest
+    sink: Sink
+    patience: Patience
+    watch: "_Watch"
+    _end: float = field(init=False)
+    _number: int = field(default=1, init=False)
+    _slow: int = field(default=0, init=False)
+    _took: bool = field(default=False, init=False)
+    """Whether the sink has parts of this attempt."""
+
+    def __attrs_post_init__(self) -> None:
+        self._end = trio.current_time() + self.patience.whole
+
+    async def answer(self) -> Finished:
+        while True:
+            try:
+                return await self._attempt()
+            except ProviderError as exc:
+                cause, pause = exc, self._pause_after(exc)
+            await self._rest(pause, cause)
+            self._number += 1
+            if self._took:
+                self._took = False
+                await self.sink.reset()
+
+    async def _attempt(self) -> Finished:
+        """Read one answer to its end. Every wait has a deadline; taking a part has none."""
+        with trio.CancelScope() as scope, self.watch.done_after():
+            self._expect(scope, MODEL, self.patience.first_part)
+            async with self.provider.stream(self.request) as parts:
+                while True:
+                    part = await _next(parts)
+                    await self._hand_over(part, scope)
+                    if isinstance(part, Finished):
+                        return part
+                    self._expect(scope, MORE, self.patience.between_parts)
+        raise self._too_slow()
+
+    async def _hand_over(self, part: StreamPart, scope: trio.CancelScope) -> None:
+        """Give *part* to the sink, with all the time in the world."""
+        scope.deadline = inf
+        await trio.lowlevel.checkpoint_if_cancelled()  # it came with the deadline: too late
+        self.watch.rest()
+        self._took = True
+        await self.sink.take(part)
+
+    def _expect(self, scope: trio.CancelScope, what: str, limit: float) -> None:
+        """Let the provider have *limit* seconds from now, or what is left of the whole."""
+        scope.deadline = min(trio.current_time() + limit, self._end)
+        self.watch.expect(Waiting(what=what, seconds=0.0, attempt=self._number), limit=limit)
+
+    def _too_slow(self) -> ProviderTooSlow:
+        if trio.current_time() >= self._end:
+            return ProviderTooSlow(f"no end after {self.patience.whole:.0f} s")
+        self._slow += 1
+        if self._took:
+            return ProviderTooSlow(f"nothing more for {self.patience.between_parts:.0f} s")
+        return ProviderTooSlow(f"nothing for {self.patience.first_part:.0f} s")
+
+    # ── Whether to ask again, and when ──────────────────────────────────────────────────────────
+
+    def _pause_after(self, exc: ProviderError) -> float:
+        """Return how long to pause before the next attempt; raise if there is none."""
+        if not self._worth_another(exc):
+            raise exc
+        asked = exc.retry_after
+        if asked is not None and asked > self.patience.longest_pause:
+            detail = f"{exc.detail} (it asks for a pause of {asked:.0f} s)".strip()
+            raise type(exc)(detail, status=exc.status, retry_after=asked) from exc
+        pause = self._backoff() if asked is None else asked + self._jitter()
+        if trio.current_time() + pause >= self._end:
+            raise exc
+        self._log_retry(exc, pause)
+        return pause
+
+    def _worth_another(self, exc: ProviderError) -> bool:
+        if self._number >= self.patience.attempts:
+            return False
+        if isinstance(exc, ProviderTooSlow):
+            return self._slow < self.patience.slow_attempts
+        return exc.retryable
+
+    def _backoff(self) -> float:
+        doubled = self.patience.first_pause * 2.0 ** (self._number - 1)
+        return min(doubled * (1 + self._jitter() / 4), self.patience.longest_pause)
+
+    def _jitter(self) -> float:
+        """Return a number from 0 to 1 that depends on the conversation and the attempt alone.
+
+        So conversations that failed together do not come back together, and a replay of a test
+        pauses as long as the first time.
+        """
+        return zlib.crc32(f"{self.request.affinity}/{self._number}".encode()) / 2**32
+
+    async def _rest(self, pause: float, cause: ProviderError) -> None:
+        what = f"another attempt after {cause.title}"
+        with self.watch.done_after():
+            self.watch.expect(
+                Waiting(what=what, seconds=0.0, attempt=self._number, cause=cause), limit=0.0
+            )
+            await trio.sleep(pause)
+
+    def _log_retry(self, exc: ProviderError, pause: float) -> None:
+        log.warning(
+            "provider.retry",
+            extra={
+                "code": exc.code,
+                "status": exc.status,
+                "attempt": self._number,
+                "pause": round(pause, 3),
+                "provider": self.request.chosen.provider,
+                "model": self.request.model.id,
+            },
+        )
+
+
+async def _next(parts: Parts) -> StreamPart:
+    try:
+        return await anext(parts)
+    except StopAsyncIteration:
+        raise ProviderGarbled("the answer ended early") from None
+
+
+# ── Signs of life ───────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class _Watch:
+    """Tells of waits that grow long.
+
+    The call says what it waits for, and when it does not wait; one task sleeps until there is
+    something to tell. Its alarm is a cancel scope whose deadline the call moves, so nothing is
+    polled, and while nothing is waited for there is no timer at all.
+    """
+
+    patience: Patience
+    waiting: Callable[[Waiting], None]
+    _wait: Waiting | None = field(default=None, init=False)
+    _since: float = field(default=inf, init=False)
+    _next: float = field(default=inf, init=False)
+    _begun: float = field(factory=trio.current_time, init=False)
+    _ending: float = field(init=False)
+    _alarm: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ending = self._begun + 0.9 * self.patience.whole
+
+    def expect(self, wait: Waiting, *, limit: float) -> None:
+        """We wait from now on, for no more than *limit* seconds; tell of it halfway at the latest."""
+        self._wait, self._since = wait, trio.current_time()
+        self._next = self._since + min(self.patience.notice_after, limit / 2)
+        self._alarm.deadline = self._due
+
+    def rest(self) -> None:
+        """We wait for nothing: what we do now is our own."""
+        self._wait = None
+        self._alarm.deadline = self._due
+
+    @contextmanager
+    def done_after(self) -> Generator[None]:
+        """Wait for nothing afterwards, whatever happens in between."""
+        try:
+            yield
+        finally:
+            self.rest()
+
+    async def keep(self) -> None:
+        """Tell of every wait that is due, and once when the whole is nearly over."""
+        while True:
+            with trio.CancelScope(deadline=self._due) as self._alarm:
+                await trio.sleep_forever()
+            self._ring(trio.current_time())
+
+    @property
+    def _due(self) -> float:
+        return inf if self._wait is None else min(self._next, self._ending)
+
+    def _ring(self, now: float) -> None:
+        if self._wait is not None and now >= self._next:
+            self._next = now + self.patience.notice_every
+            self.waiting(evolve(self._wait, seconds=now - self._since))
+        if self._wait is not None and now >= self._ending:
+            self._ending = inf
+            self.waiting(evolve(self._wait, what=END, seconds=now - self._begun, cause=None))

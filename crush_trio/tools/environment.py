@@ -1,0 +1,73 @@
+"""The environment of the commands that tools start, and the shell that runs them.
+
+An environment is made of two that are given: the server's, taken when it started, and the
+workspace's own, which wins. Nothing here reads the environment of the process (L21, L31).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SHELLS: Final = ("/bin/bash", "/bin/sh")
+"""The shells that commands are written for, the better one first."""
+
+UNATTENDED: Final[Mapping[str, str]] = {
+    "CRUSH": "1",
+    "AGENT": "crush",
+    "AI_AGENT": "crush",
+    "TERM": "xterm-256color",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "LESS": "-FRX",
+}
+"""Nobody sits at this terminal: no editor opens, no pager waits, no password is asked for (H9)."""
+
+COLOURED: Final[Mapping[str, str]] = {
+    "CLICOLOR": "1",
+    "CLICOLOR_FORCE": "1",
+    "FORCE_COLOR": "1",
+    "COLORTERM": "truecolor",
+}
+"""A person looks at the output, although it goes through a pipe (D34)."""
+
+STARTUP: Final = frozenset({"BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "NO_COLOR"})
+"""What makes a shell run a file first, look elsewhere, or mean something else by a command.
+
+A command is judged by its text (`commands.py`), so the text must be all there is. `NO_COLOR` is
+here because some programs obey it however much colour is asked for; without it nothing changes.
+"""
+
+
+def tool_environment(base: Mapping[str, str], workspace_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a tool's commands: *base*, the workspace's, and ours on top."""
+    return unattended({**base, **workspace_env})
+
+
+def unattended(env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* for a command at which nobody sits, and whose shell does just what it is told."""
+    plain = {name: value for name, value in env.items() if not _changes_the_shell(name)}
+    return {**plain, **UNATTENDED}
+
+
+def coloured(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
+    """Return *env* with all that makes programs write colours into a pipe, for so many columns."""
+    width = {"COLUMNS": str(columns)} if columns > 0 else {}
+    return {**env, **COLOURED, **width}
+
+
+def shell_argv(command: str) -> tuple[str, ...]:
+    """Return how the system's shell is started to run *command* and nothing else."""
+    shell = next((path for path in SHELLS if Path(path).exists()), SHELLS[-1])
+    return (shell, "-c", "--", command)
+
+
+def _changes_the_shell(name: str) -> bool:
+    return name in STARTUP or name.startswith("BASH_FUNC_")

@@ -1,0 +1,332 @@
+"""Searches the contents of files.
+
+Ripgrep does it where it is installed and understands what is asked. Otherwise the files are chosen here,
+newest first, and a program of our own looks into them (`_grep_worker.py`). In both cases an expression
+that would take for ever ends with its process, at the time limit, and costs the server nothing.
+"""
+
+import os
+import sys
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, ClassVar, Final
+
+import orjson
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.tools import _grep_worker as worker
+from crush_trio.tools.arguments import About, read_arguments, schema_of
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.output import width
+from crush_trio.tools.patterns import BadPattern, Patterns
+from crush_trio.tools.places import named
+from crush_trio.tools.processes import Command
+from crush_trio.tools.searches import (
+    OBEDIENT,
+    Heard,
+    Place,
+    find_place,
+    hear,
+    printable,
+    seconds_of,
+)
+from crush_trio.tools.walking import Walk
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.config import SearchLimits
+from crush_trio.wire.fields import JsonObject
+
+SHOWN: Final = 100
+COLUMNS: Final = 500
+SECONDS: Final = 5.0
+
+POOL: Final = 20_000
+"""Matches taken from ripgrep; the newest among them are shown."""
+
+WORKER_MATCHES: Final = 200
+"""Matches taken from our own program, which begins with the newest file."""
+
+LARGEST: Final = 10 * 1024 * 1024
+"""Bytes of a file that our own program looks into."""
+
+WORKER: Final = (sys.executable, "-I", "-S", str(worker.__file__))
+
+
+@frozen(kw_only=True)
+class GrepArguments:
+    """What to look for, where, and in which files."""
+
+    pattern: Annotated[str, About("The regular expression to look for in each line.")]
+    path: Annotated[
+        str,
+        About(
+            "The directory or file to search; the workspace if left out. Relative to the workspace."
+        ),
+    ] = ""
+    include: Annotated[
+        str, About("Search only files that match this pattern, such as `*.py` or `*.{ts,tsx}`.")
+    ] = ""
+    literal_text: Annotated[
+        bool, About("Whether the pattern is plain text and not a regular expression.")
+    ] = False
+
+
+@frozen(kw_only=True)
+class Match:
+    """A line in which something was found; the path is relative to the searched directory."""
+
+    path: str
+    line: int
+    text: str = field(repr=False)
+
+
+@frozen(kw_only=True)
+class Findings:
+    """Matches in the order to show them; `more` says that there are or may be others."""
+
+    matches: list[Match]
+    more: bool = False
+    cut_short: bool = False
+
+
+@define(eq=False)
+class GrepTool:
+    """The tool `grep`."""
+
+    name: ClassVar[str] = "grep"
+    parallel: ClassVar[bool] = False
+
+    bench: Workbench
+    limits: SearchLimits | None = field(default=None, kw_only=True)
+
+    @property
+    def description(self) -> str:
+        """What the model is told."""
+        return described(self.name)
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The schema of the arguments."""
+        return schema_of(GrepArguments)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Find the lines and show them."""
+        arguments = read_arguments(call.input, GrepArguments)
+        if not arguments.pattern:
+            raise ToolError("pattern is required")
+        included = _read_include(arguments.include)
+        place = await find_place(
+            self.bench,
+            call,
+            arguments.path,
+            action="read",
+            params={"pattern": arguments.pattern, "path": arguments.path},
+        )
+        seconds = seconds_of(self.limits, SECONDS)
+        findings = None
+        if place.ripgrep is not None and "\0" not in arguments.pattern:
+            findings = await self._ask_ripgrep(place.ripgrep, place, arguments, included, seconds)
+        if findings is None:
+            findings = await self._ask_worker(place, arguments, included, seconds)
+        return self._answer(place, findings, seconds)
+
+    # ── Ripgrep ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _ask_ripgrep(
+        self,
+        program: str,
+        place: Place,
+        arguments: GrepArguments,
+        included: Patterns | None,
+        seconds: float,
+    ) -> Findings | None:
+        """Return what ripgrep finds; None if it cannot do what is asked, such as look-around."""
+        matches: list[Match] = []
+
+        def take(record: bytes) -> bool:
+            match = _read_match(record)
+            if match is not None and (included is None or included.matches(match.path.split("/"))):
+                matches.append(match)
+            return len(matches) < POOL
+
+        heard = await hear(
+            Command(
+                argv=(program, *ripgrep_options(arguments), "--", f"./{place.file or ''}"),
+                working_dir=place.root,
+                env=self.bench.env,
+            ),
+            take,
+            clock=self.bench.clock,
+            separator=b"\n",
+            seconds=seconds,
+        )
+        if heard.status == worker.INVALID and not matches:
+            return None
+        chosen = await trio.to_thread.run_sync(_newest_first, place, matches)
+        return Findings(matches=chosen, more=len(matches) >= POOL, cut_short=heard.cut_short)
+
+    # ── Our own program ─────────────────────────────────────────────────────────────────────────
+
+    async def _ask_worker(
+        self, place: Place, arguments: GrepArguments, included: Patterns | None, seconds: float
+    ) -> Findings:
+        begun = monotonic()
+        files, cut_short = await trio.to_thread.run_sync(_candidates, place, included, seconds)
+        matches: list[Match] = []
+
+        def take(record: bytes) -> bool:
+            number, line, text = orjson.loads(record)
+            matches.append(Match(path=files[number], line=line, text=text))
+            return True
+
+        order = {
+            "pattern": arguments.pattern,
+            "literal": arguments.literal_text,
+            "limit": WORKER_MATCHES,
+            "seconds": seconds,
+            "size": LARGEST,
+            "columns": COLUMNS + 1,
+        }
+        heard = await hear(
+            Command(argv=WORKER, working_dir=place.root, env={}),
+            take,
+            clock=self.bench.clock,
+            separator=b"\n",
+            seconds=max(seconds - (monotonic() - begun), seconds / 10),
+            feed=b"\0".join([orjson.dumps(order), *map(os.fsencode, files)]),
+        )
+        if heard.status == worker.INVALID:
+            raise _invalid(heard)
+        return Findings(
+            matches=matches,
+            more=len(matches) >= WORKER_MATCHES,
+            cut_short=cut_short or heard.cut_short or heard.status != 0,
+        )
+
+    # ── The answer ──────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, place: Place, findings: Findings, seconds: float) -> ToolResult:
+        if findings.cut_short and not findings.matches:
+            raise ToolError(
+                f"nothing was found within {seconds:g} seconds, and there is more to search: "
+                "give a simpler pattern, a narrower path, or say which files to include"
+            )
+        shown = findings.matches[:SHOWN]
+        truncated = findings.more or findings.cut_short or len(findings.matches) > SHOWN
+        blocks = [_heading(len(shown), truncated)] if shown else ["No matches found."]
+        for path, lines in groupby(shown, key=attrgetter("path")):
+            shown_path = printable(named(self.bench, place.root / path))
+            blocks.append("\n".join([shown_path, *(f"  {m.line}: {clip(m.text)}" for m in lines)]))
+        if findings.cut_short:
+            blocks.append(f"(The search was stopped after {seconds:g} seconds.)")
+        return ToolResult(
+            content="\n\n".join(blocks),
+            metadata={"number_of_matches": len(shown), "truncated": truncated},
+        )
+
+
+def ripgrep_options(arguments: GrepArguments) -> tuple[str, ...]:
+    """Return the options with which ripgrep searches for what is asked."""
+    options = [
+        *OBEDIENT,
+        *("--no-heading", "--with-filename", "--line-number"),
+        *(f"--max-columns={2 * COLUMNS}", "--max-columns-preview", f"--max-count={SHOWN + 1}"),
+    ]
+    if arguments.literal_text:
+        options.append("--fixed-strings")
+    if arguments.include:
+        escape = "\\" if arguments.include.startswith(("!", "#")) else ""
+        options.append(f"--glob={escape}{arguments.include}")
+    return (*options, f"--regexp={arguments.pattern}")
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a line, if it takes too many columns."""
+    if width(text) <= COLUMNS:
+        return text
+    used = 0
+    for place, character in enumerate(text):
+        used += width(character)
+        if used > COLUMNS:
+            return f"{text[:place]}…"
+    return text
+
+
+def _heading(count: int, truncated: bool) -> str:
+    if truncated:
+        return f"The first {count} matches; there may be more. Narrow the search to see others."
+    return "1 match" if count == 1 else f"{count} matches"
+
+
+def _invalid(heard: Heard) -> ToolError:
+    return ToolError(
+        f"invalid pattern: {heard.complaint.strip()}\nIf it is plain text, set literal_text."
+    )
+
+
+def _read_include(include: str) -> Patterns | None:
+    try:
+        return Patterns.parse_anywhere(include) if include else None
+    except BadPattern as exc:
+        raise ToolError(f"invalid include: {exc}") from exc
+
+
+def _read_match(record: bytes) -> Match | None:
+    """Read a line of ripgrep's: the path, a null, the number of the line, a colon, its text."""
+    path, null, rest = record.partition(b"\0")
+    number, colon, text = rest.partition(b":")
+    if not null or not colon or not number.isdigit():
+        return None
+    return Match(
+        path=os.fsdecode(path).removeprefix("./"),
+        line=int(number),
+        text=text.decode("utf-8", "replace").removesuffix("\r"),
+    )
+
+
+# ── In worker threads ───────────────────────────────────────────────────────────────────────────
+
+
+def _candidates(place: Place, included: Patterns | None, seconds: float) -> tuple[list[str], bool]:
+    """Return the files to look into, newest first, and whether there was no time to see them all."""
+    if place.file is not None:
+        return [place.file], False
+    walk = Walk(place.ignoring, seconds=seconds)
+    files = [
+        each.path
+        for each in walk.entries()
+        if each.is_file and (included is None or included.matches(each.parts))
+    ]
+    return _by_age(place.root, files), walk.cut_short
+
+
+def _newest_first(place: Place, matches: list[Match]) -> list[Match]:
+    """Put the matches in order, without those in files that are left out."""
+    by_path: dict[str, list[Match]] = {}
+    for match in matches:
+        by_path.setdefault(match.path, []).append(match)
+    kept = [path for path in by_path if _counts(place, path)]
+    return [
+        match
+        for path in _by_age(place.root, kept)
+        for match in sorted(by_path[path], key=attrgetter("line"))
+    ]
+
+
+def _counts(place: Place, path: str) -> bool:
+    return place.file is not None or not place.ignoring.leaves_out_file(tuple(path.split("/")))
+
+
+def _by_age(root: Path, paths: list[str]) -> list[str]:
+    """Return *paths* with the most recently changed file first."""
+    ages = {path: _changed_at(root / path) for path in paths}
+    return sorted(paths, key=lambda path: (-ages[path], path))
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,171 @@
+"""Parts of files, read without reading the rest.
+
+A section is some lines of a file. The lines before it are counted and passed over, what is behind
+it is not read, and of a line too long to be shown only the beginning is kept: the memory it takes
+has nothing to do with how large the file is. While it works through a large file it looks, once in a
+while, whether its call has been cancelled.
+"""
+
+import codecs
+import os
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import field, frozen
+
+from crush_trio.tools.base import Media, ToolError
+from crush_trio.tools.disk import modified_at, open_regular, told
+from crush_trio.tools.places import missing
+from crush_trio.tools.text import BOM
+
+SECTION_LIMIT: Final = 200 * 1024
+"""Bytes of text that one section may have."""
+
+PICTURE_LIMIT: Final = 200 * 1024
+"""Bytes that a picture may have."""
+
+LINE_LIMIT: Final = 2000
+"""Bytes of a line that are shown."""
+
+CUT: Final = "..."
+"""What stands where the rest of a long line was."""
+
+_CHUNK: Final = 1024 * 1024
+_HEAD: Final = 8000
+
+
+@frozen(kw_only=True)
+class Section:
+    """Some lines of a file. `more` says that there are others behind them."""
+
+    lines: tuple[str, ...] = field(repr=False)
+    more: bool
+    modified: int
+
+
+@frozen(kw_only=True)
+class Picture:
+    """A file that is to be looked at."""
+
+    media: Media
+    modified: int
+
+
+def look(path: Path, offset: int, limit: int) -> Section | Picture:
+    """Return *limit* lines after the first *offset*, or the picture that the file is.
+
+    Runs in a thread of Trio. Raises `ToolError` if the file is not there, or neither text nor a
+    picture.
+    """
+    with told("read", path):
+        try:
+            file = open_regular(path)
+        except FileNotFoundError:
+            raise missing(path) from None
+        with file:
+            return _look(path, file, offset, limit)
+
+
+def _look(path: Path, file: BufferedReader, offset: int, limit: int) -> Section | Picture:
+    modified = modified_at(file)
+    head = file.read(_HEAD)
+    file.seek(0)
+    if (mime_type := picture_type(head)) is not None:
+        return Picture(media=_picture(path, file, mime_type), modified=modified)
+    if b"\0" in head:
+        raise ToolError(f"{path} is a binary file")
+    _skip_lines(path, file, offset)
+    try:
+        lines, more = _read_lines(file, limit)
+    except UnicodeDecodeError:
+        raise ToolError(f"{path} is not UTF-8 text") from None
+    if lines and not offset:
+        lines[0] = lines[0].removeprefix(BOM)
+    return Section(lines=tuple(lines), more=more, modified=modified)
+
+
+# ── Lines ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _skip_lines(path: Path, file: BufferedReader, count: int) -> None:
+    """Go to the beginning of the line after the first *count*; raise if there is none."""
+    left, open_line = count, False
+    while left:
+        trio.from_thread.check_cancelled()
+        chunk = file.read(_CHUNK)
+        if not chunk:
+            break
+        open_line = not chunk.endswith(b"\n")
+        found = chunk.count(b"\n")
+        if found >= left:
+            file.seek(_after_newlines(chunk, left) - len(chunk), os.SEEK_CUR)
+            left, open_line = 0, False
+        left -= min(found, left)
+    if left or (count and not file.peek(1)):
+        total = count - left + open_line
+        raise ToolError(f"offset {count} is behind the end of {path}, which has {total} lines")
+
+
+def _after_newlines(chunk: bytes, count: int) -> int:
+    """Return the place behind the first *count* line feeds."""
+    at = 0
+    for _ in range(count):
+        at = chunk.index(b"\n", at) + 1
+    return at
+
+
+def _read_lines(file: BufferedReader, limit: int) -> tuple[list[str], bool]:
+    """Read up to *limit* lines, and as many bytes as a section may have."""
+    lines: list[str] = []
+    size = 0
+    while len(lines) < limit and (line := _read_line(file)) is not None:
+        size += len(line.encode()) + 1
+        if size > SECTION_LIMIT:
+            return lines, True
+        lines.append(line)
+    return lines, bool(file.peek(1))
+
+
+def _read_line(file: BufferedReader) -> str | None:
+    """Read one line, and keep as much of it as is shown; None at the end of the file."""
+    start = file.readline(LINE_LIMIT + 2)
+    if not start:
+        return None
+    rest = start
+    while rest and not rest.endswith(b"\n"):
+        trio.from_thread.check_cancelled()
+        rest = file.readline(_CHUNK)
+    shown = start.removesuffix(b"\n").removesuffix(b"\r")
+    if len(shown) <= LINE_LIMIT:
+        return shown.decode()
+    return _whole_characters(shown[:LINE_LIMIT]) + CUT
+
+
+def _whole_characters(data: bytes) -> str:
+    """Decode *data*, without the beginning of a character at its end."""
+    return codecs.getincrementaldecoder("utf-8")().decode(data)
+
+
+# ── Pictures ────────────────────────────────────────────────────────────────────────────────────
+
+
+def picture_type(head: bytes) -> str | None:
+    """Say which kind of picture begins like that; what the file is called does not matter."""
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if head.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def _picture(path: Path, file: BufferedReader, mime_type: str) -> Media:
+    data = file.read(PICTURE_LIMIT + 1)
+    if len(data) > PICTURE_LIMIT:
+        raise ToolError(f"the picture {path} is too large: more than {PICTURE_LIMIT // 1024} KB")
+    return Media(data=data, mime_type=mime_type)

@@ -1,0 +1,135 @@
+"""The tool `todos`: the list of what the session is about to do, replaced as a whole."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Final
+
+import trio
+from attrs import define, frozen
+
+from crush_trio.events.facts import Fact
+from crush_trio.store.changes import SessionEdited
+from crush_trio.tools.arguments import About, read_arguments, schema_of
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.codec import unstructure
+from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.views import Todo, TodoStatus
+
+STORE_LIMIT: Final = 5.0
+"""Seconds that the store may take before the run is told that it failed."""
+
+
+@frozen(kw_only=True)
+class TodoArgument:
+    """One task, as the model is told to write it."""
+
+    content: Annotated[str, About("What is to be done, as an instruction: Run the tests.")]
+    status: Annotated[TodoStatus, About("How far it has come.")]
+    active_form: Annotated[str, About("What to show meanwhile: Running the tests.")]
+
+
+@frozen(kw_only=True)
+class TodosArguments:
+    """What the model is told to say."""
+
+    todos: Annotated[tuple[TodoArgument, ...], About("The whole list, in order.")]
+
+
+@frozen(kw_only=True)
+class SentTodo:
+    """One task as the model wrote it, whatever it calls the status."""
+
+    content: str
+    status: str = ""
+    active_form: str = ""
+
+
+@frozen(kw_only=True)
+class SentTodos:
+    """What the model said."""
+
+    todos: tuple[SentTodo, ...]
+
+
+@define(eq=False)
+class TodosTool:
+    """Replaces the todo list of the session."""
+
+    name: ClassVar[str] = "todos"
+    parallel: ClassVar[bool] = False
+
+    bench: Workbench
+
+    @property
+    def description(self) -> str:
+        """What the model reads about the tool."""
+        return described(self.name)
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The schema of the arguments."""
+        return schema_of(TodosArguments)
+
+    async def run(self, call: ToolCall, /) -> ToolResult:
+        """Store the list and tell everybody. A status that does not exist fails the run."""
+        todos = _read(read_arguments(call.input, SentTodos).todos)
+        before = (await self.bench.store.session(call.session_id)).todos
+        await self._store(call, todos)
+        counts = {status: sum(todo.status is status for todo in todos) for status in TodoStatus}
+        content = (
+            f"The todo list has {len(todos)} entries now: "
+            f"{counts[TodoStatus.COMPLETED]} completed, "
+            f"{counts[TodoStatus.IN_PROGRESS]} in progress, {counts[TodoStatus.PENDING]} pending."
+        )
+        return ToolResult(content=content, metadata=progress(before, todos))
+
+    async def _store(self, call: ToolCall, todos: tuple[Todo, ...]) -> None:
+        """Store the list and publish the session; a cancel does not come in between."""
+        store, now = self.bench.store, self.bench.clock.unix()
+        with trio.fail_after(STORE_LIMIT, shield=True):
+            await store.commit(SessionEdited(id=call.session_id, at=now, todos=todos))
+            session = await store.session(call.session_id)
+        self.bench.publish(
+            Fact(payload_type=PayloadType.SESSION, change=EventType.UPDATED, entity=session)
+        )
+
+
+def _read(sent: Sequence[SentTodo]) -> tuple[Todo, ...]:
+    """Return the list; raise `ValueError` for a status that does not exist."""
+    for index, todo in enumerate(sent):
+        if not todo.content.strip():
+            raise ToolError(f"todos[{index}].content is required")
+    return tuple(
+        Todo(content=todo.content, status=_status(todo.status), active_form=todo.active_form)
+        for todo in sent
+    )
+
+
+def _status(text: str) -> TodoStatus:
+    try:
+        return TodoStatus(text)
+    except ValueError:
+        raise ValueError(f"a todo cannot have the status {text!r}") from None
+
+
+def progress(before: Sequence[Todo], after: Sequence[Todo]) -> Metadata:
+    """Return what viewers are told: how far the list has come, and what changed in it."""
+    was = {todo.content: todo.status for todo in before}
+    completed = [todo for todo in after if todo.status is TodoStatus.COMPLETED]
+    just_completed = [
+        todo.content
+        for todo in completed
+        if was.get(todo.content, TodoStatus.COMPLETED) is not TodoStatus.COMPLETED
+    ]
+    just_started = [
+        todo.active_form or todo.content
+        for todo in after
+        if todo.status is TodoStatus.IN_PROGRESS and was.get(todo.content) is not todo.status
+    ]
+    metadata: Metadata = {"is_new": not before, "todos": unstructure(tuple(after))}
+    if just_completed:
+        metadata["just_completed"] = just_completed
+    if just_started:
+        metadata["just_started"] = just_started[-1]
+    return {**metadata, "completed": len(completed), "total": len(after)}

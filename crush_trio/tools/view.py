@@ -1,0 +1,112 @@
+"""The tool `view`: a section of a text file with line numbers, or a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.tools.arguments import About, read_arguments, schema_of
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted, described
+from crush_trio.tools.changing import Diagnose
+from crush_trio.tools.history import History
+from crush_trio.tools.places import judged, locate
+from crush_trio.tools.sections import Picture, Section, look
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.fields import JsonObject
+
+LINES: Final = 200
+"""How many lines are shown if the model does not say."""
+
+
+@frozen(kw_only=True)
+class ViewArguments:
+    """What the model says."""
+
+    file_path: Annotated[str, About("The file to read, absolute or relative to the workspace.")]
+    offset: Annotated[int, About("How many lines to pass over first. Default 0.")] = 0
+    limit: Annotated[int, About(f"How many lines to show. Default {LINES}.")] = 0
+
+
+@define(eq=False)
+class ViewTool:
+    """Shows files. Outside the workspace and the *readable* directories it asks first."""
+
+    name: ClassVar[str] = "view"
+    parallel: ClassVar[bool] = False
+
+    bench: Workbench
+    history: History
+    readable: tuple[Path, ...] = ()
+    diagnose: Diagnose | None = field(default=None, repr=False)
+
+    @property
+    def description(self) -> str:
+        """What the model reads about the tool."""
+        return described(self.name)
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The schema of the arguments."""
+        return schema_of(ViewArguments)
+
+    async def run(self, call: ToolCall, /) -> ToolResult:
+        """Show a file, and take note that the session has seen it."""
+        arguments = read_arguments(call.input, ViewArguments)
+        offset, limit = arguments.offset, arguments.limit if arguments.limit > 0 else LINES
+        if offset < 0:
+            raise ToolError("offset counts lines from the beginning and cannot be negative")
+        path = await locate(self.bench, arguments.file_path)
+        await self._ask(call, path, offset, limit)
+        now = self.bench.clock.unix()
+        seen = await trio.to_thread.run_sync(look, path, offset, limit)
+        if isinstance(seen, Picture) and not call.images:
+            raise ToolError(f"{path} is a picture, and this model cannot look at pictures")
+        await self.history.record_read(call.session_id, path, max(now, seen.modified))
+        if isinstance(seen, Picture):
+            return ToolResult(
+                content=f"{path}: {seen.media.mime_type}",
+                media=seen.media,
+                metadata=_metadata(path, ""),
+            )
+        said = "" if self.diagnose is None else await self.diagnose(path)
+        return ToolResult(
+            content="\n\n".join(filter(None, [_shown(seen, offset), said])),
+            metadata=_metadata(path, "\n".join(seen.lines)),
+        )
+
+    async def _ask(self, call: ToolCall, path: Path, offset: int, limit: int) -> None:
+        """Ask for permission where it is needed, before anything is touched there."""
+        await trio.lowlevel.checkpoint()
+        if any(path.is_relative_to(root) for root in (self.bench.directory, *self.readable)):
+            return
+        await call.permit(
+            Wanted(
+                action="read",
+                description=f"Read {path}, which is outside the workspace",
+                params={"file_path": str(path), "offset": offset, "limit": limit},
+                path=judged(self.bench, path),
+            )
+        )
+
+
+def _metadata(path: Path, content: str) -> Metadata:
+    return {"file_path": str(path), "content": content}
+
+
+def _shown(section: Section, offset: int) -> str:
+    if not section.lines:
+        return "(The file is empty.)"
+    text = f"<file>\n{numbered(section.lines, offset + 1)}\n</file>"
+    if not section.more:
+        return text
+    end = offset + len(section.lines)
+    return (
+        f"{text}\n\n(The file has more lines. To see those after line {end}, set offset to {end}.)"
+    )
+
+
+def numbered(lines: Sequence[str], first: int) -> str:
+    """Put its number before each line, right-aligned to six columns, and a vertical bar."""
+    return "\n".join(f"{number:>6}|{line}" for number, line in enumerate(lines, first))

@@ -1,0 +1,132 @@
+"""The shell tools of one workspace: with real processes, or with commands that a test scripts."""
+
+import os
+from contextlib import asynccontextmanager
+
+import orjson
+import trio
+from attrs import define, field
+
+from crush_trio.clock import CountingIds, SystemClock, TrioClock
+from crush_trio.tools.base import ToolCall, ToolError
+from crush_trio.tools.bash import BashTool
+from crush_trio.tools.job_kill import JobKillTool
+from crush_trio.tools.job_output import JobOutputTool
+from crush_trio.tools.jobs import Jobs
+from crush_trio.tools.processes import Command, Ended, open_process_group
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
+
+
+@define(eq=False)
+class Scripted:
+    """A command that does nothing: it ends when the test says so, and takes *ending* to be stopped."""
+
+    command: Command
+    stdout: object
+    stderr: object
+    ending: float
+    ended: Ended | None = None
+    _done: trio.Event = field(factory=trio.Event)
+    _code: int = 0
+
+    async def wait(self):
+        await self._done.wait()
+
+    def finish(self, code=0):
+        self._code = code
+        self._done.set()
+
+    async def leave(self):
+        ended = self._done.is_set()
+        if not ended:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.ending)
+        code = self._code if ended else None
+        self.ended = Ended(exit_code=code, stopped=not ended, started_at=0, ended_at=1000)
+
+
+@define(eq=False)
+class ScriptedCommands:
+    """Opens commands that do nothing, or fails as told."""
+
+    ending: float = 1.0
+    failure: Exception | None = None
+    opened: list[Scripted] = field(factory=list)
+
+    @asynccontextmanager
+    async def __call__(self, command, *, clock, stdout, stderr):
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        scripted = Scripted(command, stdout, stderr, self.ending)
+        self.opened.append(scripted)
+        try:
+            yield scripted
+        finally:
+            await scripted.leave()
+
+
+@define(eq=False)
+class Person:
+    """Says yes, unless told not to, and remembers what was asked."""
+
+    refuses: bool = False
+    asked: list = field(factory=list)
+
+    async def __call__(self, wanted):
+        await trio.lowlevel.checkpoint()
+        self.asked.append(wanted)
+        if self.refuses:
+            raise ToolError("denied", stop_turn=True)
+
+
+@define(eq=False)
+class ShellBench:
+    """The tools `bash`, `job_output` and `job_kill` of a workspace."""
+
+    bench: Workbench
+    jobs: Jobs
+    services: trio.Nursery
+    person: Person = field(factory=Person)
+
+    async def bash(self, command, **arguments):
+        return await self._call(
+            BashTool(self.bench, self.jobs),
+            {"command": command, "description": "a test", **arguments},
+        )
+
+    async def job_output(self, shell_id, **arguments):
+        return await self._call(JobOutputTool(self.jobs), {"shell_id": shell_id, **arguments})
+
+    async def job_kill(self, shell_id):
+        return await self._call(JobKillTool(self.jobs), {"shell_id": shell_id})
+
+    async def _call(self, tool, arguments):
+        call = ToolCall(
+            id=ToolCallId("call"),
+            name=tool.name,
+            input=orjson.dumps(arguments).decode(),
+            session_id=SessionId("session"),
+            run_id=RunId("run"),
+            message_id=MessageId("message"),
+            permit=self.person,
+        )
+        return await tool.run(call)
+
+
+@asynccontextmanager
+async def open_shell_bench(directory, opens=open_process_group, **env):
+    """Open the tools; leaving the block closes the workspace."""
+    clock = SystemClock() if opens is open_process_group else TrioClock()
+    bench = Workbench(
+        directory=directory.resolve(),
+        store=None,
+        publish=lambda event: None,
+        clock=clock,
+        ids=CountingIds(),
+        env={"PATH": os.environ["PATH"], **env},
+    )
+    async with trio.open_nursery() as services:
+        yield ShellBench(bench, Jobs(services, clock, opens), services)
+        services.cancel_scope.cancel()
