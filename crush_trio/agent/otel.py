@@ -12,7 +12,7 @@ and the code are recorded, never the message. Every span has `crush_trio.outcome
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import trio
@@ -128,8 +128,8 @@ class OtelSpans:
         }
         with self._open(f"chat {request.model.id}", attributes, SpanKind.CLIENT) as span:
             if self.content:
-                _set_json(span, "gen_ai.system_instructions", system_instructions(request))
-                _set_json(span, "gen_ai.input.messages", input_messages(request))
+                _set_json(span, "gen_ai.system_instructions", lambda: system_instructions(request))
+                _set_json(span, "gen_ai.input.messages", lambda: input_messages(request))
             yield _Model(span, self.content)
 
     @contextmanager
@@ -187,7 +187,8 @@ class _Model:
         if ending.usage.reported:
             self.span.set_attributes(_usage(ending.usage))
         if self.content:
-            _set_json(self.span, "gen_ai.output.messages", output_messages(said(), reason))
+            told = "gen_ai.output.messages"
+            _set_json(self.span, told, lambda: output_messages(said(), reason))
 
 
 @frozen
@@ -222,9 +223,13 @@ def _usage(usage: Usage) -> dict[str, AttributeValue]:
     }
 
 
-def _set_json(span: Span, name: str, value: Json) -> None:
-    """Record content. The standard encoder, unlike ours, takes whatever a model may have said."""
-    span.set_attribute(name, json.dumps(redact(value)))
+def _set_json(span: Span, name: str, make: Callable[[], Json]) -> None:
+    """Record content; what is nested too deeply to be looked at is left out.
+
+    The standard encoder, unlike ours, takes whatever else a model may have said.
+    """
+    with suppress(RecursionError):
+        span.set_attribute(name, json.dumps(redact(make())))
 
 
 # ── Failures ────────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,7 @@ class ToolRunner:
             permit=self.permissions.permit_call(self.run, call),
             images=self.images,
             interactive=self.interactive,
+            reaped=self.run.accepted.reaped.extend,
         )
         try:
             return await tool.run(asked)

@@ -6,7 +6,6 @@ grace; a second one ends it as signals do.
 """
 
 import argparse
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -15,10 +14,10 @@ from typing import Final, TypeAlias
 
 import trio
 from attrs import evolve
-from typing_extensions import override
 
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.hosting import HostSettings, run_server
+from crush_trio.server.logging_setup import LogFormat, LogLevel, open_log
 from crush_trio.server.serve import GRACE, wait_for_signal
 from crush_trio.wire.addresses import Address, default_address, parse_address
 
@@ -60,6 +59,18 @@ def add_serve(commands: Commands) -> None:
         help="end after so many seconds without workspaces; by default stay, unless the "
         "environment says otherwise",
     )
+    parser.add_argument(
+        "--log-format",
+        choices=[form.value for form in LogFormat],
+        default=LogFormat.HUMAN.value,
+        help="lines for people, or JSON objects for programs (%(default)s)",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=[level.value for level in LogLevel],
+        default=LogLevel.INFO.value,
+        help="the least that is logged (%(default)s)",
+    )
     parser.set_defaults(run=_serve)
 
 
@@ -78,8 +89,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     """Serve until told to stop; raises a `CrushError` if that cannot be done."""
     address = choose_address(arguments.host, os.environ, os.getuid())
     settings = choose_settings(arguments.idle_timeout, os.environ)
-    _log_to_stderr()
-    trio.run(partial(_serve_until_told, address, settings, arguments.grace))
+    token = settings.guard.token
+    with open_log(
+        LogFormat(arguments.log_format),
+        LogLevel(arguments.log_level),
+        secrets=() if token is None else (token,),
+    ):
+        trio.run(partial(_serve_until_told, address, settings, arguments.grace))
 
 
 def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> Address:
@@ -113,27 +129,3 @@ async def _serve_until_told(address: Address, settings: HostSettings, grace: flo
 async def _set_at_signal(stop: trio.Event) -> None:
     await wait_for_signal()
     stop.set()
-
-
-# ── Logging ─────────────────────────────────────────────────────────────────────────────────────
-
-_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
-
-class FieldsFormatter(logging.Formatter):
-    """Writes an event on one line: when, how bad, its name, and its fields with their values."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-
-    @override
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line; values are quoted, so that none can pass for a line of its own."""
-        fields = (f" {key}={value!r}" for key, value in vars(record).items() if key not in _PLAIN)
-        return super().formatMessage(record) + "".join(fields)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(FieldsFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -175,7 +175,7 @@ class AnswerParts:
         except ProviderUnreachable as broken:
             self._take(self._last)
             if self._failure is not None:
-                self._failure = broken  # the reason, rather than that there is no end
+                pass
         else:
             self._take(lambda: self._more(data) if data else self._last())
 

@@ -161,7 +161,7 @@ class Connections:
         try:
             yield connection
         finally:
-            if connection.reusable:
+            if connection.reusable and len(self._idle) < self._keep:
                 connection.rest()
                 self._idle.append(connection)
             else:

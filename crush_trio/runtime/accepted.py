@@ -30,6 +30,8 @@ class AcceptedRun:
     fingerprint: int = field(init=False, repr=False)
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     prompt_recorded: bool = field(default=False, init=False)
+    reaped: list[int] = field(factory=list, init=False, repr=False)
+    """The processes that had to be stopped because the run was, as its tools report them."""
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
     cancel_time: float | None = field(default=None, init=False, repr=False)

@@ -46,6 +46,11 @@ class Hit:
         return self.run.outcome
 
     @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes that were stopped with the run; all of them are gone when it has ended."""
+        return tuple(self.run.reaped)
+
+    @property
     def took(self) -> float | None:
         """Seconds from the cancel to the end of the run, or None while it has not ended."""
         ended = self.run.ended_time

@@ -18,7 +18,7 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.watch import awaited_through
 from crush_trio.wire.native import SubtaskView, TaskTree, TaskView, WaitView
 
-__all__ = ["TaskTree", "task_tree"]
+__all__ = ["TaskTree", "awaited_frames", "task_tree"]
 
 _SILENT: Final = frozenset({"trio", "outcome", "contextlib", "crush_trio.runtime.watch"})
 """Packages and modules in which a task does not wait on its own account."""
@@ -71,14 +71,14 @@ def _below(task: trio.lowlevel.Task, depth: int = 1) -> Iterator[SubtaskView]:
 def _place(task: trio.lowlevel.Task) -> WaitView | None:
     """Return the innermost place that says something, or None if all of them are Trio's."""
     place = None
-    for frame in _frames(task.coro):
+    for frame in awaited_frames(task.coro):
         module = str(frame.f_globals.get("__name__", ""))
         if module not in _SILENT and module.partition(".")[0] not in _SILENT:
             place = WaitView(module=module, function=frame.f_code.co_qualname, line=frame.f_lineno)
     return place
 
 
-def _frames(awaited: Any) -> Iterator[FrameType]:  # noqa: ANN401  # whatever can be awaited
+def awaited_frames(awaited: Any) -> Iterator[FrameType]:  # noqa: ANN401  # whatever can be awaited
     """Yield the frames of *awaited* and of what it waits for in turn, the outermost first."""
     while awaited is not None:
         awaited = _inside(awaited)

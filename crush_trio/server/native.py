@@ -131,6 +131,7 @@ def _hit(hit: Hit) -> HitView:
         ended=None if outcome is None else outcome.state,
         error="" if outcome is None else outcome.error,
         seconds=None if took is None else round(took, 6),
+        processes=hit.processes,
     )
 
 

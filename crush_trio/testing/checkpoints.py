@@ -30,6 +30,8 @@ from attrs import define, field, frozen
 from outcome import Error, capture
 from trio.lowlevel import Abort
 
+from crush_trio.runtime.tasks import awaited_frames
+
 if TYPE_CHECKING:
     from trio.abc import Instrument
 
@@ -216,11 +218,8 @@ def _is_full_checkpoint(coro: object) -> bool:
 
     To the scheduler it looks just like `cancel_shielded_checkpoint`, which may not.
     """
-    while coro is not None:
-        if getattr(coro, "cr_code", None) is trio.lowlevel.checkpoint.__code__:
-            return True
-        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
-    return False
+    codes = (frame.f_code for frame in awaited_frames(coro))
+    return trio.lowlevel.checkpoint.__code__ in codes
 
 
 def _was_cancelled(reply: object) -> bool:

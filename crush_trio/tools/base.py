@@ -5,6 +5,7 @@ raises anything else, and the run fails (H1). It runs in the task of its call, i
 a cancel reaches it like everything else, and what it started must be gone when it has left.
 """
 
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
@@ -97,6 +98,8 @@ class ToolCall:
     permit: Permit = field(repr=False)
     images: bool = False
     interactive: bool = True
+    reaped: Callable[[Iterable[int]], None] = field(default=lambda _: None, repr=False)
+    """To be told of the processes that had to be stopped because the call was."""
 
 
 class Tool(Protocol):

@@ -83,11 +83,14 @@ class BashTool:
             raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
         if isinstance(verdict, Asks):
             await call.permit(_wanted(arguments, directory))
-        return await self._run(arguments, self._command(arguments, directory))
+        return await self._run(call, arguments, self._command(arguments, directory))
 
-    async def _run(self, arguments: BashArguments, command: Command) -> ToolResult:
+    async def _run(self, call: ToolCall, arguments: BashArguments, command: Command) -> ToolResult:
         async with self.jobs.foreground(
-            arguments.command, command, description=arguments.description
+            arguments.command,
+            command,
+            description=arguments.description,
+            reaped=call.reaped,
         ) as job:
             with trio.move_on_after(arguments.patience):
                 await job.wait()

@@ -53,7 +53,7 @@ class CrushInfoTool:
     """The tool `crush_info`. `report` is called for each use of it."""
 
     name: ClassVar[str] = "crush_info"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     report: Callable[[], InfoReport]
 

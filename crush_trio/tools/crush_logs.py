@@ -28,7 +28,7 @@ class CrushLogsTool:
     """The tool `crush_logs`. `secrets` are those that the configuration holds at the moment."""
 
     name: ClassVar[str] = "crush_logs"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     logs: RecentLogs
     workspace_id: str

@@ -64,7 +64,7 @@ class GlobTool:
     """The tool `glob`."""
 
     name: ClassVar[str] = "glob"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     bench: Workbench
     limits: SearchLimits | None = field(default=None, kw_only=True)

@@ -96,7 +96,7 @@ class GrepTool:
     """The tool `grep`."""
 
     name: ClassVar[str] = "grep"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     bench: Workbench
     limits: SearchLimits | None = field(default=None, kw_only=True)

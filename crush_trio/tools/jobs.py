@@ -11,7 +11,7 @@ when somebody looks.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import count
@@ -179,11 +179,18 @@ class Jobs:
 
     @asynccontextmanager
     async def foreground(
-        self, script: str, command: Command, *, description: str = "", merged: bool = False
+        self,
+        script: str,
+        command: Command,
+        *,
+        description: str = "",
+        merged: bool = False,
+        reaped: Callable[[Iterable[int]], None] = lambda _: None,
     ) -> AsyncIterator[Job]:
         """Start *command* for the length of a block; leaving the block ends it, unless it is kept.
 
-        If *merged*, both its streams are one, in the order it wrote them.
+        If *merged*, both its streams are one, in the order it wrote them. *reaped* is told which
+        processes had to be stopped if the block was left before the command had ended.
         """
         job = self._start(script, command, description, merged=merged)
         try:
@@ -192,6 +199,8 @@ class Jobs:
             if not job.kept:
                 del self._jobs[job.id]
                 await job.stop()  # noqa: ASYNC102  # shielded and bounded there
+                if job.ended is not None and job.ended.stopped:
+                    reaped(job.ended.reaped)
 
     def keep(self, job: Job) -> None:
         """Let *job* go on when its block is left. The same process goes on; nothing is restarted."""

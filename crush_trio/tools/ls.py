@@ -57,7 +57,7 @@ class LsTool:
     """The tool `ls`."""
 
     name: ClassVar[str] = "ls"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     bench: Workbench
     limits: ListingLimits | None = field(default=None, kw_only=True)

@@ -6,7 +6,7 @@ is there, before anything is sent over it; a name that means one thing now and a
 gains nothing by that. Two things are refused:
 
 * addresses at which clouds hand out credentials to whoever asks, and all link-local ones, always;
-* addresses that are not public, once a request has begun at a public one.
+* addresses that are not public, once a redirect comes from a public one.
 """
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -33,7 +33,8 @@ _NAT64: Final = ip_network("64:ff9b::/96")
 class Reach:
     """Judges one request: the address it begins at, and those its redirects lead to."""
 
-    _public: bool | None = field(default=None, init=False)
+    _public: bool = field(default=False, init=False)
+    """Whether it has been at a public address."""
 
     def judge_name(self, host: str) -> None:
         """Raise a `ToolError` if *host* needs no look-up to be refused."""
@@ -50,8 +51,7 @@ class Reach:
         """Raise a `ToolError` unless a request may be sent to this address, the next of its way."""
         address = _plain(ip_address(text))
         self._judge(address, text)
-        if self._public is None:
-            self._public = address.is_global
+        self._public = self._public or address.is_global
 
     def _judge(self, address: Address, shown: str) -> None:
         if any(address in network for network in _FORBIDDEN):

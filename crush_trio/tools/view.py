@@ -34,7 +34,7 @@ class ViewTool:
     """Shows files. Outside the workspace and the *readable* directories it asks first."""
 
     name: ClassVar[str] = "view"
-    parallel: ClassVar[bool] = False
+    parallel: ClassVar[bool] = True
 
     bench: Workbench
     history: History

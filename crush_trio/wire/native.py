@@ -118,7 +118,8 @@ class HitView:
     """One run that a cancel reached: its state at that moment, and what became of it.
 
     `ended` is absent while the run has not ended. It need not say `cancelled`: a run whose turn had
-    returned when the cancel came is completed. `seconds` is from the cancel to the end.
+    returned when the cancel came is completed. `seconds` is from the cancel to the end, `processes`
+    are those that were stopped with it.
     """
 
     id: RunId
@@ -128,6 +129,7 @@ class HitView:
     ended: OmitEmpty[RunState | None] = None
     error: OmitEmpty[str] = ""
     seconds: OmitEmpty[float | None] = None
+    processes: OmitEmpty[tuple[int, ...]] = ()
 
 
 @frozen(kw_only=True)

@@ -1,7 +1,6 @@
 """What `crush-trio` makes of its arguments and its environment, and how it says no."""
 
 import importlib
-import logging
 import math
 import socket
 import tomllib
@@ -11,7 +10,7 @@ import pytest
 
 from crush_trio import __version__
 from crush_trio.cli.main import FAILED, MISUSED, main
-from crush_trio.cli.serve import FieldsFormatter, choose_address, choose_settings
+from crush_trio.cli.serve import choose_address, choose_settings
 from crush_trio.server import TcpAddress, UnixAddress
 
 TOKEN = "a-token-of-enough-characters"
@@ -123,12 +122,3 @@ def test_it_knows_its_version(capsys):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"crush-trio {__version__}\n"
-
-
-def test_an_event_is_logged_on_one_line_with_its_fields():
-    record = logging.makeLogRecord(
-        {"msg": "claim.expired", "levelname": "INFO", "client_id": "c\nERROR forged"}
-    )
-    line = FieldsFormatter().format(record)
-    assert line.endswith(r"INFO claim.expired client_id='c\nERROR forged'")
-    assert "\n" not in line

@@ -243,13 +243,13 @@ async def test_a_denied_change_stops_the_turn_and_shows_what_it_would_have_been(
         assert bench.published == []
 
 
-# ── H8: none of them may run beside others ──────────────────────────────────────────────────────
+# ── H8: what changes files runs alone ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.item("H8")
-async def test_these_tools_run_one_after_the_other(opened):
+async def test_only_looking_may_run_beside_others(opened):
     async with opened() as bench:
-        assert [tool.name for tool in tools_of(bench) if tool.parallel] == []
+        assert [tool.name for tool in tools_of(bench) if tool.parallel] == ["view"]
 
 
 # ── The rows ────────────────────────────────────────────────────────────────────────────────────

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import trio
 
+from crush_trio.clock import SystemClock
 from crush_trio.tools.environment import shell_argv, tool_environment
 from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command
+from crush_trio.tools.processes import Command, open_process_group
 
 _numbers = count(1)
 
@@ -109,3 +110,24 @@ class Watched(BoundedOutput):
         """Wait until *text* has been written."""
         while text not in self.text():
             await self._grown.park()
+
+
+class Cancelled:
+    """A command that was cancelled when it had written `ready`, and how long its end took."""
+
+    def __init__(self, command, grace=1.5):
+        self.command, self.grace = command, grace
+        self.stdout = Watched()
+
+    async def run(self):
+        with trio.fail_after(5), trio.CancelScope() as scope:
+            async with open_process_group(
+                self.command, clock=SystemClock(), stdout=self.stdout, grace=self.grace
+            ) as group:
+                await self.stdout.shows("ready")
+                began = trio.current_time()
+                scope.cancel()
+                await group.wait()
+        self.took = trio.current_time() - began
+        self.ended = group.ended
+        return self

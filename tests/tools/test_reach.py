@@ -47,11 +47,12 @@ def test_private_addresses_can_be_meant_but_no_public_site_leads_there(address):
         led.admit(address)
 
 
-def test_way_from_a_private_to_a_public_address_and_back_is_open():
+def test_way_from_a_private_to_a_public_address_is_open_and_the_way_back_is_not():
     reach = Reach()
     reach.admit("127.0.0.1")
     reach.admit("93.184.215.14")
-    reach.admit("127.0.0.1")
+    with pytest.raises(ToolError):
+        reach.admit("127.0.0.1")
 
 
 def test_ordinary_names_are_looked_up():

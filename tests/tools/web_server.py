@@ -1,7 +1,7 @@
 """A web server on a real socket that answers as the test wrote, byte by byte if need be."""
 
 import gzip
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import h11
 import trio
@@ -54,7 +54,8 @@ class WebServer:
             answer = self.pages[path]
             if callable(answer):
                 await self._by_hand(answer, stream)
-            else:
+                return
+            with suppress(trio.BrokenResourceError):  # a client may have seen enough
                 await stream.send_all(_bytes(*answer))
 
     async def _request(self, connection, stream):

@@ -21,6 +21,7 @@ from attrs import define, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.store.errors import StoreCorrupt
+from crush_trio.store.load import Load
 from crush_trio.store.sqlite.faults import Health, translated
 from crush_trio.store.sqlite.lock import Owner, Release, take_lock
 from crush_trio.store.sqlite.migrations import known_migrations, migrate
@@ -66,6 +67,11 @@ class Database:
     def degraded(self) -> str | None:
         """Why the store is in trouble, or None. Ends with the next success of the same kind."""
         return self._health.degraded
+
+    @property
+    def load(self) -> Load:
+        """How much the writer has to do."""
+        return self._writer.load
 
     async def check(self) -> None:
         """Read the whole file and raise `StoreCorrupt` if anything in it is wrong.

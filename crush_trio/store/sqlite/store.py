@@ -28,6 +28,7 @@ from crush_trio.store.base import (
 )
 from crush_trio.store.changes import Change
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.store.load import Load
 from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
 from crush_trio.store.sqlite.applying import apply
 from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
@@ -73,6 +74,11 @@ class SqliteStore(Store):
     @override
     def degraded(self) -> str | None:
         return self._database.degraded
+
+    @property
+    @override
+    def load(self) -> Load:
+        return self._database.load
 
     @override
     async def commit(self, *changes: Change) -> None:

@@ -20,6 +20,7 @@ full disk or an I/O error SQLite gives up the whole transaction, savepoints and 
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
@@ -32,6 +33,7 @@ from attrs import define, field
 from outcome import Error, Value
 
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
+from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.sqlite.faults import Health, translate
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Writer:
     _close_limit: float = CLOSE_LIMIT
     _queue: SimpleQueue[Work[Any] | None] = field(factory=SimpleQueue, init=False)
     _pending: deque[_Request[Any]] = field(factory=deque, init=False)
+    _commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
     _refusal: StoreFailed | None = field(default=None, init=False)
     _thread: threading.Thread = field(init=False)
 
@@ -104,6 +107,11 @@ class Writer:
             self._submit(work, awaited=False)
         except StoreFailed as exc:
             self._health.trouble("post", exc)
+
+    @property
+    def load(self) -> Load:
+        """How much there is to do, as Trio knows it: what was submitted and has no answer yet."""
+        return Load(pending=len(self._pending), commits=self._commits)
 
     @property
     def stopped(self) -> bool:
@@ -140,8 +148,9 @@ class Writer:
             log.error("store.writer_stuck", extra={"path": str(self._path)})
             self._give_up(StoreFailed(f"{self._path}: the writer did not stop in time"))
 
-    def _deliver(self, results: Sequence[_Result[Any]]) -> None:
-        """Answer the oldest requests. Called once per group."""
+    def _deliver(self, results: Sequence[_Result[Any]], seconds: float) -> None:
+        """Answer the oldest requests. Called once per group, with the time that it took."""
+        self._commits.note(seconds)
         if not self._pending:
             return  # a writer that was given up as stuck has come back
         for result in results:
@@ -211,9 +220,11 @@ class Writer:
         Trio hears of each commit at once. So when work takes the thread down with it, those whose
         writes are already committed have been told, and those who are told of the end have none.
         """
+        began = time.perf_counter()
         results = self._attempt(group)
         if results is not None:
-            self._token.run_sync_soon(self._deliver, results)
+            seconds = time.perf_counter() - began
+            self._token.run_sync_soon(self._deliver, results, seconds)
             return
         for work in group:
             self._run((work,))

@@ -1,0 +1,70 @@
+"""A typed client of a server, for Trio programs.
+
+`open_client` finds the server, `Client.open_workspace` holds a directory open, and a `RemoteWorkspace`
+has every route of the interface. docs/client.md is the guide.
+"""
+
+from crush_trio.client.client import Client, open_client
+from crush_trio.client.errors import (
+    AnswerGarbled,
+    AnswerLost,
+    ApiError,
+    NoAnswer,
+    RunNotCompleted,
+    ServerUnreachable,
+)
+from crush_trio.client.events import (
+    Disconnected,
+    MessageEvent,
+    Reconnected,
+    Resynced,
+    RunEvent,
+    WorkspaceEvent,
+)
+from crush_trio.client.following import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.pieces import (
+    MessageFinished,
+    MessagePiece,
+    MessageRestarted,
+    ReasoningPiece,
+    TextPiece,
+    ToolCallBegun,
+    ToolCallFinished,
+    ToolResult,
+)
+from crush_trio.client.run_handle import RunHandle, RunStream
+from crush_trio.client.window import EventReader
+from crush_trio.client.workspace import RemoteWorkspace
+
+__all__ = [
+    "AnswerGarbled",
+    "AnswerLost",
+    "ApiError",
+    "Asked",
+    "Client",
+    "Disconnected",
+    "EventReader",
+    "MessageEvent",
+    "MessageFinished",
+    "MessagePiece",
+    "MessageRestarted",
+    "NoAnswer",
+    "ReasoningPiece",
+    "Reconnected",
+    "RemoteWorkspace",
+    "Resynced",
+    "RunEnded",
+    "RunEvent",
+    "RunHandle",
+    "RunNotCompleted",
+    "RunPiece",
+    "RunStream",
+    "ServerUnreachable",
+    "Settled",
+    "TextPiece",
+    "ToolCallBegun",
+    "ToolCallFinished",
+    "ToolResult",
+    "WorkspaceEvent",
+    "open_client",
+]

@@ -1,0 +1,148 @@
+"""A client of a server: where it is, who we are, and the routes that belong to no workspace."""
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from crush_trio.client.link import Link, open_link, segment
+from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
+from crush_trio.clock import IdSource, RandomIds
+from crush_trio.wire.addresses import Address, default_address, parse_address
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.ids import ClientId
+from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
+from crush_trio.wire.views import Version
+from crush_trio.wire.workspaces import Workspace
+
+if TYPE_CHECKING:
+    import httpx
+
+TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
+"""The environment variable that holds the token, for servers and their clients alike."""
+
+
+@define(eq=False)
+class Client:
+    """One client of one server. Made by `open_client` only."""
+
+    id: ClientId
+    """Who we are: what the server knows our claims by."""
+    _link: Link = field(repr=False)
+    _ids: IdSource = field(repr=False)
+
+    @property
+    def address(self) -> Address:
+        """Where the server is."""
+        return self._link.address
+
+    async def health(self) -> None:
+        """Return if the server answers; raises `ServerUnreachable` if nothing does."""
+        await self._link.tell("GET", "/v1/health")
+
+    async def version(self) -> Version:
+        """Return what is serving."""
+        return await self._link.ask("GET", "/v1/version", Version)
+
+    async def server_config(self) -> JsonObject:
+        """Return the server's own configuration, which is empty."""
+        return await self._link.ask("GET", "/v1/config", dict[str, object])
+
+    async def openapi(self) -> JsonObject:
+        """Return the interface of the server as an OpenAPI document."""
+        return await self._link.ask("GET", "/v1/openapi.json", dict[str, object])
+
+    async def workspaces(self) -> tuple[Workspace, ...]:
+        """Return the workspaces that the server hosts now."""
+        return await self._link.ask("GET", "/v1/workspaces", tuple[Workspace, ...])
+
+    async def shutdown(self, *, if_idle: bool = False) -> None:
+        """Ask the server to end; raises `ServerNotIdle` if it hosts a workspace, ours included.
+
+        *if_idle* is for a server that may be one of the Go program, to which it makes a difference.
+        """
+        command = ControlCommand.SHUTDOWN_IF_IDLE if if_idle else ControlCommand.SHUTDOWN
+        await self._link.tell("POST", "/v1/control", body=ControlRequest(command=command.value))
+
+    async def retire(self) -> None:
+        """Say goodbye for good: give up every claim at once, and open no workspace any more."""
+        await self._link.tell("DELETE", f"/v1/clients/{segment(self.id)}")
+
+    def open_workspace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        interactive: bool = False,
+        init: bool = True,
+        patience: float = PATIENCE,
+        yolo: bool = False,
+        debug: bool = False,
+        data_dir: str = "",
+        env: Mapping[str, str] | None = None,
+        channels: Iterable[str] = (),
+    ) -> AbstractAsyncContextManager[RemoteWorkspace]:
+        """Open a directory of the server's machine as a workspace, or join those who have it open.
+
+        The path is absolute, or relative to where the server runs. While the block lasts, one event
+        stream is open, and taken up again if it breaks; the server may be away for *patience* seconds.
+        Leaving the block gives the workspace up: if nobody else has it open it closes, and its runs are
+        cancelled but for those that were told to go on.
+
+        *interactive* says whether a person is here to be asked. *init* makes the agent ready. The rest
+        is for the one who opens the workspace first: *yolo* asks nobody for permission, *env* is the
+        environment that its tools run in.
+        """
+        request = WorkspaceRequest(
+            path=os.fspath(path),
+            client_id=self.id,
+            yolo=yolo,
+            debug=debug,
+            data_dir=data_dir,
+            env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
+            channels=tuple(channels),
+        )
+        return open_remote_workspace(
+            self._link, request, self._ids, interactive=interactive, init=init, patience=patience
+        )
+
+
+@asynccontextmanager
+async def open_client(
+    address: str | Address | None = None,
+    *,
+    token: str | None = None,
+    client_id: ClientId | None = None,
+    environ: Mapping[str, str] = os.environ,
+    ids: IdSource | None = None,
+    transport: "httpx.AsyncBaseTransport | None" = None,
+) -> AsyncIterator[Client]:
+    """Open a client of the server at *address*; leaving the block closes its connections.
+
+    An address is `unix:///path` or `tcp://host:port`, by default the socket in the user's runtime
+    directory, where servers listen by default. The *token*, if the server wants one, is by default
+    what *environ* has as `CRUSH_TRIO_TOKEN`. *client_id* is a UUID, by default a new one: who comes back
+    under the same id takes up its own claims. *ids* names runs. *transport* replaces the sockets.
+
+    Nothing is sent yet. The first request to a server that is not there raises `ServerUnreachable`.
+    """
+    home = default_address(environ, os.getuid())
+    place = home if address is None else _address(address)
+    names = RandomIds() if ids is None else ids
+    async with open_link(
+        place,
+        advice=_advice(place, home),
+        token=token or environ.get(TOKEN_VARIABLE) or None,
+        transport=transport,
+    ) as link:
+        yield Client(ClientId(RandomIds().new()) if client_id is None else client_id, link, names)
+
+
+def _address(address: str | Address) -> Address:
+    return parse_address(address) if isinstance(address, str) else address
+
+
+def _advice(place: Address, home: Address) -> str:
+    command = "crush-trio serve" if place == home else f"crush-trio serve --host {place}"
+    return f"start one with: {command}"

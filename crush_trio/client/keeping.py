@@ -1,0 +1,222 @@
+"""Staying attached to a workspace, whatever becomes of the connection or of the server.
+
+Two tasks. One listens: it reads the event stream into the picture, and when the stream ends it opens
+another one from where the first stopped. If the workspace is not there any more, it is created again,
+for the same client. The other settles doubts: what a resync leaves open it asks the server about.
+
+A server that cannot be reached is tried again, more and more rarely, until the patience is used up.
+What cannot get better by trying again, such as a token that is not accepted, ends the block at once.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import trio
+from attrs import define, field
+
+from crush_trio.client.errors import AnswerLost, ServerUnreachable, StreamBroken, passes
+from crush_trio.client.frames import FrameReader
+from crush_trio.client.link import Link, segment
+from crush_trio.client.picture import Picture
+from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
+from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.native import RunView
+from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
+from crush_trio.wire.workspaces import Workspace
+
+T = TypeVar("T")
+
+FIRST_PAUSE: Final = 0.25
+"""Seconds before the second attempt to reach a server; each further pause is twice as long."""
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds beyond which pauses do not grow."""
+
+log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Backoff:
+    """How long to wait before the next attempt."""
+
+    _pause: float = field(default=FIRST_PAUSE, init=False)
+
+    def next(self) -> float:
+        """Return the pause before the next attempt, in seconds."""
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return pause
+
+    def reset(self) -> None:
+        """Begin anew: an attempt has succeeded."""
+        self._pause = FIRST_PAUSE
+
+
+@define(eq=False)
+class Keeper:
+    """One client's place in one workspace."""
+
+    link: Link = field(repr=False)
+    picture: Picture = field(repr=False)
+    request: WorkspaceRequest = field(repr=False)
+    interactive: bool
+    init: bool
+    patience: float
+    """Seconds for which a server may be away."""
+    id: WorkspaceId = field(default=NO_WORKSPACE, init=False)
+    _heard: bool = field(default=False, init=False, repr=False)
+    _reader: FrameReader = field(factory=FrameReader, init=False, repr=False)
+    _backoff: Backoff = field(factory=Backoff, init=False, repr=False)
+    _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
+    _doubting: trio.lowlevel.ParkingLot = field(
+        factory=trio.lowlevel.ParkingLot, init=False, repr=False
+    )
+
+    # ── The claim ───────────────────────────────────────────────────────────────────────────────
+
+    async def create(self) -> Workspace:
+        """Create the workspace or join it, and make its agent ready.
+
+        Doing it again is harmless: the same directory is the same workspace.
+        """
+        workspace = await self.link.ask("POST", "/v1/workspaces", Workspace, body=self.request)
+        if self.init:
+            await self.link.tell(
+                "POST",
+                f"/v1/workspaces/{segment(workspace.id)}/agent/init",
+                body=AgentInitRequest(interactive=self.interactive),
+            )
+        self.id = workspace.id
+        return workspace
+
+    async def release(self) -> None:
+        """Give up the claim. If the server does not hear of it, the claim ends a little later."""
+        await trio.lowlevel.checkpoint()
+        try:
+            await self.link.tell("DELETE", self.path(""), query=self._who)
+        except CrushError as error:
+            log.info("claim.not_released", extra={"reason": str(error)})
+
+    def path(self, rest: str) -> str:
+        """Return the path of a route of the workspace."""
+        return f"/v1/workspaces/{segment(self.id)}{rest}"
+
+    @property
+    def _who(self) -> dict[str, str]:
+        return {"client_id": self.request.client_id}
+
+    # ── Listening ───────────────────────────────────────────────────────────────────────────────
+
+    async def listen(self) -> None:
+        """Read the event stream for ever; raises what cannot be mended, and what lasts too long.
+
+        Before the first state of the workspace has come nothing is tried twice: whoever opens a
+        workspace wants to know that there is no server.
+        """
+        away_since = trio.current_time()
+        while True:
+            self._heard = False
+            why = await self._attend()
+            if self._heard:
+                away_since = trio.current_time()
+            self.picture.disconnected(str(why))
+            log.info("stream.lost", extra={"reason": str(why)})
+            if trio.current_time() - away_since > self.patience:
+                raise ServerUnreachable(f"gave up after {self.patience:g} seconds: {why}") from why
+            await trio.sleep(self._backoff.next())
+
+    async def _attend(self) -> CrushError:
+        """Listen for as long as one connection lasts; return why it ended."""
+        await trio.lowlevel.checkpoint()
+        why: CrushError
+        try:
+            await self._stream()
+        except CrushError as error:
+            if not passes(error):
+                raise
+            why = error
+        else:
+            why = self._flaw or AnswerLost(self.picture.farewell or "the server ended the stream")
+        if self._flaw is not None:
+            self.picture.mislay()
+        if not self.picture.synced.is_set():
+            raise why
+        return why
+
+    async def _stream(self) -> None:
+        """Open a stream and read it to its end; create the workspace again if it is gone."""
+        try:
+            await self._read()
+        except WorkspaceNotFound:
+            await self.create()
+            await self._read()
+
+    async def _read(self) -> None:
+        self._reader, self._flaw = FrameReader(), None
+        await self.link.listen(
+            self.path("/events"),
+            self._take,
+            query={**self._who, "form": "native"},
+            place=self.picture.place,
+        )
+
+    def _take(self, data: bytes) -> float | None:
+        """Apply a piece of the stream; None if it cannot be applied."""
+        self._heard = True
+        self._backoff.reset()
+        try:
+            for frame in self._reader.feed(data):
+                self.picture.apply(frame)
+        except StreamBroken as flaw:
+            log.warning("stream.broken", extra={"reason": str(flaw)})
+            self._flaw = flaw
+            return None
+        if self.picture.in_doubt:
+            self._doubting.unpark_all()
+        return self.picture.silence
+
+    # ── Doubts ──────────────────────────────────────────────────────────────────────────────────
+
+    async def settle(self) -> None:
+        """Ask about what a resync left open, for ever."""
+        backoff, picture = Backoff(), self.picture
+        while True:
+            while not picture.in_doubt:
+                await self._doubting.park()
+            try:
+                await self._settle_one()
+                backoff.reset()
+            except CrushError as error:
+                log.info("doubt.not_settled", extra={"reason": str(error)})
+                await trio.sleep(backoff.next())
+
+    async def _settle_one(self) -> None:
+        await trio.lowlevel.checkpoint()
+        picture = self.picture
+        if picture.doubtful_runs:
+            run_id = next(iter(picture.doubtful_runs))
+            picture.settle_run(run_id, await self._run(run_id))
+        else:
+            growing = next(iter(picture.doubtful_messages.values()))
+            session_id = growing.view().head.session_id
+            picture.settle_messages(session_id, await self._messages(session_id))
+
+    async def _run(self, run_id: RunId) -> RunView | None:
+        path = self.path(f"/runs/{segment(run_id)}")
+        return await _unless_gone(lambda: self.link.ask("GET", path, RunView))
+
+    async def _messages(self, session_id: SessionId) -> tuple[Message, ...]:
+        path = self.path(f"/sessions/{segment(session_id)}/messages")
+        return await _unless_gone(lambda: self.link.ask("GET", path, tuple[Message, ...])) or ()
+
+
+async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the answer; None if what it is about does not exist. A workspace that is gone comes back."""
+    await trio.lowlevel.checkpoint()
+    try:
+        return await ask()
+    except WorkspaceNotFound:
+        raise
+    except NotFound:
+        return None

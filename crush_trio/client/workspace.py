@@ -1,0 +1,224 @@
+"""A workspace on a server, for as long as a block lasts.
+
+`open_remote_workspace` holds the claim: it creates the workspace or joins it, keeps one event stream
+open, and gives the claim up at the end. The tasks that do so live in a nursery of the block; nothing
+is left when it is over.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.client.asks import PermissionRoutes, QuestionRoutes
+from crush_trio.client.calls import Calls
+from crush_trio.client.errors import NoAnswer
+from crush_trio.client.integrations import LspRoutes, McpRoutes, SkillRoutes
+from crush_trio.client.keeping import Backoff, Keeper
+from crush_trio.client.link import Link
+from crush_trio.client.picture import Picture
+from crush_trio.client.queues import AgentRoutes, QueueRoutes, RunRoutes, session_path
+from crush_trio.client.run_handle import RunHandle
+from crush_trio.client.sessions import SessionRoutes
+from crush_trio.client.settings import ConfigRoutes, ProjectRoutes
+from crush_trio.client.window import EventReader
+from crush_trio.clock import IdSource
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.wire.asks import PermissionPolicy
+from crush_trio.wire.catalog import CatalogProvider
+from crush_trio.wire.ids import NO_SESSION, RunId, SessionId, WorkspaceId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.native import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
+from crush_trio.wire.requests import (
+    AgentMessage,
+    Attachment,
+    CurrentSessionRequest,
+    ShellRequest,
+    WorkspaceRequest,
+)
+from crush_trio.wire.views import ShellResult
+from crush_trio.wire.workspaces import Workspace
+
+PATIENCE: Final = 60.0
+"""Seconds for which a server may be away before a client gives it up."""
+
+RELEASE_LIMIT: Final = 2.0
+"""Seconds that giving up a claim may take."""
+
+
+@define(eq=False)
+class RemoteWorkspace:
+    """A directory that a server hosts, for one client. Made by `Client.open_workspace` only.
+
+    What is about one subject is in a group of its own: `workspace.sessions.create("a title")`.
+    """
+
+    created: Workspace = field(repr=False)
+    """The workspace as it was when it was opened."""
+    _calls: Calls = field(repr=False)
+    _ids: IdSource = field(repr=False)
+    agent: AgentRoutes = field(init=False, repr=False)
+    config: ConfigRoutes = field(init=False, repr=False)
+    lsp: LspRoutes = field(init=False, repr=False)
+    mcp: McpRoutes = field(init=False, repr=False)
+    permissions: PermissionRoutes = field(init=False, repr=False)
+    project: ProjectRoutes = field(init=False, repr=False)
+    questions: QuestionRoutes = field(init=False, repr=False)
+    queue: QueueRoutes = field(init=False, repr=False)
+    runs: RunRoutes = field(init=False, repr=False)
+    sessions: SessionRoutes = field(init=False, repr=False)
+    skills: SkillRoutes = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        calls = self._calls
+        self.agent, self.runs, self.queue = AgentRoutes(calls), RunRoutes(calls), QueueRoutes(calls)
+        self.sessions = SessionRoutes(calls)
+        self.permissions, self.questions = PermissionRoutes(calls), QuestionRoutes(calls)
+        self.config, self.project = ConfigRoutes(calls), ProjectRoutes(calls)
+        self.lsp, self.mcp, self.skills = LspRoutes(calls), McpRoutes(calls), SkillRoutes(calls)
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The server's id of the workspace; another one after the server had to create it again."""
+        return self._calls.keeper.id
+
+    # ── Runs ────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        prompt: str,
+        *,
+        session: SessionId,
+        run_id: RunId | None = None,
+        attachments: Iterable[Attachment] = (),
+        when_busy: WhenBusy = WhenBusy.ENQUEUE,
+        when_unclaimed: WhenUnclaimed = WhenUnclaimed.CANCEL,
+        permissions: PermissionPolicy | None = None,
+        interactive: bool | None = None,
+    ) -> RunHandle:
+        """Submit a prompt. When this returns, the run is stored and will end, with or without us.
+
+        *run_id* is the caller's name for the run, by default a new one. It makes the submission safe
+        to repeat, which happens here if the answer to it is lost. *interactive* says whether a person
+        is shown what the run asks; by default what was said when the workspace was opened.
+        """
+        keeper = self._calls.keeper
+        name = RunId(self._ids.new()) if run_id is None else run_id
+        message = AgentMessage(
+            session_id=session,
+            run_id=name,
+            prompt=prompt,
+            attachments=tuple(attachments),
+            when_busy=when_busy,
+            when_unclaimed=when_unclaimed,
+            permissions=permissions,
+            interactive=keeper.interactive if interactive is None else interactive,
+        )
+        since = keeper.picture.window.head
+        await self._send(message)
+        return RunHandle(name, self._calls, session, prompt, since)
+
+    async def _send(self, message: AgentMessage) -> None:
+        """Post a submission; as long as nobody answers, post it again: it is the same run."""
+        backoff, began = Backoff(), trio.current_time()
+        while True:
+            try:
+                await self._calls.tell("POST", "/agent", message)
+                return
+            except NoAnswer:
+                if trio.current_time() - began > self._calls.keeper.patience:
+                    raise
+            await trio.sleep(backoff.next())
+
+    def run(self, run_id: RunId) -> RunHandle:
+        """Return a handle of a run that anybody has submitted, by its id or its submitter's."""
+        return RunHandle(run_id, self._calls)
+
+    async def cancel(self, session: SessionId) -> ReceiptView:
+        """Cancel every run of a session, and return what the cancel hit and how each ended.
+
+        Every run is told to stop before anything else happens. The wait for their endings is bounded
+        by the server; `complete` is false if something still runs then.
+        """
+        path = session_path(session, "/cancel")
+        return await self._calls.ask("POST", path, ReceiptView, query={"receipt": "1"})
+
+    async def summarize(self, session: SessionId) -> None:
+        """Summarise a session; returns when that is done."""
+        await self._calls.tell("POST", session_path(session, "/summarize"))
+
+    async def shell(self, session: SessionId, command: str, *, width: int = 0) -> ShellResult:
+        """Run a command in the workspace; one that fails is an answer too."""
+        body = ShellRequest(session_id=session, command=command, term_width=width)
+        return await self._calls.post(session_path(session, "/shell"), ShellResult, body)
+
+    # ── Watching ────────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def events(self) -> AsyncIterator[EventReader]:
+        """Watch the workspace: iterate over everything that happens from now on.
+
+        Any number of readers share one connection, and each has a place of its own. A slow one holds
+        up nobody: it is given the newest state of a message, and a `Resynced` if it falls too far behind.
+        """
+        await trio.lowlevel.checkpoint()
+        yield self._calls.keeper.picture.window.reader()
+
+    # ── The workspace itself ────────────────────────────────────────────────────────────────────
+
+    async def show(self) -> Workspace:
+        """Return the workspace as it is now."""
+        return await self._calls.get("", Workspace)
+
+    async def select(self, session: SessionId | None) -> None:
+        """Say which session this client looks at, for others to see; None for none."""
+        body = CurrentSessionRequest(session_id=session or NO_SESSION)
+        query = {"client_id": self._calls.keeper.request.client_id}
+        await self._calls.tell("POST", "/current-session", body, query)
+
+    async def providers(self) -> tuple[CatalogProvider, ...]:
+        """Return the providers of the catalogue."""
+        return await self._calls.get("/providers", tuple[CatalogProvider, ...])
+
+    async def prompts(self) -> tuple[Message, ...]:
+        """Return what people said in any session, the newest first."""
+        return await self._calls.get("/messages/user", tuple[Message, ...])
+
+    async def tasks(self) -> TaskTree:
+        """Return the live tasks of the workspace and what each of them waits on."""
+        return await self._calls.get("/tasks", TaskTree)
+
+
+@asynccontextmanager
+async def open_remote_workspace(
+    link: Link,
+    request: WorkspaceRequest,
+    ids: IdSource,
+    *,
+    interactive: bool = False,
+    init: bool = True,
+    patience: float = PATIENCE,
+) -> AsyncIterator[RemoteWorkspace]:
+    """Hold a claim on a workspace for as long as the block lasts.
+
+    The state of the workspace is known when the block is entered. Leaving it ends the event stream and
+    then gives up the claim, in this order whatever the reason for leaving. The block is ended from
+    here only by what cannot be mended: `ServerUnreachable` after *patience*, or a refusal.
+    """
+    keeper = Keeper(link, Picture(), request, interactive, init, patience)
+    created = await keeper.create()
+    try:
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(keeper.listen)
+            nursery.start_soon(keeper.settle)
+            await keeper.picture.synced.wait()
+            try:
+                yield RemoteWorkspace(created, Calls(keeper), ids)
+            finally:
+                keeper.picture.window.close()
+                nursery.cancel_scope.cancel()
+    finally:
+        with trio.move_on_after(RELEASE_LIMIT, shield=True):
+            await keeper.release()

@@ -1,0 +1,93 @@
+"""`FrameReader`: the same frames however a stream is cut, and never more than it may hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crush_trio.client.errors import StreamBroken
+from crush_trio.client.frames import Frame, FrameReader
+from tests.client.native_streams import STEPS, stream_of, written
+
+
+def read(*pieces):
+    reader = FrameReader()
+    return [frame for piece in pieces for frame in reader.feed(piece)]
+
+
+def cut(data, places):
+    """Return *data* in pieces, cut at *places*."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def test_a_frame_has_a_name_a_place_and_data():
+    [frame] = read(b'id: boot-1\nevent: run\ndata: {"a":1}\n\n')
+    assert frame == Frame("run", b'{"a":1}', "boot-1")
+    assert frame.json() == {"a": 1}
+
+
+def test_a_frame_counts_when_the_empty_line_has_come():
+    reader = FrameReader()
+    assert reader.feed(b"event: run\ndata: {}\n") == []
+    assert reader.feed(b"\n") == [Frame("run", b"{}")]
+
+
+def test_what_one_frame_said_does_not_stick_to_the_next():
+    first, second = read(b"id: b-1\nevent: run\ndata: {}\n\n", b"data: {}\n\n")
+    assert (first.id, first.name) == ("b-1", "run")
+    assert (second.id, second.name) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"retry: 1000\n", b": a comment\n", b"\n", b"\n\n\n", b"weather: fine\n", b"event\n"],
+)
+def test_what_means_nothing_to_us_is_skipped(noise):
+    assert read(noise + b"event: run\ndata: {}\n\n") == [Frame("run", b"{}")]
+
+
+def test_data_on_several_lines_is_one_value():
+    [frame] = read(b"event: x\ndata: [1,\ndata: 2]\n\n")
+    assert frame.json() == [1, 2]
+
+
+def test_lines_may_end_as_on_other_systems():
+    assert read(b"event: run\r\ndata: {}\r\n\r\n") == [Frame("run", b"{}")]
+
+
+def test_the_space_after_the_colon_is_not_part_of_the_value_and_a_second_one_is():
+    assert read(b"event:run\ndata:  {}\n\n") == [Frame("run", b" {}")]
+
+
+def test_a_name_without_data_is_no_event():
+    assert read(b"event: run\n\n") == []
+
+
+def test_data_that_is_no_json_is_a_broken_stream():
+    [frame] = read(b"event: run\ndata: {\n\n")
+    with pytest.raises(StreamBroken, match="the data of run is no JSON"):
+        frame.json()
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 50, b"data: " + b"x" * 20 + b"\n"])
+def test_a_frame_without_an_end_is_not_kept_for_ever(line):
+    reader = FrameReader(most=100)
+    with pytest.raises(StreamBroken, match="more than 100 bytes"):
+        for _ in range(10):
+            reader.feed(line)
+
+
+def test_many_frames_in_one_piece_are_not_taken_for_one_that_is_too_large():
+    assert len(FrameReader(most=100).feed(b"event: run\ndata: {}\n\n" * 50)) == 50
+
+
+@given(st.lists(STEPS, max_size=8), st.lists(st.integers(0, 5000), max_size=12))
+def test_the_frames_are_the_same_wherever_the_stream_is_cut(steps, places):
+    stream = stream_of(written(steps)[0])
+    assert read(*cut(stream, places)) == read(stream)
+
+
+@given(st.lists(STEPS, min_size=1, max_size=3))
+def test_the_frames_are_the_same_byte_by_byte(steps):
+    stream = stream_of(written(steps)[0])
+    assert read(*(stream[at : at + 1] for at in range(len(stream)))) == read(stream)
