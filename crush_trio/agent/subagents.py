@@ -66,6 +66,7 @@ class AgentTool:
             raise ToolError("prompt is required")
         child = await self._open_session(call)
         submission = Submission(session_id=child, prompt=prompt, kind=RunKind.TASK)
+        await trio.lowlevel.checkpoint_if_cancelled()  # a closing workspace would refuse the task
         accepted = self.parent.host.accept(_like(submission, self.parent.submission))
         outcome = await _ended(accepted)
         await self._charge(call.session_id, child)

@@ -69,7 +69,7 @@ async def open_durable_workspace(
     tail = Tail(store, kept)
     async with (
         open_event_log(store.boot_id, window=window, keep=tail.keep) as events,
-        open_hidden_nursery() as writers,
+        _open_writers() as writers,
     ):
         transcript = Transcript(store, events, clock, writers, pace)
         recovered = await recover(store, events, clock, ids)
@@ -82,6 +82,27 @@ async def open_durable_workspace(
             limits=limits,
         ) as runs:
             yield DurableWorkspace(runs, events, transcript, store, recovered)
-        writers.cancel_scope.cancel()
     with trio.move_on_after(CLOSE_LIMIT, shield=True):
         await store.commit(BootClosed(at=clock.unix(), last=tail.last))
+
+
+@asynccontextmanager
+async def _open_writers() -> AsyncIterator[trio.Nursery]:
+    """Open the nursery of the messages' writers; leave the block when the runs have ended.
+
+    A cancel of the surroundings does not reach into it. A write that is cut short may still land,
+    and the ending of its run, which does not know, would write the same words again.
+    """
+    async with open_hidden_nursery() as keeper:
+        writers = await keeper.start(_keep_writers)
+        try:
+            yield writers
+        finally:
+            writers.cancel_scope.cancel()
+
+
+async def _keep_writers(task_status: "trio.TaskStatus[trio.Nursery]") -> None:
+    async with open_hidden_nursery() as writers:
+        writers.cancel_scope.shield = True
+        task_status.started(writers)
+        await trio.sleep_forever()

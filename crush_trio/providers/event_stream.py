@@ -175,7 +175,7 @@ class AnswerParts:
         except ProviderUnreachable as broken:
             self._take(self._last)
             if self._failure is not None:
-                pass
+                self._failure = broken  # the reason, rather than that there is no end
         else:
             self._take(lambda: self._more(data) if data else self._last())
 
@@ -195,5 +195,4 @@ class AnswerParts:
 
     def _read(self, events: Iterable[Event]) -> Iterator[StreamPart]:
         for event in events:
-            if not self._reading.finished:
-                yield from self._reading.read(event)
+            yield from self._reading.read(event)

@@ -22,6 +22,7 @@ from crush_trio.tools.processes import Command
 from crush_trio.tools.searches import (
     OBEDIENT,
     Place,
+    Reaped,
     find_place,
     hear,
     printable,
@@ -96,11 +97,11 @@ class GlobTool:
         if place.ripgrep is None:
             listing = await trio.to_thread.run_sync(_walk, place, patterns, seconds)
         else:
-            listing = await self._ask_ripgrep(place.ripgrep, place, patterns, seconds)
+            listing = await self._ask_ripgrep(place.ripgrep, place, patterns, seconds, call.reaped)
         return self._answer(place, listing, seconds)
 
     async def _ask_ripgrep(
-        self, program: str, place: Place, patterns: Patterns, seconds: float
+        self, program: str, place: Place, patterns: Patterns, seconds: float, reaped: Reaped
     ) -> Listing:
         paths: list[str] = []
 
@@ -120,6 +121,7 @@ class GlobTool:
             clock=self.bench.clock,
             separator=b"\0",
             seconds=seconds,
+            reaped=reaped,
         )
         if heard.status == 2 and not paths:
             return await trio.to_thread.run_sync(_walk, place, patterns, seconds)

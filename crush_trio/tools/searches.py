@@ -8,9 +8,10 @@ the time limit, whatever they are busy with, and what they had found by then sti
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 from attrs import frozen
@@ -20,10 +21,13 @@ from crush_trio.tools.base import ToolCall, ToolError, Wanted
 from crush_trio.tools.ignoring import Ignoring, project_root
 from crush_trio.tools.output import BoundedOutput
 from crush_trio.tools.places import locate
-from crush_trio.tools.processes import Command, open_process_group
+from crush_trio.tools.processes import Command, ProcessGroup, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
 from crush_trio.wire.fields import JsonObject
+
+Reaped: TypeAlias = Callable[[Iterable[int]], None]
+"""Is told of processes that had to be stopped."""
 
 RIPGREP: Final = "rg"
 
@@ -122,21 +126,17 @@ async def hear(
     clock: Clock,
     separator: bytes,
     seconds: float,
+    reaped: Reaped,
     feed: bytes = b"",
 ) -> Heard:
     """Run a program, give it *feed*, and pass its records to *take* as they come.
 
-    It is stopped when *take* returns False, when the time is up, and when this is cancelled.
+    It is stopped when *take* returns False, when the time is up, and when this is cancelled. Of the
+    last *reaped* is told.
     """
     complaint = BoundedOutput(COMPLAINT)
-    async with open_process_group(
-        command,
-        clock=clock,
-        stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=complaint,
-        grace=GRACE,
-    ) as group:
+    stdin = subprocess.PIPE if feed else subprocess.DEVNULL
+    async with _open_searcher(command, clock, stdin, complaint, reaped) as group:
         with trio.move_on_after(seconds) as limit:
             async with trio.open_nursery() as nursery:
                 if group.stdin is not None:
@@ -149,6 +149,29 @@ async def hear(
     return Heard(
         status=group.ended.status, complaint=complaint.text(), cut_short=limit.cancelled_caught
     )
+
+
+@asynccontextmanager
+async def _open_searcher(
+    command: Command, clock: Clock, stdin: int, stderr: BoundedOutput, reaped: Reaped
+) -> AsyncIterator[ProcessGroup]:
+    """Start a searching program; say what had to be stopped if its block does not end by itself."""
+    group: ProcessGroup | None = None
+    heard_out = False
+    try:
+        async with open_process_group(
+            command,
+            clock=clock,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            grace=GRACE,
+        ) as group:
+            yield group
+            heard_out = True
+    finally:
+        if not heard_out and group is not None and group.ended is not None:
+            reaped(group.ended.reaped)
 
 
 async def _feed(stream: trio.abc.SendStream, data: bytes) -> None:

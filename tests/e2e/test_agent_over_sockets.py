@@ -15,6 +15,7 @@ import httpx
 import orjson
 import pytest
 import trio
+import trio.testing
 from attrs import Factory, define
 
 from crush_trio.server.hosting import HostSettings, run_server
@@ -208,7 +209,9 @@ async def test_cancel_while_the_model_streams_closes_its_connection(tmp_path, ki
             await gate.reached()
             receipt = await place.post(f"/agent/sessions/{place.session}/cancel?receipt=1")
             ending = await place.ending(events)
-        await place.model.all_closed()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        [asked] = [heard for heard in place.model.requests if heard.body.get("tools")]
+    assert asked.connection.closed_by_client
     assert receipt["complete"]
     assert [hit["ended"] for hit in receipt["hits"]] == ["cancelled"]
     assert ending["cancelled"]
