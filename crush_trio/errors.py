@@ -203,6 +203,13 @@ class SessionBusy(Conflict):
     message = "session is currently processing another request"
 
 
+class TooManyCommands(Conflict):
+    """The workspace runs as many commands as it may; one has to end first."""
+
+    code = "too_many_commands"
+    message = "too many commands are running"
+
+
 class RunNotQueued(Conflict):
     """Only a run that waits can be edited or moved; this one has begun, or has ended."""
 

@@ -14,6 +14,7 @@ flush tries again (D8).
 """
 
 import logging
+from collections.abc import Iterable
 from math import inf
 
 import trio
@@ -119,6 +120,7 @@ class OpenMessage:
 
     async def reset(self) -> None:
         """Forget what the model streamed, before it is asked again (D14a)."""
+        self._transcript.recalled(self.session_id, self._growing.tool_calls())
         self._growing.reset()
         await self._structural()
 
@@ -141,6 +143,7 @@ class OpenMessage:
     async def delete(self) -> None:
         """Take the message away; what was not yet stored never will be (D11)."""
         await self.take_over()
+        self._transcript.recalled(self.session_id, self._growing.tool_calls())
         await self._transcript.commit(MessageDeleted(id=self.id))
         self._transcript.publish(EventType.DELETED, self._stored)
 
@@ -323,6 +326,11 @@ class Transcript:
     def called(self, session_id: SessionId, call: ToolCallPart) -> None:
         """Take note of a tool call: its run has to see to it that it gets a result (D17)."""
         self._calls.setdefault(session_id, {})[call.id] = call
+
+    def recalled(self, session_id: SessionId, calls: Iterable[ToolCallPart]) -> None:
+        """Forget tool calls that are in no message any more: nothing is to answer them."""
+        for call in calls:
+            self._calls.get(session_id, {}).pop(call.id, None)
 
     def calls_in(self, session_id: SessionId) -> tuple[ToolCallPart, ...]:
         """The tool calls of the session's turn, of all its steps."""

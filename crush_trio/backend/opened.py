@@ -19,12 +19,13 @@ from crush_trio.backend.hosting import Hosted
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.shown import shown_config
-from crush_trio.errors import AgentNotInitialized, SessionNotFound
+from crush_trio.errors import AgentNotInitialized, SessionNotFound, TooManyCommands
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.store.base import Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
+from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell import ShellAnswer, run_shell
 from crush_trio.wire.config import Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
@@ -123,7 +124,10 @@ class OpenedWorkspace:
     async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
         """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
         bench = self.agency.bench(self.durable.transcript)
-        ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+        try:
+            ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+        except ToolError as refused:
+            raise TooManyCommands(str(refused)) from refused
         if session_id:
             now = self.clock.unix()
             part = ShellCommandPart(command=command, output=ran.output, exit_code=ran.exit_code)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
@@ -48,11 +48,11 @@ class Client:
 
     async def server_config(self) -> JsonObject:
         """Return the server's own configuration, which is empty."""
-        return await self._link.ask("GET", "/v1/config", dict[str, object])
+        return await self._link.ask("GET", "/v1/config", dict[str, Any])
 
     async def openapi(self) -> JsonObject:
         """Return the interface of the server as an OpenAPI document."""
-        return await self._link.ask("GET", "/v1/openapi.json", dict[str, object])
+        return await self._link.ask("GET", "/v1/openapi.json", dict[str, Any])
 
     async def workspaces(self) -> tuple[Workspace, ...]:
         """Return the workspaces that the server hosts now."""

@@ -69,7 +69,7 @@ class Window:
         entry = Entry(self.head, event, weight)
         if isinstance(event, MessageEvent):
             self._supersede(event, entry)
-        self._total += weight
+        self._total += entry.weight
         self._entries.append(entry)
         if len(self._entries) > 2 * self.events or self._total > self.weight:
             self._trim()
@@ -86,6 +86,8 @@ class Window:
         if last is not None:
             last.superseded = True
             entry.weight += last.weight
+            if last.seq > self._floor:
+                self._total -= last.weight
             last.weight = 0
         if event.change is EventType.UPDATED and not event.finished:
             self._updates[event.message_id] = entry

@@ -195,4 +195,5 @@ class AnswerParts:
 
     def _read(self, events: Iterable[Event]) -> Iterator[StreamPart]:
         for event in events:
-            yield from self._reading.read(event)
+            if not self._reading.finished:
+                yield from self._reading.read(event)

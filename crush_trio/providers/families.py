@@ -141,5 +141,4 @@ async def open_providers(dial: Dial | None = None) -> AsyncIterator[Providers]:
     try:
         yield providers
     finally:
-        with trio.move_on_after(CLOSE_LIMIT, shield=True):
-            await providers.aclose()
+        await providers.aclose()

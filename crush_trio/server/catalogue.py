@@ -256,7 +256,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "Run a command; one that fails is an answer too.",
             ShellResult,
             sent.ShellRequest,
-            errors=STORE_ERRORS,
+            errors=("too_many_commands", *STORE_ERRORS),
         ),
     ),
     "Permissions": under(

@@ -53,6 +53,7 @@ STATUS: Final[Mapping[str, int]] = {
     "run_not_queued": HTTPStatus.CONFLICT,
     "server_not_idle": HTTPStatus.CONFLICT,
     "session_busy": HTTPStatus.CONFLICT,
+    "too_many_commands": HTTPStatus.CONFLICT,
     "workspace_closing": HTTPStatus.CONFLICT,
     # Not now: later, elsewhere, or once somebody has repaired the store.
     "acceptance_not_stored": HTTPStatus.SERVICE_UNAVAILABLE,

@@ -7,6 +7,7 @@ that would take for ever ends with its process, at the time limit, and costs the
 
 import os
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +29,7 @@ from crush_trio.tools.searches import (
     OBEDIENT,
     Heard,
     Place,
+    Reaped,
     find_place,
     hear,
     printable,
@@ -91,6 +93,21 @@ class Findings:
     cut_short: bool = False
 
 
+@frozen(kw_only=True)
+class Search:
+    """One search, as far as it is decided before it begins."""
+
+    arguments: GrepArguments
+    place: Place
+    included: Patterns | None
+    seconds: float
+    reaped: Reaped = field(repr=False)
+
+    def includes(self, path: Sequence[str]) -> bool:
+        """Whether a file is one of those to look into. One that is named always is."""
+        return self.included is None or self.included.matches(path)
+
+
 @define(eq=False)
 class GrepTool:
     """The tool `grep`."""
@@ -124,56 +141,53 @@ class GrepTool:
             action="read",
             params={"pattern": arguments.pattern, "path": arguments.path},
         )
-        seconds = seconds_of(self.limits, SECONDS)
+        search = Search(
+            arguments=arguments,
+            place=place,
+            included=included if place.file is None else None,
+            seconds=seconds_of(self.limits, SECONDS),
+            reaped=call.reaped,
+        )
         findings = None
         if place.ripgrep is not None and "\0" not in arguments.pattern:
-            findings = await self._ask_ripgrep(place.ripgrep, place, arguments, included, seconds)
+            findings = await self._ask_ripgrep(place.ripgrep, search)
         if findings is None:
-            findings = await self._ask_worker(place, arguments, included, seconds)
-        return self._answer(place, findings, seconds)
+            findings = await self._ask_worker(search)
+        return self._answer(place, findings, search.seconds)
 
-    # ── Ripgrep ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _ask_ripgrep(
-        self,
-        program: str,
-        place: Place,
-        arguments: GrepArguments,
-        included: Patterns | None,
-        seconds: float,
-    ) -> Findings | None:
+    async def _ask_ripgrep(self, program: str, search: Search) -> Findings | None:
         """Return what ripgrep finds; None if it cannot do what is asked, such as look-around."""
+        place = search.place
         matches: list[Match] = []
 
         def take(record: bytes) -> bool:
             match = _read_match(record)
-            if match is not None and (included is None or included.matches(match.path.split("/"))):
+            if match is not None and search.includes(match.path.split("/")):
                 matches.append(match)
             return len(matches) < POOL
 
         heard = await hear(
             Command(
-                argv=(program, *ripgrep_options(arguments), "--", f"./{place.file or ''}"),
+                argv=(program, *ripgrep_options(search), "--", f"./{place.file or ''}"),
                 working_dir=place.root,
                 env=self.bench.env,
             ),
             take,
             clock=self.bench.clock,
             separator=b"\n",
-            seconds=seconds,
+            seconds=search.seconds,
+            reaped=search.reaped,
         )
         if heard.status == worker.INVALID and not matches:
             return None
         chosen = await trio.to_thread.run_sync(_newest_first, place, matches)
         return Findings(matches=chosen, more=len(matches) >= POOL, cut_short=heard.cut_short)
 
-    # ── Our own program ─────────────────────────────────────────────────────────────────────────
-
-    async def _ask_worker(
-        self, place: Place, arguments: GrepArguments, included: Patterns | None, seconds: float
-    ) -> Findings:
+    async def _ask_worker(self, search: Search) -> Findings:
+        """Return what our own program finds, in the time that choosing the files leaves to it."""
         begun = monotonic()
-        files, cut_short = await trio.to_thread.run_sync(_candidates, place, included, seconds)
+        files, cut_short = await trio.to_thread.run_sync(_candidates, search)
+        left = search.seconds - (monotonic() - begun)
         matches: list[Match] = []
 
         def take(record: bytes) -> bool:
@@ -181,21 +195,14 @@ class GrepTool:
             matches.append(Match(path=files[number], line=line, text=text))
             return True
 
-        order = {
-            "pattern": arguments.pattern,
-            "literal": arguments.literal_text,
-            "limit": WORKER_MATCHES,
-            "seconds": seconds,
-            "size": LARGEST,
-            "columns": COLUMNS + 1,
-        }
         heard = await hear(
-            Command(argv=WORKER, working_dir=place.root, env={}),
+            Command(argv=WORKER, working_dir=search.place.root, env={}),
             take,
             clock=self.bench.clock,
             separator=b"\n",
-            seconds=max(seconds - (monotonic() - begun), seconds / 10),
-            feed=b"\0".join([orjson.dumps(order), *map(os.fsencode, files)]),
+            seconds=max(left, search.seconds / 10),
+            reaped=search.reaped,
+            feed=b"\0".join([_order(search), *map(os.fsencode, files)]),
         )
         if heard.status == worker.INVALID:
             raise _invalid(heard)
@@ -204,8 +211,6 @@ class GrepTool:
             more=len(matches) >= WORKER_MATCHES,
             cut_short=cut_short or heard.cut_short or heard.status != 0,
         )
-
-    # ── The answer ──────────────────────────────────────────────────────────────────────────────
 
     def _answer(self, place: Place, findings: Findings, seconds: float) -> ToolResult:
         if findings.cut_short and not findings.matches:
@@ -227,19 +232,36 @@ class GrepTool:
         )
 
 
-def ripgrep_options(arguments: GrepArguments) -> tuple[str, ...]:
+def ripgrep_options(search: Search) -> tuple[str, ...]:
     """Return the options with which ripgrep searches for what is asked."""
-    options = [
+    include = "" if search.included is None else search.arguments.include
+    return (
         *OBEDIENT,
         *("--no-heading", "--with-filename", "--line-number"),
         *(f"--max-columns={2 * COLUMNS}", "--max-columns-preview", f"--max-count={SHOWN + 1}"),
-    ]
-    if arguments.literal_text:
-        options.append("--fixed-strings")
-    if arguments.include:
-        escape = "\\" if arguments.include.startswith(("!", "#")) else ""
-        options.append(f"--glob={escape}{arguments.include}")
-    return (*options, f"--regexp={arguments.pattern}")
+        *(("--fixed-strings",) if search.arguments.literal_text else ()),
+        *((f"--glob={_literal_beginning(include)}",) if include else ()),
+        f"--regexp={search.arguments.pattern}",
+    )
+
+
+def _literal_beginning(glob: str) -> str:
+    """Return a pattern that ripgrep does not take for its opposite, or for a comment."""
+    return f"\\{glob}" if glob.startswith(("!", "#")) else glob
+
+
+def _order(search: Search) -> bytes:
+    """Return what our own program is told to do."""
+    return orjson.dumps(
+        {
+            "pattern": search.arguments.pattern,
+            "literal": search.arguments.literal_text,
+            "limit": WORKER_MATCHES,
+            "seconds": search.seconds,
+            "size": LARGEST,
+            "columns": 4 * COLUMNS,
+        }
+    )
 
 
 def clip(text: str) -> str:
@@ -289,16 +311,13 @@ def _read_match(record: bytes) -> Match | None:
 # ── In worker threads ───────────────────────────────────────────────────────────────────────────
 
 
-def _candidates(place: Place, included: Patterns | None, seconds: float) -> tuple[list[str], bool]:
+def _candidates(search: Search) -> tuple[list[str], bool]:
     """Return the files to look into, newest first, and whether there was no time to see them all."""
+    place = search.place
     if place.file is not None:
         return [place.file], False
-    walk = Walk(place.ignoring, seconds=seconds)
-    files = [
-        each.path
-        for each in walk.entries()
-        if each.is_file and (included is None or included.matches(each.parts))
-    ]
+    walk = Walk(place.ignoring, seconds=search.seconds)
+    files = [each.path for each in walk.entries() if each.is_file and search.includes(each.parts)]
     return _by_age(place.root, files), walk.cut_short
 
 

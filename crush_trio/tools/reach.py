@@ -9,7 +9,14 @@ gains nothing by that. Two things are refused:
 * addresses that are not public, once a redirect comes from a public one.
 """
 
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from typing import Final, TypeAlias
 
 from attrs import define, field
@@ -18,7 +25,7 @@ from crush_trio.tools.base import ToolError
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-_FORBIDDEN: Final = tuple(
+FORBIDDEN: Final = tuple(
     ip_network(text)
     for text in (
         *("169.254.0.0/16", "fe80::/10"),  # link-local, with the metadata services of most clouds
@@ -33,6 +40,7 @@ _NAT64: Final = ip_network("64:ff9b::/96")
 class Reach:
     """Judges one request: the address it begins at, and those its redirects lead to."""
 
+    forbidden: tuple[IPv4Network | IPv6Network, ...] = FORBIDDEN
     _public: bool = field(default=False, init=False)
     """Whether it has been at a public address."""
 
@@ -54,7 +62,7 @@ class Reach:
         self._public = self._public or address.is_global
 
     def _judge(self, address: Address, shown: str) -> None:
-        if any(address in network for network in _FORBIDDEN):
+        if any(address in network for network in self.forbidden):
             raise _refused(shown)
         if self._public and not address.is_global:
             raise ToolError(f"refused: a public site redirects to the private address {shown}")

@@ -33,12 +33,12 @@ _FAILURES: Final = (OSError, trio.BrokenResourceError, h11.ProtocolError)
 
 
 @asynccontextmanager
-async def open_answer(text: str) -> AsyncIterator["Answer"]:
+async def open_answer(text: str, reach: Reach | None = None) -> AsyncIterator["Answer"]:
     """Request a URL and follow where it redirects; raise a `ToolError` if that leads nowhere.
 
     The answer may have any other status. How long all of it may take is the caller's business.
     """
-    url, reach = Url.parse(text), Reach()
+    url, reach = Url.parse(text), reach or Reach()
     for _ in range(REDIRECTS + 1):
         async with _open_one(url, reach) as answer:
             location = answer.header("location")

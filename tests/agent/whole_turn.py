@@ -1,35 +1,41 @@
-"""One turn in which everything happens, and the check that nothing of it is left undone.
+"""Turns in which everything happens, and the check that nothing of them is left undone.
 
-`play` opens an agent and plays the turn: reasoning, text, two tools side by side, one that runs
-alone, a task, a prompt that is folded in meanwhile, a second step, and a title beside all that. A
-test disturbs it somewhere; `check_kept` then holds, whatever the disturbance was.
+A `Scenario` is played by `play` on a real agent with a scripted model. `WHOLE` has reasoning, text,
+two tools side by side, one that runs alone, a task, a prompt that is folded in meanwhile, a second
+step, and a title beside all that. `SUMMARY` is a summary that somebody asked for, `FULL` a turn that
+is summarised in its middle. A test disturbs one of them somewhere; `check_kept` holds afterwards,
+whatever the disturbance was.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
+from crush_trio.agent.summaries import CONTINUE
 from crush_trio.agent.titles import DEADLINE, INSTRUCTIONS
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.facts import MessageChange
-from crush_trio.runtime.outcome import Outcome
+from crush_trio.providers.base import Finished, Usage
+from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.agents import AgentBench, ScriptedTool, open_test_agent
+from crush_trio.testing.agents import TEST_MODEL, AgentBench, ScriptedTool, open_test_agent
 from crush_trio.testing.model_script import CallTool, Say, Think, by_text
 from crush_trio.testing.scripted_provider import ScriptedProvider
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.messages import FinishReason, Role
+from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.views import Session
-from tests.agent.durable import check_complete, told
+from tests.agent.durable import check_complete, finish_of, text_of, told
 
 PROMPT, FOLDED, TASK, NEXT = "look into it", "and this", "find it", "next"
 
-FIRST_STEP = (
+STEP = (
     Think("hm"),
     Say("I look."),
     CallTool("a", id="c1"),
@@ -38,15 +44,21 @@ FIRST_STEP = (
     CallTool("agent", {"prompt": TASK}, id="c4"),
 )
 DONE = (Say("All "), Say("done."))
+LAST_STRAW = Finished(
+    reason=FinishReason.TOOL_USE, usage=Usage(input_tokens=TEST_MODEL.context_window)
+)
+
+
+# ── Who takes part ──────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class Hands:
-    """The tools of the turn, and how many of them are at work."""
+    """The tools, and how many of them are at work."""
 
     bench: AgentBench | None = field(default=None, init=False)
     at_work: int = field(default=0, init=False)
-    folded: list = field(factory=list, init=False)
+    folded: list[AcceptedRun] = field(factory=list, init=False)
 
     def tools(self):
         return [
@@ -72,119 +84,66 @@ class Hands:
         return await self.work(call)
 
 
-def scripted_model():
-    """Return the model of the turn; also of prompts that could not be folded, and of the next."""
-    answers = by_text(
-        {
-            PROMPT: [FIRST_STEP, DONE],
-            FOLDED: [DONE, DONE],
-            TASK: [[CallTool("view", id="c5")], [Say("found")]],
-            NEXT: [[Say("yes")], [Say("yes")]],
-        }
-    )
-    return ScriptedProvider(
-        lambda request: [Say("A title")] if request.system == (INSTRUCTIONS,) else answers(request)
-    )
+@frozen
+class Scenario:
+    """What the model says, by what it was asked last, and which run is disturbed.
 
-
-@define(eq=False)
-class Played:
-    """A turn that was played to its end, and what became of it."""
-
-    model: ScriptedProvider
-    hands: Hands
-    bench: AgentBench = field(default=None, init=False)
-    outcome: Outcome | None = field(default=None, init=False)
-    """How the run ended; None if its acceptance was refused."""
-
-    @property
-    def states(self):
-        """The ending of every run, by its kind and whether it has a caller's id."""
-        return {(view.kind.value, view.run_id): view.state for view in self.bench.recorder.endings}
-
-
-async def new_store(boot_id="boot"):
-    store = MemoryStore(boot_id)
-    await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="New Session")))
-    return store
-
-
-async def play(begin=lambda _played: None, store=None, **options):
-    """Play the turn and return what became of it. *begin* is called when the agent is open.
-
-    If the workspace is still open afterwards, the next prompt must work.
+    *before* is a prompt that is answered in peace first. *go* accepts the run that is not.
     """
-    hands, model = Hands(), scripted_model()
-    played = Played(model, hands)
-    store = await new_store() if store is None else store
-    async with open_test_agent(model, hands.tools(), titles=True, store=store, **options) as bench:
-        played.bench = hands.bench = bench
-        begin(played)
-        run = bench.accept(PROMPT, run_id="r")
-        await run.wait_ended()
-        for folded in hands.folded:
-            await folded.wait_ended()
-        played.outcome = run.outcome
-        await trio.sleep(DEADLINE)
-        check_idle(played)
-        with suppress(WorkspaceClosing):
-            assert (await bench.accept(NEXT, run_id="n").wait()).text == "yes"
-    return played
+
+    name: str
+    answers: dict
+    go: Callable[[AgentBench], AcceptedRun]
+    before: str = ""
 
 
-# ── What holds afterwards ───────────────────────────────────────────────────────────────────────
+def sends_prompt(bench):
+    return bench.accept(PROMPT, run_id="r")
 
 
-def check_idle(played):
-    """Nothing is at work any more."""
-    runs, transcript = played.bench.workspace.runs, played.bench.workspace.transcript
-    assert played.model.open == 0, "a stream of the model is still open"
-    assert played.hands.at_work == 0, "a tool is still running"
-    assert (runs.runs, runs.busy) == ((), False)
-    assert not runs._runs.child_tasks, "a run has ended and its task has not"
-    assert not runs.services.child_tasks, "a title is still being made"
-    assert not transcript.services.child_tasks, "an answer has ended and its writer has not"
-    assert not (transcript._open or transcript._calls or transcript._answered)
-    assert played.bench.permissions.pending == ()
+def asks_for_summary(bench):
+    return bench.accept("", run_id="r", kind=RunKind.SUMMARIZE)
 
 
-async def check_kept(played, store=None):
-    """Raise unless every promise was kept; *store* is what is left, if not what was written to."""
-    store = played.bench.store if store is None else store
-    check_idle(played)
-    stored = await check_complete(store, *await sessions_of(store))
-    announced = played.bench.recorder.endings
-    assert Counter(view.id for view in announced) == Counter(iter(stored)), "not one ending each"
-    for view in announced:
-        assert ending(view) == ending(stored[view.id]), "announced differently from what is stored"
-    await check_told_messages(played, store)
+YES = [[Say("yes")]] * 2
+
+WHOLE = Scenario(
+    "whole",
+    {
+        PROMPT: [STEP, DONE],
+        FOLDED: [DONE, DONE],
+        TASK: [[CallTool("view", id="c5")], [Say("found")]],
+        NEXT: YES,
+    },
+    sends_prompt,
+)
+SUMMARY = Scenario(
+    "summary",
+    {"hi": [[Say("hello")]], "Summarise": [[Think("hm"), Say("In "), Say("short.")]], NEXT: YES},
+    asks_for_summary,
+    before="hi",
+)
+FULL = Scenario(
+    "full",
+    {
+        PROMPT: [[Say("I look."), CallTool("a", id="c1"), LAST_STRAW]],
+        "Summarise": [[Say("In short.")]],
+        "The session was interrupted": [DONE],
+        NEXT: YES,
+    },
+    sends_prompt,
+)
 
 
-def ending(view):
-    return (view.state, view.run_id, view.message_id, view.error, view.folded_into)
+def scripted_model(scenario):
+    """Return the model of a scenario; whatever else happens, it gives titles."""
+    answers = by_text(scenario.answers)
+    begun = {name: by_text({name: script}) for name, script in scenario.answers.items()}
 
+    def choose(request):
+        if request.system == (INSTRUCTIONS,):
+            return [Say("A title")]
+        said = request.messages[-1]
+        return answers(request)
 
-async def sessions_of(store):
-    """Return the names of all sessions that have runs, those of tasks included, and "s"."""
-    return {"s"} | {run.session_id for run in await store.runs(limit=1000)}
-
-
-async def check_told_messages(played, store):
-    """What readers know of messages is what is stored, no more and no less."""
-    known = {}
-    for event in played.bench.recorder.events:
-        if isinstance(event, MessageChange):
-            known[event.message_id] = event.message
-            if event.change is EventType.DELETED:
-                del known[event.message_id]
-    stored = [m for name in await sessions_of(store) for m in await store.messages(name)]
-    assert {m.id: told(m) for m in stored} == {m.id: told(m) for m in known.values()}
-
-
-async def check_restart(store):
-    """The next start finds nothing to mend, and works."""
-    hands, model = Hands(), scripted_model()
-    again = store.reopened("again")
-    async with open_test_agent(model, hands.tools(), store=again) as bench:
-        assert bench.workspace.recovered == ()
-        assert (await bench.accept(NEXT, run_id="m").wait()).state is RunState.COMPLETED
+    return ScriptedProvider(choose)

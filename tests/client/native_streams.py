@@ -44,7 +44,9 @@ def asks(permissions=(), questions=()):
 
 def resync(place="boot-0", *, runs=(), messages=(), ended=()):
     state = {"position": place, "ended": ended, "runs": runs, "messages": messages}
-    return frame("resync", {name: list(v) if name != "position" else v for name, v in state.items()}, place)
+    return frame(
+        "resync", {name: list(v) if name != "position" else v for name, v in state.items()}, place
+    )
 
 
 def run(state, name="r", *, run_id=None, place=None):

@@ -73,8 +73,7 @@ def test_data_that_is_no_json_is_a_broken_stream():
 def test_a_frame_without_an_end_is_not_kept_for_ever(line):
     reader = FrameReader(most=100)
     with pytest.raises(StreamBroken, match="more than 100 bytes"):
-        for _ in range(10):
-            reader.feed(line)
+        [reader.feed(line) for _ in range(10)]
 
 
 def test_many_frames_in_one_piece_are_not_taken_for_one_that_is_too_large():

@@ -58,9 +58,7 @@ def test_reasoning_grows_and_is_closed_in_one_change():
     growing = message(ReasoningPart(thinking="hm", started_at=5))
     closed = {"type": "reasoning", "data": {"thinking": "", "signature": "s", "finished_at": 9}}
     view = growing.apply(delta({"index": 0, "offset": 2, "append": "m", "part": closed}))
-    assert view.message().parts == (
-        ReasoningPart(thinking="hmm", signature="s", finished_at=9),
-    )
+    assert view.message().parts == (ReasoningPart(thinking="hmm", signature="s", finished_at=9),)
 
 
 def test_parts_disappear_from_the_end():

@@ -73,9 +73,8 @@ async def test_a_denial_stops_the_turn(tmp_path):
 
 
 @pytest.mark.item("H8")
-def test_only_what_changes_nothing_that_others_see_runs_beside_others(tmp_path):
-    side_by_side = {tool.name for tool in tools_of(search_bench(tmp_path)) if tool.parallel}
-    assert side_by_side == {"fetch", "download"}
+def test_what_only_looks_and_what_fetches_runs_beside_others(tmp_path):
+    assert all(tool.parallel for tool in tools_of(search_bench(tmp_path)))
 
 
 @pytest.mark.item("H2")

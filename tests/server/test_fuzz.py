@@ -16,7 +16,7 @@ from crush_trio.server.app import create_app
 from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.openapi import openapi_document
-from crush_trio.server.route import EVENTS, HTML, JSON, Route
+from crush_trio.server.route import EVENTS, JSON, Route
 from crush_trio.server.status import STATUS
 from tests.server.in_process import call, open_site
 from tests.server.schemas import ANYTHING, TEXT, from_schema, problem
@@ -25,8 +25,12 @@ DOCUMENT = openapi_document("0")
 HERE, SESSION, CLIENT = "<workspace>", "<session>", "<client>"
 """Words that stand for what there is when the request is sent."""
 
-SERVED = [route for route in (*ROUTES, *EXTENSIONS) if route.media != HTML and route.status < 300]
-"""Every route but the page for people, and the way to it."""
+SERVED = [
+    route
+    for route in (*ROUTES, *EXTENSIONS)
+    if route.media in {EVENTS, JSON} and route.status < 300
+]
+"""Every route but those that answer with text: the page for people, and the numbers for Prometheus."""
 
 MAY_FAIL = {"server_shutting_down"}
 """The one server error that a request can cause: it asked for the shutdown itself."""

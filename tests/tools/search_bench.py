@@ -37,6 +37,8 @@ class SearchBench:
 
     bench: Workbench
     asked: Asked = field(factory=Asked)
+    reaped: list = field(factory=list)
+    """Processes that had to be stopped with their calls."""
 
     @property
     def root(self):
@@ -63,6 +65,7 @@ class SearchBench:
                 run_id=RunId("r"),
                 message_id=MessageId("m"),
                 permit=self.asked,
+                reaped=self.reaped.extend,
             )
         )
 

@@ -5,12 +5,15 @@ import gzip
 import shutil
 import ssl
 import subprocess
+from ipaddress import ip_network
 
 import pytest
 import trio
 
+from crush_trio.tools.base import ToolError
 from crush_trio.tools.fetch import PAGE, SHOWN, FetchTool
-from crush_trio.tools.web import REDIRECTS
+from crush_trio.tools.reach import Reach
+from crush_trio.tools.web import REDIRECTS, open_answer
 from tests.tools.search_bench import search_bench
 from tests.tools.web_server import open_web_server, page, redirect, zipped
 
@@ -172,6 +175,16 @@ async def test_redirects_to_where_nobody_should_go_are_refused(tmp_path, target,
     bench = search_bench(tmp_path)
     async with open_web_server(a=redirect(target)) as server:
         assert part in await failed(bench, server.url("/a"))
+
+
+async def test_connection_is_judged_before_anything_is_sent_over_it():
+    here = Reach((ip_network("127.0.0.0/8"), ip_network("::1/128")))
+    async with open_web_server(a=HELLO) as server:
+        url = server.url("/a").replace("127.0.0.1", "localhost")
+        with pytest.raises(ToolError, match="link-local or metadata"):
+            async with open_answer(url, here):
+                pass
+        assert server.requests == []
 
 
 async def test_cookies_and_environment_do_not_leak(tmp_path, monkeypatch):

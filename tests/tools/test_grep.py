@@ -81,7 +81,9 @@ async def test_one_file_can_be_searched_even_if_it_is_ignored(tmp_path):
     bench.put(".gitignore", "*.log\n")
     bench.put("a.log", "hit\n")
     bench.put("b.txt", "hit\n")
-    assert await found(bench, "hit", path="a.log") == "1 match\n\na.log\n  1: hit"
+    answer = "1 match\n\na.log\n  1: hit"
+    assert await found(bench, "hit", path="a.log") == answer
+    assert await found(bench, "hit", path="a.log", include="*.txt") == answer
 
 
 async def test_long_lines_are_cut(tmp_path):
@@ -116,6 +118,7 @@ async def test_expression_that_would_take_for_ever_ends_with_the_time(tmp_path):
     begun = monotonic()
     result = await bench.run(tool, pattern="(a+)+!")
     assert monotonic() - begun < 4
+    assert bench.reaped == []
     assert "found\n  1: aaaa!" in result.content
     assert "stopped after 1.5 seconds" in result.content
     assert result.metadata == {"number_of_matches": 1, "truncated": True}
@@ -123,7 +126,6 @@ async def test_expression_that_would_take_for_ever_ends_with_the_time(tmp_path):
 
 
 async def test_cancelled_search_leaves_no_process(tmp_path):
-    bench = search_bench(tmp_path)
     env = fake_ripgrep(
         tmp_path,
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); print(flush=True); time.sleep(60)",
@@ -136,6 +138,7 @@ async def test_cancelled_search_leaves_no_process(tmp_path):
         nursery.cancel_scope.cancel()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+    assert bench.reaped == [pid]
 
 
 async def test_search_outside_the_workspace_asks_first(tmp_path):

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crush_trio.wire
+from crush_trio.wire.addresses import TcpAddress, UnixAddress
 from crush_trio.wire.codec import (
     MessageEncoder,
     clean_text,
@@ -47,8 +48,9 @@ same_every_time = settings(
     derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 few_of_each = settings(same_every_time, max_examples=20)
+from crush_trio.wire.schema import Schemas
 
-NOT_ON_THE_WIRE = {Key, WireField, MessageEncoder}
+NOT_ON_THE_WIRE = {Key, WireField, MessageEncoder, Schemas, TcpAddress, UnixAddress}
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e9, 1e9) | st.text(),

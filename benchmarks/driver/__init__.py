@@ -1,0 +1,1 @@
+"""What measures: processes, requests, streams, and the model that every server asks."""

@@ -1,0 +1,133 @@
+"""What a client reads off an event stream, in either form: cut into frames, and understood.
+
+Plain data, no I/O. A `Reader` is fed bytes that were cut anywhere and gives `Grew` and `Ended`, the
+two things that the workloads wait for. It reads the crush form and the native form, so that whatever
+server speaks one of them can be measured.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+from attrs import define, field, frozen
+
+CRUSH: Final = "crush"
+NATIVE: Final = "native"
+
+ENDINGS: Final = frozenset({"completed", "cancelled", "errored", "folded", "interrupted"})
+"""The states of a run after which nothing more is said about it."""
+
+Json = dict[str, Any]
+
+
+@frozen
+class Grew:
+    """The model's message of a session has this text now."""
+
+    session_id: str
+    message_id: str
+    text: str
+
+
+@frozen
+class Ended:
+    """A run has ended. `state` is in words of the native form, also where the other one was read."""
+
+    run_id: str
+    state: str
+
+
+Told = Grew | Ended
+
+
+@define(eq=False)
+class Reader:
+    """Understands a stream. Keeps the text of the messages that are still being written."""
+
+    form: str
+    frames: int = field(default=0, init=False)
+    """How many frames there have been."""
+    greeted: bool = field(default=False, init=False)
+    """Whether the stream began with the word `ready`: only those in native form do."""
+    _rest: bytes = field(default=b"", init=False)
+    _texts: dict[str, str] = field(factory=dict, init=False)
+
+    def feed(self, data: bytes) -> Iterator[Told]:
+        """Yield what the frames tell that *data* completes."""
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        for frame in frames:
+            self.frames += 1
+            yield from self._native(frame) if self.form == NATIVE else self._crush(frame)
+
+    # ── The crush form ──────────────────────────────────────────────────────────────────────────
+
+    def _crush(self, frame: bytes) -> Iterator[Told]:
+        _, data = split_frame(frame)
+        if not data:
+            return
+        told = orjson.loads(data)
+        inner = told["payload"].get("payload")
+        if told["type"] == "run_complete":
+            yield Ended(inner.get("run_id", ""), _crush_state(inner))
+        elif told["type"] == "message" and told["payload"]["type"] != "deleted":
+            yield from self._whole(inner)
+
+    # ── The native form ─────────────────────────────────────────────────────────────────────────
+
+    def _native(self, frame: bytes) -> Iterator[Told]:
+        name, data = split_frame(frame)
+        if name == b"run":
+            run = orjson.loads(data)
+            if run["state"] in ENDINGS:
+                yield Ended(run.get("run_id") or run["id"], run["state"])
+        elif name == b"message_delta":
+            yield from self._delta(orjson.loads(data))
+        elif name == b"message":
+            yield from self._whole(orjson.loads(data)["payload"])
+        elif name == b"ready":
+            self.greeted = True
+
+    def _delta(self, delta: Json) -> Iterator[Grew]:
+        text, finished = self._texts.get(delta["id"], ""), False
+        for change in delta["changes"]:
+            part = change.get("part", {})
+            if "append" in change:
+                text += change["append"]
+            elif part.get("type") == "text":
+                text = part["data"]["text"]
+            finished |= part.get("type") == "finish"
+        self._keep(delta["id"], text, finished=finished)
+        if text:
+            yield Grew(delta["session_id"], delta["id"], text)
+
+    def _whole(self, message: Json) -> Iterator[Grew]:
+        if message["role"] == "assistant":
+            kinds = {part["type"] for part in message["parts"]}
+            text = "".join(p["data"]["text"] for p in message["parts"] if p["type"] == "text")
+            self._keep(message["id"], text, finished="finish" in kinds)
+            if text:
+                yield Grew(message["session_id"], message["id"], text)
+
+    def _keep(self, message_id: str, text: str, *, finished: bool) -> None:
+        if finished:
+            self._texts.pop(message_id, None)
+        else:
+            self._texts[message_id] = text
+
+
+def _crush_state(complete: Json) -> str:
+    """Return how a run ended that is described by its `run_complete`."""
+    if complete.get("cancelled"):
+        return "cancelled"
+    return "errored" if complete.get("error") else "completed"
+
+
+def split_frame(frame: bytes) -> tuple[bytes, bytes]:
+    """Return the name and the data of a frame; a frame of this wire has one line of data at most."""
+    name = data = b""
+    for line in frame.split(b"\n"):
+        if line.startswith(b"data: "):
+            data = line[6:]
+        elif line.startswith(b"event: "):
+            name = line[7:]
+    return name, data

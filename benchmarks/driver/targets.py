@@ -1,0 +1,120 @@
+"""Servers that can be measured: what the driver has to know about one, and three that it knows.
+
+The driver speaks the crush wire and needs three things more: how to start the server, or where it is;
+which process to look at; and the crush.json in the workspace, which points the server at the scripted
+model. So any server that speaks the wire and reads that file can take part. `Running` is one that somebody
+else has started.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import orjson
+from attrs import define, frozen
+
+from benchmarks.driver.http import Place
+from benchmarks.driver.process import Gauge, free_port, open_process, plain_environment
+from benchmarks.driver.provider import LARGE, SMALL
+
+CONTEXT: Final = 4_000_000
+"""Tokens that the scripted model says it can take: no session is summarised on the way."""
+
+
+@frozen(kw_only=True)
+class Served:
+    """A server that answers."""
+
+    place: Place
+    gauge: Gauge | None
+    """None if nobody said which process it is; then its processor time and memory are not known."""
+    started_in: float | None = None
+
+
+class Target(Protocol):
+    """A server to measure."""
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        ...
+
+    def serve(self, folder: Path) -> AbstractAsyncContextManager[Served]:
+        """Have it answer for the length of the block; *folder* is its own, and empty."""
+        ...
+
+
+@define(eq=False)
+class Started:
+    """A server that is started for each workload, with a command that is told a port."""
+
+    name: str
+    argv: tuple[str, ...]
+    """The command; `{port}` in it is replaced."""
+
+    @asynccontextmanager
+    async def serve(self, folder: Path) -> AsyncIterator[Served]:
+        """Start it, and end it afterwards."""
+        place = Place("127.0.0.1", free_port())
+        argv = [part.format(port=place.port) for part in self.argv]
+        async with open_process(argv, place, folder, plain_environment(folder)) as process:
+            yield Served(place=place, gauge=process.gauge, started_in=process.started_in)
+
+
+@define(eq=False)
+class Running:
+    """A server that runs already, and goes on afterwards."""
+
+    url: str
+    pid: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its address: nothing else is known of it."""
+        return self.url
+
+    @asynccontextmanager
+    async def serve(self, folder: Path) -> AsyncIterator[Served]:  # noqa: ARG002 - it has its own
+        """Use it."""
+        parts = urlsplit(self.url)
+        place = Place(parts.hostname or "127.0.0.1", parts.port or 80)
+        yield Served(place=place, gauge=None if self.pid is None else Gauge(self.pid))
+
+
+def own_server() -> Started:
+    """Return this project's server, as its command line starts it."""
+    host = "tcp://127.0.0.1:{port}"
+    return Started("crush_trio", (sys.executable, "-m", "crush_trio", "serve", "--host", host))
+
+
+def baseline(*, paced: bool = False) -> Started:
+    """Return the server of an afternoon; *paced* is the one of a second afternoon."""
+    argv = (sys.executable, "-m", "benchmarks.baseline", "--port", "{port}")
+    return Started("paced baseline" if paced else "baseline", (*argv, "--paced") if paced else argv)
+
+
+def write_config(workspace: Path, base_url: str) -> None:
+    """Point whatever server opens *workspace* at the scripted model."""
+    models = [
+        {"id": name, "name": name, "context_window": CONTEXT, "default_max_tokens": 4096}
+        for name in (LARGE, SMALL)
+    ]
+    config = {
+        "providers": {
+            "script": {
+                "type": "openai-compat",
+                "base_url": base_url,
+                "api_key": "none",
+                "models": models,
+            }
+        },
+        "models": {
+            "large": {"provider": "script", "model": LARGE},
+            "small": {"provider": "script", "model": SMALL},
+        },
+        "options": {"disable_default_providers": True, "disable_auto_summarize": True},
+    }
+    (workspace / "crush.json").write_bytes(orjson.dumps(config))

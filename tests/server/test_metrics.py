@@ -1,0 +1,437 @@
+"""What a scrape says, and that it is true: live numbers, counts that never go back, bounded labels."""
+
+import re
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import REGISTRY
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as read_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as read_text
+from trio.testing import wait_all_tasks_blocked
+
+from crush_trio.backend.settings import BackendSettings
+from crush_trio.server.app import create_app
+from crush_trio.server.guard import GuardSettings
+from crush_trio.server.meters import Meters, counted
+from crush_trio.server.site import Site
+from crush_trio.server.sse import Streams
+from crush_trio.store.changes import RunAccepted, RunEnded
+from crush_trio.store.errors import DiskFull
+from crush_trio.testing.asgi import AsgiDriver
+from crush_trio.testing.faulty_store import StoreFault
+from crush_trio.testing.gates import Gate
+from crush_trio.testing.scripted import Do, Fail, Pause, Say, Sleep
+from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from tests.server.in_process import open_site
+
+A = client_id(1)
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+ENDINGS = ("completed", "cancelled", "errored", "folded", "interrupted")
+
+
+class Scrape:
+    """One answer of the metrics route, parsed by the library that made it."""
+
+    def __init__(self, text):
+        self.text = text
+        self.families = {family.name: family for family in read_text(text)}
+        self._values = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+    def value(self, name, **labels):
+        return self._values[f"crush_trio_{name}", frozenset(labels.items())]
+
+    def get(self, name, **labels):
+        return self._values.get((f"crush_trio_{name}", frozenset(labels.items())))
+
+    def counts(self):
+        """Return every sample that may only grow."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            if family.type in {"counter", "histogram"}
+            for sample in family.samples
+        }
+
+    def ended(self):
+        return {
+            state: count
+            for state in ENDINGS
+            if (count := self.value("runs_ended_total", outcome=state))
+        }
+
+
+async def scrape(server):
+    answer = await server.request("GET", "/v1/metrics")
+    assert answer.status == 200, answer
+    return Scrape(answer.body.decode())
+
+
+def ended(event):
+    return event["type"] == "run_complete"
+
+
+# ── Runs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_runs_are_shown_by_what_they_do_now():
+    gate = Gate("thinking")
+    turns = WrittenTurns({"think": [Pause(gate)]})
+    async with open_test_server(turns) as server:
+        place = await server.create(A)
+        busy, free = await place.create_session(), await place.create_session()
+        await place.submit(busy, "think")
+        await gate.reached()
+        for name in ("r1", "r2"):
+            await place.submit(busy, "hello", name)
+        await place.submit(free, "think")
+        await gate.reached(2)
+        seen = await scrape(server)
+        assert [seen.value("runs", state=s) for s in ("accepted", "queued", "active")] == [0, 2, 2]
+        assert (seen.value("queue_depth"), seen.value("queue_depth_max")) == (2, 2)
+        assert seen.value("runs_accepted_total") == 4
+        assert seen.ended() == {}
+        gate.open()
+        with await place.watch(A):
+            await wait_all_tasks_blocked()
+        seen = await scrape(server)
+        assert seen.value("runs", state="active") == 0
+        assert seen.ended() == {"completed": 4}
+
+
+async def test_every_ending_is_counted_once_by_how_it_was():
+    gate = Gate("thinking")
+    turns = WrittenTurns(
+        {"fail": [Fail(RuntimeError("no"))], "think": [Say("Hm"), Pause(gate)], "wait": [Sleep(30)]}
+    )
+    async with open_test_server(turns) as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        with await place.watch(A) as events:
+            for prompt in ("hello", "fail", "wait"):
+                await place.submit(session, prompt, prompt)
+                await events.until(ended)
+            await place.submit(session, "think", "r1")
+            await gate.reached()
+            await place.submit(session, "hello", "r2")
+            await place.cancel(session)
+            await events.until(ended)
+        seen = await scrape(server)
+    assert seen.ended() == {"completed": 2, "errored": 1, "cancelled": 2}
+    assert seen.value("run_seconds_count", outcome="completed") == 2
+    assert seen.value("run_seconds_sum", outcome="completed") == 30
+    assert seen.value("run_seconds_bucket", outcome="completed", le="15.0") == 1
+    assert seen.value("run_seconds_bucket", outcome="completed", le="60.0") == 2
+    assert seen.value("run_seconds_count", outcome="cancelled") == 1  # the other never was active
+    assert seen.value("cancel_seconds_count") == 2
+
+
+async def test_a_cancel_is_timed_to_the_end_of_the_run_and_from_the_first_cancel():
+    gate = Gate("stubborn")
+
+    async def tidy_up(_run):
+        try:
+            await gate.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(2)
+
+    async with open_test_server(WrittenTurns({"go": [Do(tidy_up)]})) as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        with await place.watch(A) as events:
+            await place.submit(session, "go", "r1")
+            await gate.reached()
+            await place.cancel(session)
+            await trio.sleep(1)
+            await place.cancel(session)
+            await events.until(ended)
+        seen = await scrape(server)
+    assert (seen.value("cancel_seconds_count"), seen.value("cancel_seconds_sum")) == (1, 2)
+
+
+async def test_a_folded_prompt_is_an_ending_of_its_own():
+    gate = Gate("step")
+
+    async def take_in(run):
+        await gate.wait()
+        await run.fold()
+
+    async with open_test_server(WrittenTurns({"go": [Do(take_in), Say("both")]})) as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        with await place.watch(A) as events:
+            await place.submit(session, "go", "r1")
+            await gate.reached()
+            await place.submit(session, "and this")
+            gate.open()
+            await events.until(ended)
+        assert (await scrape(server)).ended() == {"completed": 1, "folded": 1}
+
+
+async def test_a_run_that_could_not_be_stored_is_no_ending():
+    faults = [StoreFault(of=(RunAccepted,), error=lambda: DiskFull("x"), times=1)]
+    async with open_test_server(faults=faults) as server:
+        place = await server.create(A)
+        answer = await place.submit(await place.create_session(), "hello", "r1")
+        assert answer.status == 503
+        seen = await scrape(server)
+        assert seen.value("runs_accepted_total") == 1
+        assert seen.value("runs_not_stored_total") == 1
+        assert seen.ended() == {}
+
+
+# ── Workspaces that come and go ─────────────────────────────────────────────────────────────────────
+
+
+async def closed(server, place):
+    """Have the last client leave, and wait until the workspace has closed."""
+    await place.request("DELETE", f"?client_id={A}")
+    await wait_all_tasks_blocked()
+    assert server.backend.idle
+
+
+async def test_counts_outlive_their_workspace_and_never_go_back():
+    gate = Gate("thinking")
+    turns = WrittenTurns({"think": [Pause(gate)]})
+    settings = BackendSettings(detach_grace=0)
+    async with open_test_server(turns, settings=settings) as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        await place.submit(session, "hello", "r1")
+        await place.submit(session, "think", "r2")
+        await gate.reached()
+        before = await scrape(server)
+        assert before.value("workspaces") == 1
+        assert before.value("events_published_total") > 0
+        await closed(server, place)
+        after = await scrape(server)
+    assert after.value("workspaces") == 0
+    assert after.ended() == {"completed": 1, "cancelled": 1}  # the latter while it closed
+    assert {key for key, value in before.counts().items() if after.counts()[key] < value} == set()
+    assert after.value("events_published_total") > before.value("events_published_total")
+
+
+async def test_runs_that_a_start_finds_interrupted_have_ended():
+    faults = [StoreFault(of=(RunEnded,), error=lambda: DiskFull("x"))]
+    async with open_test_server(faults=faults) as server:
+        place = await server.create(A)
+        await place.submit(await place.create_session(), "hello", "r1")
+        await wait_all_tasks_blocked()
+        assert (await scrape(server)).ended() == {"errored": 1}
+        await closed(server, place)
+        server.stores.faults = ()
+        await server.create(A)
+        assert (await scrape(server)).ended() == {"errored": 1, "interrupted": 1}
+
+
+async def test_a_store_in_trouble_is_counted_until_it_has_recovered():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        assert (await scrape(server)).value("stores_degraded") == 0
+        server.stores.of().spoil(StoreFault(error=lambda: DiskFull("x"), times=1))
+        await place.request("POST", "/sessions", {"title": "a"})
+        assert (await scrape(server)).value("stores_degraded") == 1
+        await place.create_session()
+        assert (await scrape(server)).value("stores_degraded") == 0
+
+
+# ── Streams ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_stream_is_counted_while_it_is_attached():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        with await place.watch(A), await place.watch(A):
+            assert (await scrape(server)).value("streams") == 2
+        await wait_all_tasks_blocked()
+        assert (await scrape(server)).value("streams") == 0
+
+
+async def test_the_lag_of_a_stream_is_what_it_has_not_read():
+    """One client takes what it gets, another stops after the head."""
+    async with open_test_server() as server, trio.open_nursery() as nursery:
+        place = await server.create(A)
+        stuck, nobody = Gate("stuck"), Gate("the client never leaves")
+
+        async def send(event):
+            await trio.lowlevel.checkpoint()
+            if event["type"] == "http.response.body" and event["body"]:
+                await stuck.wait()
+
+        nursery.start_soon(call_raw, server, f"{place.path}/events?client_id={A}", nobody, send)
+        await stuck.reached()
+        with await place.watch(A):
+            for title in "abc":
+                await place.create_session(title)
+            await trio.sleep(1)  # whoever reads has read
+            seen = await scrape(server)
+            assert seen.value("streams") == 2
+            assert seen.value("stream_lag_events") == 3
+            assert seen.value("stream_lag_events_max") == 3
+        nursery.cancel_scope.cancel()
+
+
+async def call_raw(server, target, gate, send):
+    """Send a request as a server would, with *send* for its answer."""
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"local")],
+        "client": None,
+        "server": None,
+        "state": {},
+        "extensions": {},
+    }
+
+    async def receive():
+        await gate.wait()
+
+    await server.driver.app(scope, receive, send)
+
+
+def test_streams_that_are_gone_have_no_lag():
+    assert Streams().lags() == []
+
+
+# ── Requests ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_requests_are_counted_by_the_template_of_their_route_and_their_status():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        for target, status in (("", 200), ("/sessions/nowhere", 404), ("/sessions/other", 404)):
+            assert (await place.request("GET", target)).status == status
+        seen = await scrape(server)
+    route = "/v1/workspaces/{wid}"
+    assert seen.value("http_requests_total", method="GET", route=route, status="200") == 1
+    route += "/sessions/{sid}"
+    assert seen.value("http_requests_total", method="GET", route=route, status="404") == 2
+    assert seen.value("http_response_seconds_count", method="GET", route=route) == 2
+
+
+async def test_whatever_strangers_ask_for_adds_one_row_and_not_many():
+    guard = GuardSettings(token="a-token-of-enough-characters")
+    async with open_test_server(guard=guard) as server:
+        for path in ("/v1/health", "/etc/passwd", "/v1/workspaces/x"):
+            assert (await server.request("GET", path)).status == 401
+        header = ("authorization", "Bearer a-token-of-enough-characters")
+        for method in ("BREW", "PROPFIND"):
+            await server.driver.request(method, "/v1/nowhere", headers=[header])
+        answer = await server.driver.request("GET", "/v1/metrics", headers=[header])
+    seen = Scrape(answer.body.decode())
+    assert seen.value("http_requests_total", method="GET", route="none", status="401") == 3
+    assert seen.value("http_requests_total", method="other", route="none", status="404") == 2
+    assert len(seen.families["crush_trio_http_requests"].samples) == 2
+
+
+async def test_a_client_that_leaves_before_its_answer_is_counted_too():
+    gate = Gate("slow")
+
+    async def slow(_scope, _receive, _send):
+        await gate.wait()
+
+    meters = Meters()
+    async with trio.open_nursery() as nursery:
+        driver = AsgiDriver(counted(slow, meters), nursery)
+        driver.open("GET", "/v1/health")
+        await gate.reached()
+        nursery.cancel_scope.cancel()
+    assert meters.requests == {("GET", "none", "none"): 1}
+
+
+async def test_a_request_is_timed_to_the_beginning_of_its_answer():
+    async def slow(_scope, _receive, send):
+        await trio.sleep(3)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await trio.sleep(3600)
+
+    meters = Meters()
+    async with trio.open_nursery() as nursery:
+        exchange = AsgiDriver(counted(slow, meters), nursery).open("GET", "/v1/health")
+        await exchange.head()
+        assert meters.responses["GET", "none"].total == 3
+        nursery.cancel_scope.cancel()
+    assert meters.requests == {("GET", "none", "200"): 1}
+
+
+# ── The answer as a whole ───────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def open_busy_server():
+    """Open a server in which everything has happened that makes a series appear."""
+    async with open_test_server() as server:
+        place = await server.create(A, "/srv/a-secret-project")
+        session = await place.create_session("a secret title")
+        with await place.watch(A) as events:
+            await place.submit(session, "a secret prompt", "my-run")
+            await events.until(ended)
+            yield server, [place.id, session, A, "secret", "my-run"]
+
+
+async def test_the_page_about_operations_has_a_row_for_every_series_and_no_other():
+    rows = re.findall(r"^\| `((?:crush_trio|process)_\w+)", PAGE.read_text("utf-8"), re.MULTILINE)
+    async with open_busy_server() as (server, _):
+        families = (await scrape(server)).families.values()
+    served = [family.name + "_total" * (family.type == "counter") for family in families]
+    assert sorted(rows) == sorted(served)
+
+
+async def test_no_label_names_a_session_a_workspace_a_client_or_a_run():
+    async with open_busy_server() as (server, words):
+        text = (await scrape(server)).text
+    assert [word for word in words if word in text] == []
+
+
+async def test_a_scraper_that_asks_for_openmetrics_gets_it():
+    async with open_busy_server() as (server, _):
+        accept = ("accept", "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5")
+        answer = await server.driver.request("GET", "/v1/metrics", headers=[accept])
+        plain = await server.request("GET", "/v1/metrics")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.body.endswith(b"# EOF\n")
+    names = {family.name for family in read_openmetrics(answer.body.decode())}
+    assert {"crush_trio_runs", "crush_trio_runs_ended", "process_open_fds"} <= names
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def test_two_servers_in_one_process_have_two_sets_of_numbers_and_share_none():
+    async with open_test_server() as first, open_test_server() as second:
+        await first.create(A)
+        assert (await scrape(first)).value("workspaces") == 1
+        assert (await scrape(second)).value("workspaces") == 0
+    assert not any(name.startswith("crush_trio") for name in REGISTRY._names_to_collectors)
+
+
+async def test_a_site_over_a_backend_of_somebody_elses_can_be_scraped():
+    async with open_site() as site, trio.open_nursery() as nursery:
+        assert isinstance(site, Site)
+        answer = await AsgiDriver(create_app(site), nursery).request("GET", "/v1/metrics")
+    assert Scrape(answer.body.decode()).value("runs_accepted_total") == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_is_never_scraped_does_not_load_the_library():
+    program = "import crush_trio.server.hosting, sys; print('prometheus_client' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert ran.stdout == "False\n"

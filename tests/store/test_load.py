@@ -1,0 +1,68 @@
+"""How much a store has to do: ranges of times, and what the writer of a real one counts."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crush_trio.store.changes import SessionCreated
+from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
+from crush_trio.store.memory import MemoryStore
+from crush_trio.store.sqlite.faults import Health
+from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.store.sqlite.writer import open_writer
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.views import Session
+from tests.store.test_writer import connect, insert
+
+
+def test_a_time_is_counted_in_the_first_range_whose_bound_it_does_not_pass():
+    timings = Timings((1.0, 2.0))
+    for seconds in (0.0, 1.0, 1.5, 2.0, 2.1):
+        timings.note(seconds)
+    assert timings.counts == [2, 2, 1]
+    assert timings.total == pytest.approx(6.6)
+
+
+@given(st.lists(st.floats(0, 10)), st.lists(st.floats(0, 10)))
+def test_absorbing_is_as_if_all_had_been_counted_in_one_place(first, second):
+    here, there, both = Timings(COMMIT_BOUNDS), Timings(COMMIT_BOUNDS), Timings(COMMIT_BOUNDS)
+    for timings, values in ((here, first), (there, second), (both, first + second)):
+        for value in values:
+            timings.note(value)
+    here.absorb(there)
+    assert here.counts == both.counts
+    assert here.total == pytest.approx(both.total)
+
+
+def test_a_store_that_is_never_behind_has_nothing_to_do():
+    load = MemoryStore().load
+    assert (load.pending, sum(load.commits.counts)) == (0, 0)
+    assert load.commits.bounds == Load().commits.bounds == COMMIT_BOUNDS
+
+
+@pytest.mark.real_clock
+async def test_writes_are_pending_until_trio_knows_of_their_commit_and_a_group_is_one_commit(
+    tmp_path,
+):
+    path, go_on = tmp_path / "test.db", threading.Event()
+    async with open_writer(connect(path, 5.0), path=path, health=Health()) as writer:
+        writer.post(lambda _: go_on.wait(10))
+        for name in "abc":
+            writer.post(insert(name))
+        assert writer.load.pending == 4
+        assert sum(writer.load.commits.counts) == 0
+        go_on.set()
+        await writer.transact(insert("d"))
+        assert writer.load.pending == 0
+        assert 1 <= sum(writer.load.commits.counts) <= 2
+        assert writer.load.commits.total > 0
+
+
+@pytest.mark.real_clock
+async def test_a_store_on_disk_tells_what_its_writer_counts(tmp_path):
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="")))
+        assert sum(store.load.commits.counts) == 1
+        assert store.load.pending == 0
