@@ -1,9 +1,9 @@
-"""A disturbance at every checkpoint of a whole turn: of its run, its tools, its task, its title.
+"""A disturbance at every checkpoint of a turn: of its run, its tools, its task, its title.
 
-First the turn is played in peace and its checkpoints are counted, over all of its tasks. Then it is
+First a scenario is played in peace and its checkpoints are counted, over all of its tasks. Then it is
 played again for each of them, in the same order of steps, with something going wrong there: the
-session is cancelled, an exception comes out of the blue, the workspace closes, or everything around
-it is cancelled. Whatever it is, every promise is kept and the next prompt works.
+session is cancelled, the workspace closes, everything around it is cancelled, or an exception comes
+out of the blue. Whatever it is, every promise is kept and the next prompt works.
 """
 
 from functools import cache
@@ -20,29 +20,39 @@ from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault, Raise
 from crush_trio.testing.schedule import seeded
 from crush_trio.wire.native import RunState
-from tests.agent.whole_turn import Played, check_kept, play
+from tests.agent.durable import check_complete
+from tests.agent.whole_turn import (
+    FULL,
+    SUMMARY,
+    WHOLE,
+    Hands,
+    Played,
+    check_kept,
+    continues,
+    open_test_agent,
+    play,
+    scripted_model,
+    sessions_of,
+)
 
 CANCELLED = RunState.CANCELLED
 COMPLETED = RunState.COMPLETED
 ERRORED = RunState.ERRORED
 FOLDED = RunState.FOLDED
 
-RUN, ABSORBED, DELEGATED = ("prompt", "r"), ("prompt", None), ("task", None)
-
-SHARES = 8
-"""How many tests share the checkpoints of one disturbance, so that several cores can."""
-
-pytestmark = pytest.mark.item("A13", "A19", "A20", "A33", "B1", "B18", "D15", "D16", "D17", "D20")
+pytestmark = pytest.mark.item(
+    "A13", "A19", "A20", "A33", "B1", "B18", "D15", "D16", "D17", "D19", "D20", "D32"
+)
 
 
-# ── Checkpoints, over all tasks of a turn ───────────────────────────────────────────────────────
+# ── Checkpoints, over all tasks of a scenario ───────────────────────────────────────────────────
 
 
 @frozen
 class Place:
-    """Where a checkpoint is: in which task, at which line, and in the midst of what."""
+    """Where a checkpoint is: in which tasks, at which line, and in the midst of what."""
 
-    task: str
+    tasks: tuple[str, ...]
     line: str
     committing: bool
     ending: bool
@@ -54,42 +64,44 @@ class Place:
         Not in a commit: what a store refuses, it has not stored. Not in the writer of a message,
         which waits for nothing but the store and its own orders.
         """
-        return not (self.committing or self.task.startswith("writer"))
-
-
-def place_now(coro):
-    frames = list(awaited_frames(coro))
-    codes = {frame.f_code for frame in frames}
-    ours = [f for f in frames if not f.f_globals["__name__"].startswith(("trio.", "contextlib"))]
-    return Place(
-        task=trio.lowlevel.current_task().name,
-        line=f"{ours[-1].f_code.co_qualname}:{ours[-1].f_lineno}",
-        committing=MemoryStore.commit.__code__ in codes,
-        ending=StoreJournal.end.__code__ in codes,
-    )
+        return not (self.committing or self.tasks[0].startswith("writer"))
 
 
 @define(eq=False)
 class Surveyed(CheckpointFaults):
     """Notes where each checkpoint is that it meets."""
 
+    driver: "Driver" = field(init=False)
     places: list[Place] = field(factory=list, init=False)
 
     def _meet(self, coro, message):
-        self.places.append(place_now(coro))
+        frames = list(awaited_frames(coro))
+        codes = {frame.f_code for frame in frames}
+        ours = [f for f in frames if f.f_globals["__name__"].startswith(("crush_trio", "tests"))]
+        self.places.append(
+            Place(
+                tasks=self.driver.path_of(trio.lowlevel.current_task()),
+                line=f"{ours[-1].f_code.co_qualname}:{ours[-1].f_lineno}",
+                committing=MemoryStore.commit.__code__ in codes,
+                ending=StoreJournal.end.__code__ in codes,
+            )
+        )
         return super()._meet(coro, message)
 
 
 @define(eq=False)
 class Driver(trio.abc.Instrument):
-    """Has every task of the turn driven: the runs, the title, the writers, and what they start."""
+    """Has every task of a scenario driven: runs, titles, writers, and what they start in turn."""
 
     faults: CheckpointFaults
     played: Played | None = field(default=None, init=False)
     _driven: set = field(factory=set, init=False)
 
+    def begin(self, played):
+        self.played = played
+
     def task_spawned(self, task):
-        if self.played is not None and self.played.outcome is None and self._belongs(task):
+        if self.played is not None and not self.played.over and self._belongs(task):
             self._driven.add(task)
             task.coro = self.faults.drive(task.coro)
 
@@ -100,25 +112,142 @@ class Driver(trio.abc.Instrument):
         parent = task.parent_nursery.parent_task
         return task.name.startswith(("run ", "title", "writer of ")) or parent in self._driven
 
+    def path_of(self, task):
+        """The names of a driven task and of those above it, the topmost first."""
+        names = []
+        while task in self._driven:
+            names.insert(0, task.name)
+            task = task.parent_nursery.parent_task
+        return tuple(names)
+
     @property
     def left(self):
-        """The names of the tasks that have not ended."""
+        """The driven tasks that have not ended."""
         return [task.name for task in self._driven]
 
 
-def played_under(faults, check=check_kept, surroundings=None):
-    """Play the turn under *faults*, have it checked, and return it."""
-    driver = Driver(faults)
-
-    def begin(played):
-        driver.played = played
+def play_driven(driver, scenario, check, surroundings=None):
+    """Play *scenario* with its tasks driven, have it checked, and return it."""
 
     async def main():
         with trio.CancelScope() if surroundings is None else surroundings:
-            await play(begin)
+            await play(scenario, driver.begin)
         assert driver.left == []
         await check(driver.played)
         return driver.played
 
     with seeded(0):
         return trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[driver])
+
+
+@cache
+def survey(scenario):
+    """Return the checkpoints of a scenario that nothing disturbs, and how its runs ended."""
+    faults = Surveyed()
+    faults.driver = Driver(faults)
+    played = play_driven(faults.driver, scenario, check_kept)
+    return faults.places, {name: view.state for name, view in played.endings.items()}
+
+
+def parts_of(scenario, number):
+    """Return the parameters for *number* tests that share the checkpoints of a scenario."""
+    return [pytest.param(scenario, n, number, id=f"{scenario.name} {n}") for n in range(number)]
+
+
+SHARES = [*parts_of(WHOLE, 4), *parts_of(SUMMARY, 1), *parts_of(FULL, 2)]
+
+
+def checkpoints(scenario, share, shares, wanted=lambda _place: True):
+    """Return one share of the checkpoints of a scenario, with their places."""
+    places = list(enumerate(survey(scenario)[0]))
+    return [(at, place) for at, place in places[share::shares] if wanted(place)]
+
+
+def disturb(scenario, at, place, act, check=check_kept):
+    """Play *scenario* with *act* happening at one checkpoint; return it and whether that happened."""
+    surroundings = trio.CancelScope()
+    fault = Fault(at, act if isinstance(act, Raise) else Call(lambda: act(driver, surroundings)))
+    driver = Driver(CheckpointFaults([fault]))
+    try:
+        return play_driven(driver, scenario, check, surroundings), fault.fired
+    except BaseException as exc:
+        exc.add_note(f"disturbed at checkpoint {at} of {scenario.name}: {place}")
+        raise
+
+
+# ── Tests ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_whole_turn_has_everything():
+    places, states = survey(WHOLE)
+    assert states == {"run": COMPLETED, "task": COMPLETED, "folded": FOLDED}
+    tasks = {name.partition(" of ")[0] for place in places for name in place.tasks}
+    tools = {"tool a", "tool b", "tool w", "tool agent", "tool view"}
+    assert tasks >= {"title", "silence watch", "writer", *tools}
+    assert len(places) > 150
+
+
+@pytest.mark.parametrize("scenario", [SUMMARY, FULL], ids=lambda scenario: scenario.name)
+def test_the_other_scenarios_end_with_a_summary(scenario):
+    places, states = survey(scenario)
+    assert states == {"run": COMPLETED}
+    assert any("Summarizer" in place.line for place in places)
+
+
+def cancel(driver, _surroundings):
+    driver.played.bench.cancel()
+
+
+def close(driver, _surroundings):
+    driver.played.bench.workspace.runs.close()
+
+
+def cancel_surroundings(_driver, surroundings):
+    surroundings.cancel()
+
+
+@pytest.mark.parametrize(("scenario", "share", "shares"), SHARES)
+@pytest.mark.parametrize("act", [cancel, close, cancel_surroundings])
+def test_a_stop_at_any_checkpoint_stops_everything_and_is_no_error(act, scenario, share, shares):
+    for at, place in checkpoints(scenario, share, shares):
+        played, fired = disturb(scenario, at, place, act)
+        assert fired
+        states = {name: view.state for name, view in played.endings.items()}
+        assert set(states.values()) <= {CANCELLED, COMPLETED, FOLDED}, (at, place)
+        assert played.bench.recorder.errors == [], (at, place)
+        if states["run"] is COMPLETED:
+            assert place.ending or place.tasks[0] == "title", "it had not ended by then"
+
+
+@pytest.mark.parametrize(("scenario", "share", "shares"), SHARES)
+def test_an_exception_at_any_checkpoint_ends_one_run(scenario, share, shares):
+    def wanted(place):
+        return place.may_raise and not place.ending
+
+    for at, place in checkpoints(scenario, share, shares, wanted):
+        blue = Raise(RuntimeError("out of the blue"))
+        played, fired = disturb(scenario, at, place, blue)
+        failed = [view for view in played.endings.values() if view.state is ERRORED]
+        assert len(failed) == int(fired and place.tasks[0] != "title"), (at, place)
+        assert all("out of the blue" in view.error for view in failed)
+
+
+@pytest.mark.parametrize("scenario", [WHOLE, SUMMARY, FULL], ids=lambda scenario: scenario.name)
+def test_an_ending_that_cannot_be_made_is_told_and_the_next_start_makes_it(scenario):
+    async def check(played):
+        again = played.bench.store.reopened("again")
+        tools = Hands().tools()
+        async with open_test_agent(scripted_model(scenario), tools, store=again) as bench:
+            recovered = [view.id for view in bench.workspace.recovered]
+        await check_complete(again, *await sessions_of(again), besides=continues)
+        failed = [view for view in played.endings.values() if view.state is ERRORED]
+        assert recovered == [view.id for view in failed]
+        assert all("out of the blue" in view.error for view in failed)
+        assert max(played.bench.recorder.endings_per_run.values()) == 1
+
+    endings = checkpoints(scenario, 0, 1, lambda place: place.ending and place.may_raise)
+    assert endings
+    for at, place in endings:
+        played, fired = disturb(scenario, at, place, Raise(RuntimeError("out of the blue")), check)
+        assert fired
+        assert [view.state for view in played.endings.values()].count(ERRORED) == 1, (at, place)

@@ -14,7 +14,7 @@ from contextlib import suppress
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.agent.summaries import CONTINUE
+from crush_trio.agent.summaries import CONTINUE, REQUEST
 from crush_trio.agent.titles import DEADLINE, INSTRUCTIONS
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.facts import MessageChange
@@ -84,7 +84,7 @@ class Hands:
         return await self.work(call)
 
 
-@frozen
+@frozen(eq=False)
 class Scenario:
     """What the model says, by what it was asked last, and which run is disturbed.
 
@@ -119,7 +119,7 @@ WHOLE = Scenario(
 )
 SUMMARY = Scenario(
     "summary",
-    {"hi": [[Say("hello")]], "Summarise": [[Think("hm"), Say("In "), Say("short.")]], NEXT: YES},
+    {"hi": [[Say("hello")]], REQUEST: [[Think("hm"), Say("In "), Say("short.")]], NEXT: YES},
     asks_for_summary,
     before="hi",
 )
@@ -127,8 +127,8 @@ FULL = Scenario(
     "full",
     {
         PROMPT: [[Say("I look."), CallTool("a", id="c1"), LAST_STRAW]],
-        "Summarise": [[Say("In short.")]],
-        "The session was interrupted": [DONE],
+        REQUEST: [[Say("In short.")]],
+        CONTINUE.format(prompt=PROMPT): [DONE],
         NEXT: YES,
     },
     sends_prompt,
@@ -136,14 +136,145 @@ FULL = Scenario(
 
 
 def scripted_model(scenario):
-    """Return the model of a scenario; whatever else happens, it gives titles."""
+    """Return the model of a scenario; whatever else it is asked, it gives titles."""
     answers = by_text(scenario.answers)
-    begun = {name: by_text({name: script}) for name, script in scenario.answers.items()}
+    return ScriptedProvider(
+        lambda request: [Say("A title")] if request.system == (INSTRUCTIONS,) else answers(request)
+    )
 
-    def choose(request):
-        if request.system == (INSTRUCTIONS,):
-            return [Say("A title")]
-        said = request.messages[-1]
-        return answers(request)
 
-    return ScriptedProvider(choose)
+# ── Playing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Played:
+    """A scenario as it is played, and what became of it."""
+
+    scenario: Scenario
+    model: ScriptedProvider
+    hands: Hands = field(factory=Hands, init=False)
+    bench: AgentBench = field(default=None, init=False)
+    run: AcceptedRun | None = field(default=None, init=False)
+    over: bool = field(default=False, init=False)
+    """Whether the disturbed run has ended, and everything that came of it."""
+
+    @property
+    def endings(self):
+        """The announced endings of the disturbed run, its task, and the prompt that it folds."""
+        names = {RunKind.TASK: "task", RunKind.PROMPT: "folded"}
+        return {
+            "run" if view.run_id == "r" else names[view.kind]: view
+            for view in self.bench.recorder.endings
+            if view.run_id in {"r", None}
+        }
+
+
+async def new_store(boot_id="boot"):
+    store = MemoryStore(boot_id)
+    await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="New Session")))
+    return store
+
+
+async def play(scenario, begin=lambda _played: None, store=None):
+    """Play *scenario* and return what became of it; *begin* is called when its run is to begin.
+
+    If the workspace is still open afterwards, the next prompt must work.
+    """
+    played = Played(scenario, scripted_model(scenario))
+    store = await new_store() if store is None else store
+    tools = played.hands.tools()
+    async with open_test_agent(played.model, tools, titles=True, store=store) as bench:
+        played.bench = played.hands.bench = bench
+        if scenario.before:
+            await bench.accept(scenario.before, run_id="before").wait()
+            await trio.sleep(DEADLINE)
+        begin(played)
+        played.run = scenario.go(bench)
+        await played.run.wait_ended()
+        for folded in played.hands.folded:
+            await folded.wait_ended()
+        await trio.sleep(DEADLINE)
+        played.over = True
+        check_idle(played)
+        with suppress(WorkspaceClosing):
+            assert (await bench.accept(NEXT, run_id="next").wait()).text == "yes"
+    return played
+
+
+# ── What holds afterwards ───────────────────────────────────────────────────────────────────────
+
+
+def check_idle(played):
+    """Nothing is at work any more."""
+    runs, transcript = played.bench.workspace.runs, played.bench.workspace.transcript
+    assert played.model.open == 0, "a stream of the model is still open"
+    assert played.hands.at_work == 0, "a tool is still running"
+    assert (runs.runs, runs.busy) == ((), False)
+    assert not runs._runs.child_tasks, "a run has ended and its task has not"
+    assert not runs.services.child_tasks, "a title is still being made"
+    assert not transcript.services.child_tasks, "an answer has ended and its writer has not"
+    assert not (transcript._open or transcript._calls or transcript._answered)
+    assert played.bench.permissions.pending == ()
+
+
+async def check_kept(played):
+    """Raise unless every promise was kept, in the store, to the readers, and after a restart."""
+    check_idle(played)
+    await check_stored(played)
+    await check_told(played)
+    await check_restart(played.bench.store, played.scenario)
+
+
+async def check_stored(played):
+    """Every run has one ending, announced as it is stored, and its turn lacks nothing."""
+    store = played.bench.store
+    stored = await check_complete(store, *await sessions_of(store), besides=continues)
+    announced = played.bench.recorder.endings
+    assert Counter(view.id for view in announced) == Counter(iter(stored)), "not one ending each"
+    for view in announced:
+        assert ending(view) == ending(stored[view.id]), "announced differently from what is stored"
+    await check_summary(store)
+
+
+def ending(view):
+    return (view.state, view.run_id, view.message_id, view.error, view.folded_into)
+
+
+def continues(message):
+    """Whether a message is the one by which a turn goes on after a summary; no run sent it."""
+    return message.role is Role.USER and text_of(message) == CONTINUE.format(prompt=PROMPT)
+
+
+async def sessions_of(store):
+    """Return the names of all sessions that have runs, those of tasks included, and "s"."""
+    return {"s"} | {run.session_id for run in await store.runs(limit=1000)}
+
+
+async def check_summary(store):
+    """A summary is the beginning of the history, or it failed and says so, or it is not there."""
+    begins_with = (await store.session(SessionId("s"))).summary_message_id
+    summaries = [m for m in await store.messages(SessionId("s")) if m.is_summary_message]
+    whole = [m.id for m in summaries if finish_of(m).reason is FinishReason.END_TURN]
+    assert whole == ([begins_with] if begins_with else []), "a summary that nobody uses"
+    assert len(summaries) <= 1
+
+
+async def check_told(played):
+    """What readers know of messages is what is stored, no more and no less."""
+    store = played.bench.store
+    known = {}
+    for event in played.bench.recorder.events:
+        if isinstance(event, MessageChange):
+            known[event.message_id] = told(event.message)
+            if event.change is EventType.DELETED:
+                del known[event.message_id]
+    stored = [m for name in await sessions_of(store) for m in await store.messages(name)]
+    assert {m.id: told(m) for m in stored} == known
+
+
+async def check_restart(store, scenario):
+    """The next start finds nothing to mend, and works."""
+    again = store.reopened("again")
+    async with open_test_agent(scripted_model(scenario), Hands().tools(), store=again) as bench:
+        assert bench.workspace.recovered == ()
+        assert (await bench.accept(NEXT, run_id="again").wait()).state is RunState.COMPLETED

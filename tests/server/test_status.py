@@ -28,8 +28,13 @@ def leaves(cls=CrushError):
     return {leaf for sub in below for leaf in leaves(sub)} if below else {cls}
 
 
+def is_ours(leaf):
+    """Whether a server can raise it; what clients raise they raise at the other end."""
+    return not leaf.__module__.startswith(("crush_trio.client.", "crush_trio.cli."))
+
+
 load_every_module()
-LEAVES = sorted(leaves(), key=lambda leaf: leaf.__name__)
+LEAVES = sorted(filter(is_ours, leaves()), key=lambda leaf: leaf.__name__)
 
 
 def name_of(cls):

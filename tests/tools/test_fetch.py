@@ -13,7 +13,7 @@ import trio
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.fetch import PAGE, SHOWN, FetchTool
 from crush_trio.tools.reach import Reach
-from crush_trio.tools.web import REDIRECTS, open_answer
+from crush_trio.tools.web import PIECE, REDIRECTS, Deflated, open_answer
 from tests.tools.search_bench import search_bench
 from tests.tools.web_server import open_web_server, page, redirect, zipped
 
@@ -147,6 +147,14 @@ async def test_compressed_answer_is_inflated_within_the_limit(tmp_path):
         assert "cannot be decompressed" in await failed(bench, server.url("/junk"))
         assert "not asked for: br" in await failed(bench, server.url("/br"))
         assert server.requests[0][1][b"Accept-Encoding"] == b"identity"
+
+
+def test_compressed_bytes_are_inflated_in_bounded_pieces():
+    body = Deflated()
+    pieces = list(body.pieces(gzip.compress(bytes(10 * PIECE + 1))))
+    body.end()
+    assert b"".join(pieces) == bytes(10 * PIECE + 1)
+    assert max(map(len, pieces)) == PIECE
 
 
 async def test_redirects_are_followed_a_while(tmp_path):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trio
 
 from crush_trio.tools.glob import POOL, SHOWN, GlobTool
 from crush_trio.wire.config import SearchLimits
@@ -175,7 +176,8 @@ async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_p
     )
     bench = search_bench(tmp_path, env=env)
     tool = GlobTool(bench.bench, limits=SearchLimits(timeout=500_000_000))
-    result = await bench.run(tool, pattern="*.py")
+    with trio.fail_after(10):
+        result = await bench.run(tool, pattern="*.py")
     assert result.content.startswith("a.py\n")
     assert result.metadata == {"number_of_files": 1, "truncated": True}
 

@@ -215,7 +215,8 @@ async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_p
     body = r"sys.stdout.write('./a\x001:hit\n'); sys.stdout.flush(); time.sleep(60)"
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, body))
     bench.put("a")
-    content = await found(bench, "hit", limits=SearchLimits(timeout=500_000_000))
+    with trio.fail_after(10):
+        content = await found(bench, "hit", limits=SearchLimits(timeout=500_000_000))
     assert "a\n  1: hit" in content
     assert "stopped after 0.5 seconds" in content
 

@@ -42,13 +42,13 @@ from crush_trio.wire.messages import (
     Role,
     TextPart,
 )
+from crush_trio.wire.schema import Schemas
 from crush_trio.wire.times import ZERO_TIME, Timestamp
 
 same_every_time = settings(
     derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 few_of_each = settings(same_every_time, max_examples=20)
-from crush_trio.wire.schema import Schemas
 
 NOT_ON_THE_WIRE = {Key, WireField, MessageEncoder, Schemas, TcpAddress, UnixAddress}
 

@@ -1,0 +1,53 @@
+"""What the tests of the client share: a server in memory, a client whose network can be broken."""
+
+from contextlib import asynccontextmanager
+
+from attrs import define
+
+from crush_trio.client import Client, RemoteWorkspace
+from crush_trio.testing.clients import MemoryTransport, open_test_client
+from crush_trio.testing.served import Served, open_test_server
+from crush_trio.wire.ids import SessionId
+
+FOLDER = "/srv/project"
+
+
+@define(eq=False)
+class Place:
+    """A client in a workspace, with one session."""
+
+    server: Served
+    network: MemoryTransport
+    client: Client
+    workspace: RemoteWorkspace
+    session: SessionId
+
+    async def submit(self, prompt, **more):
+        return await self.workspace.submit(prompt, session=self.session, **more)
+
+    async def cancelled_by_another(self):
+        """Cancel the session without this client's network."""
+        target = f"/v1/workspaces/{self.workspace.id}/agent/sessions/{self.session}/cancel"
+        answer = await self.server.request("POST", f"{target}?receipt=1")
+        assert answer.status == 200
+
+
+@asynccontextmanager
+async def open_place(turns=None, *, number=1, server=None, **options):
+    """Open a server unless there is one, a client, a workspace and a session."""
+    if server is None:
+        async with open_test_server(turns) as server:
+            async with open_place(number=number, server=server, **options) as place:
+                yield place
+        return
+    network = MemoryTransport(server.driver)
+    async with open_test_client(server, number, transport=network) as client:
+        async with client.open_workspace(FOLDER, **options) as workspace:
+            session = (await workspace.sessions.create("a session")).id
+            yield Place(server, network, client, workspace, session)
+
+
+async def collected(reader, seen):
+    """Read everything into *seen*, for ever."""
+    async for event in reader:
+        seen.append(event)  # noqa: PERF401 - it is looked at meanwhile
