@@ -79,7 +79,11 @@ class ReasoningDelta:
 
 @frozen
 class ReasoningEnd:
-    """The thinking is over. The provider wants *signature* back with it, if there is one."""
+    """The thinking is over. The provider wants *signature* back with it, if there is one.
+
+    It stands for all the thinking so far. A model that thinks again later ends that with another
+    signature, which takes the place of this one.
+    """
 
     signature: str = ""
 

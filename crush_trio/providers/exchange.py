@@ -29,6 +29,9 @@ IDLE_MOST: Final = 4
 SETTLE_LIMIT: Final = 0.1
 """Seconds that the end of a body may take after the answer in it is complete."""
 
+HEAD_MOST: Final = 65536
+"""Bytes that the head of a response may have."""
+
 _READ: Final = 65536
 
 Headers = Iterable[tuple[str, str]]
@@ -40,7 +43,7 @@ class Connection:
 
     _stream: trio.abc.Stream
     idle_since: float = field(default=inf, init=False)
-    _http: h11.Connection = field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
+    _http: h11.Connection = field(factory=lambda: h11.Connection(h11.CLIENT, HEAD_MOST), init=False)
 
     async def ask(self, target: str, headers: Headers, body: bytes) -> h11.Response:
         """Send a POST and return the head of the response; its body is to be received."""

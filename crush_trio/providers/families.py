@@ -141,4 +141,5 @@ async def open_providers(dial: Dial | None = None) -> AsyncIterator[Providers]:
     try:
         yield providers
     finally:
-        await providers.aclose()
+        with trio.move_on_after(CLOSE_LIMIT, shield=True):
+            await providers.aclose()

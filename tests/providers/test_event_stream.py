@@ -1,15 +1,21 @@
 """Events out of bytes that are cut anywhere."""
 
+import json
 from itertools import pairwise
 from math import isnan
 
 import pytest
+import trio
+from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.providers import event_stream
-from crush_trio.providers.errors import ProviderGarbled
-from crush_trio.providers.event_stream import Event, Events, WholeBody
+from crush_trio.providers.base import Finished, TextDelta
+from crush_trio.providers.chat_reading import ChatReading
+from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable
+from crush_trio.providers.event_stream import AnswerParts, Event, Events, WholeBody
+from crush_trio.wire.messages import FinishReason
 
 
 def decode(data, cuts=()):
@@ -88,3 +94,57 @@ def test_json_is_read_as_leniently_as_servers_write_it():
 def test_what_is_no_json_is_a_broken_answer(data):
     with pytest.raises(ProviderGarbled):
         Event(data).json()
+
+
+# ── Parts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Body:
+    """An answer whose body comes in these pieces; the last may be an error."""
+
+    pieces: list
+
+    async def receive(self):
+        await trio.lowlevel.checkpoint()
+        piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+
+def chunk(text, reason=None):
+    choice = {"delta": {"content": text}, "finish_reason": reason}
+    return b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode()
+
+
+def parts_of(*pieces):
+    return AnswerParts(Body(list(pieces)), ChatReading(prefix="c"), Events())
+
+
+ENDED = Finished(reason=FinishReason.END_TURN)
+
+
+async def test_nothing_is_read_after_the_end():
+    parts = parts_of(chunk("a", "stop") + b"data: [DONE]\n\n" + chunk("b") + b"data: nonsense\n\n")
+    assert [part async for part in parts] == [TextDelta("a"), ENDED]
+
+
+async def test_a_server_that_hangs_up_after_its_last_word_has_said_everything():
+    parts = parts_of(chunk("a", "stop"), ProviderUnreachable("reset"))
+    assert [part async for part in parts] == [TextDelta("a"), ENDED]
+
+
+async def test_one_that_hangs_up_before_is_blamed_for_that():
+    parts = parts_of(chunk("a"), ProviderUnreachable("reset"))
+    assert await anext(parts) == TextDelta("a")
+    with pytest.raises(ProviderUnreachable, match="reset"):
+        await anext(parts)
+
+
+async def test_an_error_comes_after_the_parts_of_its_packet_and_stays():
+    parts = parts_of(chunk("a") + chunk("b") + b"data: nonsense\n\n" + chunk("c"))
+    assert [await anext(parts), await anext(parts)] == [TextDelta("a"), TextDelta("b")]
+    for _ in range(2):
+        with pytest.raises(ProviderGarbled):
+            await anext(parts)

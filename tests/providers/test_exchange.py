@@ -70,6 +70,7 @@ async def answer_with(wire, *pieces):
         (HEAD + b"\r\n2\r\nok\r\n0\r\n\r\n", True),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", True),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", True),
+        (HEAD + b"x-long: " + b"x" * 30_000 + b"\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
         (HEAD + b"connection: close\r\n\r\n2\r\nok\r\n0\r\n\r\n", False),
         (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", False),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 unasked", False),
