@@ -1,7 +1,9 @@
 """Host coding agents for many clients at once, on Trio.
 
 An accepted run can be cancelled at any instant and ends exactly once. The names here are the
-library's front door; `docs/architecture.md` says how they fit together.
+library's front door: the run core, the event log, and what a tool and a provider are. Whatever needs
+more than Trio is imported from where it is: `crush_trio.client` for clients, `crush_trio.server` for a
+server, `crush_trio.testing` for tests. `docs/library.md` is the reference.
 """
 
 from crush_trio.clock import Clock, IdSource
@@ -21,6 +23,7 @@ from crush_trio.events import (
     Window,
     open_event_log,
 )
+from crush_trio.providers.base import ModelRequest, Provider
 from crush_trio.runtime import (
     AcceptedRun,
     CloseReport,
@@ -37,6 +40,7 @@ from crush_trio.runtime import (
     Workspace,
     open_workspace,
 )
+from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, RunView
 
@@ -61,8 +65,10 @@ __all__ = [
     "Limits",
     "MemoryJournal",
     "MessageChange",
+    "ModelRequest",
     "Outcome",
     "Position",
+    "Provider",
     "Resync",
     "Run",
     "RunChange",
@@ -73,7 +79,12 @@ __all__ = [
     "SessionId",
     "StopReceipt",
     "Submission",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
     "Turn",
+    "Wanted",
     "Window",
     "Workspace",
     "__version__",

@@ -1,5 +1,7 @@
 """The models that a workspace's configuration names, made reachable."""
 
+from collections.abc import Mapping
+
 from attrs import define, field
 
 from crush_trio.agent.models import ChosenModel
@@ -18,6 +20,8 @@ class ConfiguredModels:
 
     live: Configuration
     providers: Providers = field(repr=False)
+    own: Mapping[str, Provider] = field(factory=dict, repr=False)
+    """What the program brought along, by the id that the configuration gives it."""
     demo: Provider = field(factory=DemoProvider, repr=False)
 
     async def choose(self, slot: ModelType) -> ChosenModel:
@@ -36,6 +40,8 @@ class ConfiguredModels:
         )
 
     def _provider(self, config: ProviderConfig) -> Provider:
+        if config.id in self.own:
+            return self.own[config.id]
         if config == DEMO_CONFIG:
             return self.demo
         return self.providers.provider(
@@ -47,6 +53,5 @@ class ConfiguredModels:
                 extra_headers=config.extra_headers,
                 extra_body=config.extra_body,
                 options=config.provider_options,
-                system_prompt_prefix=config.system_prompt_prefix,
             )
         )

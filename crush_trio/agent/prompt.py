@@ -149,7 +149,7 @@ def _said(parts: Iterable[Part]) -> Iterator[Part]:
         match part:
             case TextPart(text=text) if text:
                 yield part
-            case ReasoningPart(thinking=thinking) if thinking:
+            case ReasoningPart(thinking=thinking, signature=signature) if thinking or signature:
                 yield part
             case ToolCallPart():
                 yield part if part.finished else evolve(part, input="{}", finished=True)

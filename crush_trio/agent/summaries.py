@@ -78,6 +78,8 @@ class Summarizer:
                 message=FAILED,
                 details=str(error),
             )
+            await answer.drop_incomplete()
+            await answer.opened.close_reasoning()
             await answer.opened.finish(finish)
             raise
         await self._adopt(answer, ending)
@@ -124,21 +126,22 @@ class Summarizer:
         )
 
     async def _adopt(self, answer: Answer, ending: Finished) -> None:
-        """Finish the summary and make it the beginning of the history."""
+        """Finish the summary and make it the beginning of the history; a cancel waits for both."""
         now = self.desk.clock.unix()
-        await answer.opened.finish(FinishPart(reason=FinishReason.END_TURN, time=now))
         usage = ending.usage
         size = usage.output_tokens or estimate(answer.message().parts)
-        await self.desk.transcript.commit(
-            SessionEdited(
-                id=self.run.session_id,
-                at=now,
-                summary_message_id=answer.opened.id,
-                prompt_tokens=0,
-                completion_tokens=size,
-            ),
-            side_usage(self.run.session_id, usage, self.plan.model, now),
+        edited = SessionEdited(
+            id=self.run.session_id,
+            at=now,
+            summary_message_id=answer.opened.id,
+            prompt_tokens=0,
+            completion_tokens=size,
         )
+        with trio.fail_after(2 * WRITE_LIMIT, shield=True):
+            await answer.opened.finish(FinishPart(reason=FinishReason.END_TURN, time=now))
+            await self.desk.transcript.commit(
+                edited, side_usage(self.run.session_id, usage, self.plan.model, now)
+            )
         self.run.publish(session_fact(await self.desk.store.session(self.run.session_id)))
 
 

@@ -1,6 +1,6 @@
 """The tools of a workspace: made from what they work on and from the configuration of the moment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from attrs import define, evolve, field
 
@@ -32,13 +32,22 @@ from crush_trio.tools.write import WriteTool
 from crush_trio.wire.config import ToolsConfig
 from crush_trio.wire.ids import WorkspaceId
 
+ExtraTools = Callable[[Workbench], Iterable[Tool]]
+"""Makes the tools that a program brings along, for the workspace that it is given."""
+
+
+def no_tools(_bench: Workbench) -> Iterable[Tool]:
+    """Bring nothing along."""
+    return ()
+
 
 @define(eq=False, kw_only=True)
 class Toolbox:
     """Makes the tools of one workspace.
 
     What has a state of its own (jobs, the door to the disk) is made once and shared by all runs;
-    the tools themselves are cheap and follow the configuration.
+    the tools themselves are cheap and follow the configuration. Extra tools may have a state, so
+    they are made once too. One that has the name of a built-in tool takes its place.
     """
 
     bench: Workbench
@@ -48,12 +57,15 @@ class Toolbox:
     logs: RecentLogs = field(repr=False)
     workspace_id: WorkspaceId
     report: Callable[[], InfoReport] = field(repr=False)
+    extra: ExtraTools = field(default=no_tools, repr=False)
     _history: History = field(init=False, repr=False)
     _changes: FileChanges = field(init=False, repr=False)
+    _extra: tuple[Tool, ...] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._history = History(self.bench)
         self._changes = FileChanges(self.bench, self._history)
+        self._extra = tuple(self.extra(self.bench))
 
     def tools(self) -> Tools:
         """Return every tool, by name, as it is configured now."""
@@ -77,6 +89,7 @@ class Toolbox:
             QuestionTool(self.questions),
             CrushInfoTool(self.report),
             CrushLogsTool(self.logs, self.workspace_id),
+            *self._extra,
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from crush_trio import __version__
 from crush_trio.agent.attendance import Attendance
@@ -20,13 +20,14 @@ from crush_trio.agent.plan import Desk
 from crush_trio.agent.planning import ConfiguredPlanner
 from crush_trio.agent.questions import Questions
 from crush_trio.agent.titles import Titles
-from crush_trio.agent.toolbox import Toolbox
+from crush_trio.agent.toolbox import ExtraTools, Toolbox, no_tools
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.expand import CommandFailed, RunCommand
 from crush_trio.config.live import Configuration
 from crush_trio.config.shown import shown_config
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.providers.base import Provider
 from crush_trio.providers.families import Providers, open_providers
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
@@ -80,6 +81,14 @@ def _allowed_tools(live: Configuration) -> tuple[str, ...]:
     return () if configured is None else configured.allowed_tools
 
 
+@frozen(kw_only=True)
+class Extras:
+    """What a program brings along for the agents of its workspaces."""
+
+    tools: ExtraTools = no_tools
+    providers: Mapping[str, Provider] = field(factory=dict, repr=False)
+
+
 @define(eq=False, kw_only=True)
 class Agency:
     """What the agent of a workspace works with besides the workspace itself."""
@@ -93,10 +102,11 @@ class Agency:
     ids: IdSource = field(repr=False)
     workspace_id: WorkspaceId
     directory: Path
+    extras: Extras = field(factory=Extras, repr=False)
 
     def make_turn(self, transcript: Transcript, asks: Asks) -> Turn:
         """Return the agent as a turn function."""
-        models = ConfiguredModels(self.live, self.providers)
+        models = ConfiguredModels(self.live, self.providers, self.extras.providers)
         desk = Desk(
             transcript, transcript.events, self.store, self.clock, self.ids, asks.permissions
         )
@@ -108,6 +118,7 @@ class Agency:
             logs=self.logs,
             workspace_id=self.workspace_id,
             report=lambda: self._report(asks, toolbox),
+            extra=self.extras.tools,
         )
         planner = ConfiguredPlanner(self.live, models, desk, toolbox.tools)
         return Coordinator(desk, planner, Titles(desk, models))
@@ -146,10 +157,11 @@ async def open_agency(
     ids: IdSource,
     logs: RecentLogs,
     opens: Opens = open_process_group,
+    extras: Extras | None = None,
 ) -> AsyncIterator[Agency]:
     """Open what the agent of a workspace needs. Leave it after the workspace's runs have ended.
 
-    *opens* is what starts the commands of its tools.
+    *opens* is what starts the commands of its tools, *extras* what it has besides the usual.
     """
     async with open_providers() as providers, open_hidden_nursery() as jobs:
         yield Agency(
@@ -162,6 +174,7 @@ async def open_agency(
             ids=ids,
             workspace_id=workspace_id,
             directory=directory,
+            extras=Extras() if extras is None else extras,
         )
         jobs.cancel_scope.cancel()
 

@@ -5,7 +5,7 @@ works with; the durable workspace itself. Closed the other way round, so that a 
 still finds everything it needs.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from attrs import define, field
 
 from crush_trio.agent.asks import withdraw_orphans
 from crush_trio.agent.attendance import PATIENCE
+from crush_trio.agent.toolbox import ExtraTools, no_tools
 from crush_trio.agent.transcript import Transcript
-from crush_trio.backend.agency import Agency, Asks, config_commands, make_asks, open_agency
+from crush_trio.backend.agency import Agency, Asks, Extras, config_commands, make_asks, open_agency
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.backend.hosting import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.opened import OpenedWorkspace
@@ -22,6 +23,7 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.config.live import Configuration, open_live_config
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
+from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
@@ -45,6 +47,8 @@ def workspace_opener(
     *,
     environment: Mapping[str, str] | None = None,
     home: Path | None = None,
+    extra_tools: ExtraTools = no_tools,
+    providers: Mapping[str, Provider] | None = None,
     make_turn: MakeTurn | None = None,
     open_config: OpenConfig | None = None,
     open_store: OpenStore = open_sqlite_store,
@@ -58,15 +62,23 @@ def workspace_opener(
     """Return what opens workspaces for a backend.
 
     *environment* and *home* are the user's; what a client sends along when it creates a workspace
-    wins over them. With *make_turn*, runs play that instead of the agent. *patience* is how many
-    seconds an ask waits while nobody is there to answer it, *opens* what starts commands.
+    wins over them.
+
+    *extra_tools* makes the tools that the agent of a workspace has besides the built-in ones; it is
+    called once per workspace. *providers* are models that the program reaches itself, by the id under
+    which a configuration names them. With *make_turn*, runs play that instead of the agent.
+
+    *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
+    starts commands.
     """
     the_clock = SystemClock() if clock is None else clock
+    own = {} if providers is None else providers
     opener = _Opener(
         environment={} if environment is None else environment,
         home=Path("/") if home is None else home,
+        extras=Extras(tools=extra_tools, providers=own),
         make_turn=make_turn,
-        open_config=_files(the_clock, catalogue) if open_config is None else open_config,
+        open_config=_files(the_clock, catalogue, own) if open_config is None else open_config,
         open_store=open_store,
         clock=the_clock,
         ids=RandomIds() if ids is None else ids,
@@ -77,13 +89,19 @@ def workspace_opener(
     return opener.open
 
 
-def _files(clock: Clock, catalogue: Sequence[CatalogProvider] | None) -> OpenConfig:
-    """Return what reads configurations from files, with commands that really run."""
+def _files(
+    clock: Clock, catalogue: Sequence[CatalogProvider] | None, own: Iterable[str]
+) -> OpenConfig:
+    """Return what reads configurations from files, with commands that really run.
+
+    The providers that the program reaches itself, *own*, are known: they need no address.
+    """
+    ours = tuple(CatalogProvider(id=name, name=name) for name in own)
 
     def opened(places: Places) -> AbstractAsyncContextManager[Configuration]:
         return open_live_config(
             places,
-            catalogue=catalog_providers() if catalogue is None else catalogue,
+            catalogue=(*(catalog_providers() if catalogue is None else catalogue), *ours),
             run_command=config_commands(clock),
         )
 
@@ -96,6 +114,7 @@ class _Opener:
 
     environment: Mapping[str, str] = field(repr=False)
     home: Path
+    extras: Extras = field(repr=False)
     make_turn: MakeTurn | None
     open_config: OpenConfig
     open_store: OpenStore
@@ -120,6 +139,7 @@ class _Opener:
                 ids=self.ids,
                 logs=self.logs,
                 opens=self.opens,
+                extras=self.extras,
             ) as agency,
         ):
             parts = _Parts(self, plan, agency)

@@ -54,6 +54,10 @@ class Client:
         """Return the interface of the server as an OpenAPI document."""
         return await self._link.ask("GET", "/v1/openapi.json", dict[str, Any])
 
+    async def metrics(self) -> str:
+        """Return numbers about the server, as Prometheus reads them."""
+        return (await self._link.tell("GET", "/v1/metrics")).decode()
+
     async def workspaces(self) -> tuple[Workspace, ...]:
         """Return the workspaces that the server hosts now."""
         return await self._link.ask("GET", "/v1/workspaces", tuple[Workspace, ...])

@@ -43,14 +43,17 @@ class Backoff:
 
     _pause: float = field(default=FIRST_PAUSE, init=False)
 
-    def next(self) -> float:
-        """Return the pause before the next attempt, in seconds."""
+    def next(self, *, after: float = 0.0) -> float:
+        """Return the pause before the next attempt, in seconds.
+
+        An attempt that was good for longer than the pause before it has succeeded, and pauses begin
+        anew *after* it. One that was not is a failure: a server that ends every stream at once is
+        not to be asked for another one all the time.
+        """
+        if after > self._pause:
+            self._pause = FIRST_PAUSE
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         return pause
-
-    def reset(self) -> None:
-        """Begin anew: an attempt has succeeded."""
-        self._pause = FIRST_PAUSE
 
 
 @define(eq=False)
@@ -67,7 +70,6 @@ class Keeper:
     id: WorkspaceId = field(default=NO_WORKSPACE, init=False)
     _heard: bool = field(default=False, init=False, repr=False)
     _reader: FrameReader = field(factory=FrameReader, init=False, repr=False)
-    _backoff: Backoff = field(factory=Backoff, init=False, repr=False)
     _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
     _doubting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -114,17 +116,18 @@ class Keeper:
         Before the first state of the workspace has come nothing is tried twice: whoever opens a
         workspace wants to know that there is no server.
         """
-        away_since = trio.current_time()
+        backoff, away_since = Backoff(), trio.current_time()
         while True:
-            self._heard = False
+            began, self._heard = trio.current_time(), False
             why = await self._attend()
+            now = trio.current_time()
             if self._heard:
-                away_since = trio.current_time()
+                away_since = now
             self.picture.disconnected(str(why))
             log.info("stream.lost", extra={"reason": str(why)})
-            if trio.current_time() - away_since > self.patience:
+            if now - away_since > self.patience:
                 raise ServerUnreachable(f"gave up after {self.patience:g} seconds: {why}") from why
-            await trio.sleep(self._backoff.next())
+            await trio.sleep(backoff.next(after=now - began))
 
     async def _attend(self) -> CrushError:
         """Listen for as long as one connection lasts; return why it ended."""
@@ -164,7 +167,6 @@ class Keeper:
     def _take(self, data: bytes) -> float | None:
         """Apply a piece of the stream; None if it cannot be applied."""
         self._heard = True
-        self._backoff.reset()
         try:
             for frame in self._reader.feed(data):
                 self.picture.apply(frame)
@@ -180,16 +182,16 @@ class Keeper:
 
     async def settle(self) -> None:
         """Ask about what a resync left open, for ever."""
-        backoff, picture = Backoff(), self.picture
         while True:
-            while not picture.in_doubt:
+            while not self.picture.in_doubt:
                 await self._doubting.park()
-            try:
-                await self._settle_one()
-                backoff.reset()
-            except CrushError as error:
-                log.info("doubt.not_settled", extra={"reason": str(error)})
-                await trio.sleep(backoff.next())
+            backoff = Backoff()
+            while self.picture.in_doubt:
+                try:
+                    await self._settle_one()
+                except CrushError as error:
+                    log.info("doubt.not_settled", extra={"reason": str(error)})
+                    await trio.sleep(backoff.next())
 
     async def _settle_one(self) -> None:
         await trio.lowlevel.checkpoint()

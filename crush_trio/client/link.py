@@ -86,7 +86,7 @@ class Link:
                     if response.status_code != 200:
                         raise refusal(response.status_code, await response.aread())
                     async for data in response.aiter_raw():
-                        patience = take(data)
+                        patience = take(data) if wanted else None
                         if patience is None:
                             wanted = False
                             scope.cancel()

@@ -253,11 +253,14 @@ class GrowingMessage:
         growth.text.append(delta)
 
     def close_reasoning(self, *, finished_at: int, signature: str | None = None) -> bool:
-        """End the reasoning; return whether there was any that was still open."""
+        """End the reasoning; return whether that changed anything.
+
+        A model that thinks more than once signs more than once; the last signature covers it all.
+        """
         for growth in self._parts:
             if isinstance(growth, _Growth) and isinstance(growth.blank, ReasoningPart):
                 blank = growth.blank
-                if blank.finished_at:
+                if blank.finished_at and signature in {None, blank.signature}:
                     return False
                 growth.revise(
                     evolve(

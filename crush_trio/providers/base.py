@@ -183,4 +183,3 @@ class Endpoint:
     extra_headers: Mapping[str, str] = field(factory=dict, repr=False)
     extra_body: JsonObject = field(factory=dict, repr=False)
     options: JsonObject = field(factory=dict, repr=False)
-    system_prompt_prefix: str = ""

@@ -13,8 +13,8 @@ async with open_test_server(turns) as server, open_test_client(server) as client
 ```
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import httpx
@@ -45,6 +45,25 @@ class MemoryTransport(httpx.AsyncBaseTransport):
     requests: list[str] = field(factory=list, init=False)
     """The method and target of every request that was sent, in that order."""
     _open: set[Exchange] = field(factory=set, init=False, repr=False)
+    _deaf: set[Exchange] = field(factory=set, init=False, repr=False)
+    _losing: list[tuple[str, str]] = field(factory=list, init=False, repr=False)
+
+    # ── What can go wrong ───────────────────────────────────────────────────────────────────────
+
+    def cut(self) -> None:
+        """Cut every connection that is open now, as a network that fails does."""
+        for exchange in tuple(self._open):
+            self.close(exchange)
+
+    def deafen(self) -> None:
+        """Let nothing come through on the connections that are open now, and do not say so."""
+        self._deaf |= self._open
+
+    def lose_answer(self, method: str, path_end: str) -> None:
+        """Lose the answer to the next such request; the server has carried it out by then."""
+        self._losing.append((method, path_end))
+
+    # ── Carrying ────────────────────────────────────────────────────────────────────────────────
 
     @override
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -58,45 +77,61 @@ class MemoryTransport(httpx.AsyncBaseTransport):
         exchange = self.driver.open(request.method, target, body, headers=headers)
         self._open.add(exchange)
         try:
-            await exchange.head()
-        except BaseException as error:
-            self._close(exchange)
-            if isinstance(error, NoAnswer | trio.ClosedResourceError):
-                raise httpx.ReadError("the connection was cut") from error
+            with _broken():
+                await exchange.head()
+                self._lose(request)
+        except BaseException:
+            self.close(exchange)
             raise
         return httpx.Response(
-            exchange.status, headers=exchange.headers, stream=_Body(exchange, self._close)
+            exchange.status, headers=exchange.headers, stream=_Body(self, exchange)
         )
 
-    def cut(self) -> None:
-        """Cut every connection that is open now, as a network that fails does."""
-        for exchange in list(self._open):
-            self._close(exchange)
+    def _lose(self, request: httpx.Request) -> None:
+        for method, path_end in self._losing:
+            if request.method == method and request.url.path.endswith(path_end):
+                self._losing.remove((method, path_end))
+                raise NoAnswer
 
-    def _close(self, exchange: Exchange) -> None:
+    async def receive(self, exchange: Exchange) -> bytes:
+        """Return the next piece of a body; an empty one is the end."""
+        with _broken():
+            piece = await exchange.receive()
+        if exchange in self._deaf:
+            await trio.sleep_forever()
+        return piece
+
+    def close(self, exchange: Exchange) -> None:
+        """Hang up."""
         self._open.discard(exchange)
+        self._deaf.discard(exchange)
         exchange.hang_up()
+
+
+@contextmanager
+def _broken() -> Generator[None]:
+    try:
+        yield
+    except (NoAnswer, trio.ClosedResourceError) as error:
+        raise httpx.ReadError("the connection was cut") from error
 
 
 @define(eq=False)
 class _Body(httpx.AsyncByteStream):
     """The body of a response as it comes; closing it hangs up."""
 
+    _transport: MemoryTransport
     _exchange: Exchange
-    _close: Callable[[Exchange], None]
 
     @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:  # noqa: ASYNC900  # it holds nothing
-        try:
-            while piece := await self._exchange.receive():
-                yield piece
-        except (NoAnswer, trio.ClosedResourceError) as error:
-            raise httpx.ReadError("the connection was cut") from error
+    async def __aiter__(self) -> AsyncIterator[bytes]:  # noqa: ASYNC900, ASYNC911 - receiving is what waits
+        while piece := await self._transport.receive(self._exchange):
+            yield piece  # noqa: ASYNC911 - as above
 
     @override
     async def aclose(self) -> None:
         await trio.lowlevel.cancel_shielded_checkpoint()
-        self._close(self._exchange)
+        self._transport.close(self._exchange)
 
 
 @asynccontextmanager

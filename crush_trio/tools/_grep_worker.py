@@ -42,7 +42,7 @@ def open_plain(path: str, flags: int) -> int:
 def lines_of(path: bytes, size: int) -> "Iterator[tuple[int, str]]":
     """Yield the numbered lines of a text file; a file that is none, or too large, has no lines."""
     try:
-        with open(path, "rb", opener=open_plain) as file:  # noqa: PTH123  # takes an opener
+        with open(path, "rb", opener=open_plain) as file:
             data = file.read(size + 1)
     except OSError:
         return
