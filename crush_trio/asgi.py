@@ -38,6 +38,7 @@ from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.server.transport import Worker, worker_of
+from crush_trio.tools.recent_logs import keeping_logs
 from crush_trio.wire.addresses import TcpAddress, is_loopback
 
 _ANSWER_TIME: Final = 1.0
@@ -140,24 +141,27 @@ class HostedApp:
         self, settings: HostSettings, live: Callable[[ASGIFramework], Awaitable[None]]
     ) -> None:
         """Open a backend and answer from it while *live*, given the application, goes on."""
-        opener = workspace_opener(environment=settings.environment, home=settings.home)
         meters = Meters()
-        async with (
-            open_backend(
-                metered(opener, meters),
-                settings=settings.backend,
-                version=__version__,
-                keeps_open=keeps_open,
-            ) as backend,
-            open_hidden_nursery() as nursery,
-        ):
-            self._serving = serving = _Serving(Site(backend, meters=meters), settings)
-            nursery.start_soon(serving.watch)
-            try:
-                await live(serving.app)
-            finally:
-                self._serving = None
-            nursery.cancel_scope.cancel()
+        with keeping_logs() as logs:
+            opener = workspace_opener(
+                environment=settings.environment, home=settings.home, logs=logs
+            )
+            async with (
+                open_backend(
+                    metered(opener, meters),
+                    settings=settings.backend,
+                    version=__version__,
+                    keeps_open=keeps_open,
+                ) as backend,
+                open_hidden_nursery() as nursery,
+            ):
+                self._serving = serving = _Serving(Site(backend, meters=meters), settings)
+                nursery.start_soon(serving.watch)
+                try:
+                    await live(serving.app)
+                finally:
+                    self._serving = None
+                nursery.cancel_scope.cancel()
 
 
 _EXPOSED: Final = "without a token this server answers on 127.0.0.1 only; set CRUSH_TRIO_TOKEN"

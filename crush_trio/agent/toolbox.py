@@ -11,7 +11,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.tools.base import Tool
 from crush_trio.tools.bash import BashTool
 from crush_trio.tools.changing import FileChanges
-from crush_trio.tools.crush_info import CrushInfoTool, InfoReport
+from crush_trio.tools.crush_info import CrushInfoTool, InfoReport, known_secrets
 from crush_trio.tools.crush_logs import CrushLogsTool
 from crush_trio.tools.download import DownloadTool
 from crush_trio.tools.edit import EditTool
@@ -88,7 +88,9 @@ class Toolbox:
             TodosTool(self.bench),
             QuestionTool(self.questions),
             CrushInfoTool(self.report),
-            CrushLogsTool(self.logs, self.workspace_id),
+            CrushLogsTool(
+                self.logs, self.workspace_id, secrets=lambda: known_secrets(config.config)
+            ),
             *self._extra,
         )
 

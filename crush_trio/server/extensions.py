@@ -66,6 +66,7 @@ EXTENSIONS: Final = (
     Route("GET", f"{WORKSPACE}/tasks", "Show who does what, and waits on what.", TaskTree),
     Route("GET", "/v1/metrics", "Numbers about the server, for Prometheus.", str, media=METRICS),
     Route("GET", "/v1/openapi.json", "This interface as an OpenAPI document.", JsonObject),
+    Route("GET", "/v1/crush.schema.json", "The schema of configuration files.", JsonObject),
     Route("GET", "/v1/docs", "Redirect to the page below.", status=308),
     Route("GET", "/v1/docs/", "The same as a page for people.", str, media=HTML),
 )

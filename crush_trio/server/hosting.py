@@ -31,6 +31,7 @@ from crush_trio.server.guard import GuardSettings, load_token
 from crush_trio.server.meters import Meters, metered
 from crush_trio.server.serve import GRACE, serve
 from crush_trio.server.site import Site
+from crush_trio.tools.recent_logs import RecentLogs, keeping_logs
 from crush_trio.wire.addresses import Address
 
 _STREAMS_SHARE: Final = 0.75
@@ -87,10 +88,10 @@ async def run_server(
     """
     settings = HostSettings() if settings is None else settings
     meters = Meters()
-    with trio.CancelScope() as life:
+    with trio.CancelScope() as life, keeping_logs() as logs:
         async with (
             open_backend(
-                metered(_opener(settings) if opener is None else opener, meters),
+                metered(_opener(settings, logs) if opener is None else opener, meters),
                 settings=settings.backend,
                 version=__version__,
                 keeps_open=keeps_open,
@@ -118,8 +119,8 @@ async def run_server(
         log.error("server.close_forced")
 
 
-def _opener(settings: HostSettings) -> OpenWorkspace[OpenedWorkspace]:
-    return workspace_opener(environment=settings.environment, home=settings.home)
+def _opener(settings: HostSettings, logs: RecentLogs) -> OpenWorkspace[OpenedWorkspace]:
+    return workspace_opener(environment=settings.environment, home=settings.home, logs=logs)
 
 
 def begin_drain(site: Site) -> None:

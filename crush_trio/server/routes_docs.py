@@ -12,6 +12,7 @@ from typing import Final
 
 from quart import Blueprint, Response
 
+from crush_trio.config.schema import file_schema
 from crush_trio.server.openapi import openapi_document
 from crush_trio.server.route import HTML, JSON
 from crush_trio.server.site import Site
@@ -46,6 +47,10 @@ def routes() -> Blueprint:
     def openapi(site: Site) -> Response:
         return Response(_made(site.version.version)[0], 200, content_type=JSON)
 
+    @group.get("/v1/crush.schema.json")
+    def schema(site: Site) -> Response:
+        return Response(_schema(), 200, content_type=JSON)
+
     @group.get("/v1/docs")
     def moved(site: Site) -> Response:
         return Response("", 308, {"Location": "/v1/docs/"})
@@ -55,6 +60,11 @@ def routes() -> Blueprint:
         return Response(_made(site.version.version)[1], 200, _HEADERS, content_type=HTML)
 
     return group
+
+
+@cache
+def _schema() -> bytes:
+    return encode(file_schema())
 
 
 @cache

@@ -7,7 +7,8 @@ is shown to nobody else; one that does not is about the process as a whole.
 
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
@@ -85,3 +86,14 @@ class RecentLogs(logging.Handler):
             line.text for line in reversed(lines) if line.workspace_id in {None, workspace_id}
         )
         return [redact_text(text, secrets=secrets) for text in islice(visible, count)][::-1]
+
+
+@contextmanager
+def keeping_logs() -> Iterator[RecentLogs]:
+    """Keep what this package logs, for the length of the block."""
+    logs, ours = RecentLogs(), logging.getLogger("crush_trio")
+    ours.addHandler(logs)
+    try:
+        yield logs
+    finally:
+        ours.removeHandler(logs)
