@@ -1,10 +1,9 @@
 """What a scrape says, and that it is true: live numbers, counts that never go back, bounded labels."""
 
-import re
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -12,68 +11,25 @@ from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as read_openmetrics,
 )
-from prometheus_client.parser import text_string_to_metric_families as read_text
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.app import create_app
-from crush_trio.server.guard import GuardSettings
-from crush_trio.server.meters import Meters, counted
+from crush_trio.server.meters import Meters
 from crush_trio.server.site import Site
 from crush_trio.server.sse import Streams
 from crush_trio.store.changes import RunAccepted, RunEnded
 from crush_trio.store.errors import DiskFull
+from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
 from crush_trio.testing.asgi import AsgiDriver
 from crush_trio.testing.faulty_store import StoreFault
 from crush_trio.testing.gates import Gate
 from crush_trio.testing.scripted import Do, Fail, Pause, Say, Sleep
 from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
 from tests.server.in_process import open_site
+from tests.server.scraping import Scrape, scrape
 
 A = client_id(1)
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-ENDINGS = ("completed", "cancelled", "errored", "folded", "interrupted")
-
-
-class Scrape:
-    """One answer of the metrics route, parsed by the library that made it."""
-
-    def __init__(self, text):
-        self.text = text
-        self.families = {family.name: family for family in read_text(text)}
-        self._values = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in self.families.values()
-            for sample in family.samples
-        }
-
-    def value(self, name, **labels):
-        return self._values[f"crush_trio_{name}", frozenset(labels.items())]
-
-    def get(self, name, **labels):
-        return self._values.get((f"crush_trio_{name}", frozenset(labels.items())))
-
-    def counts(self):
-        """Return every sample that may only grow."""
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in self.families.values()
-            if family.type in {"counter", "histogram"}
-            for sample in family.samples
-        }
-
-    def ended(self):
-        return {
-            state: count
-            for state in ENDINGS
-            if (count := self.value("runs_ended_total", outcome=state))
-        }
-
-
-async def scrape(server):
-    answer = await server.request("GET", "/v1/metrics")
-    assert answer.status == 200, answer
-    return Scrape(answer.body.decode())
 
 
 def ended(event):
@@ -221,6 +177,22 @@ async def test_counts_outlive_their_workspace_and_never_go_back():
     assert after.value("events_published_total") > before.value("events_published_total")
 
 
+class Thing(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_the_commits_of_a_store_that_has_closed_are_still_counted():
+    meters, commits = Meters(), Timings(COMMIT_BOUNDS)
+    durable = SimpleNamespace(recovered=(), runs=SimpleNamespace(), events=SimpleNamespace(head=7))
+    store = SimpleNamespace(load=Load(commits=commits))
+    with meters.following(Thing(durable=durable, store=store)):
+        commits.note(0.2)
+        assert (meters.events, sum(meters.commits.counts)) == (7, 1)
+        commits.note(0.2)  # while it closes
+    assert (meters.events, sum(meters.commits.counts)) == (7, 2)
+    assert meters.commits.total == pytest.approx(0.4)
+
+
 async def test_runs_that_a_start_finds_interrupted_have_ended():
     faults = [StoreFault(of=(RunEnded,), error=lambda: DiskFull("x"))]
     async with open_test_server(faults=faults) as server:
@@ -311,67 +283,6 @@ def test_streams_that_are_gone_have_no_lag():
     assert Streams().lags() == []
 
 
-# ── Requests ────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_requests_are_counted_by_the_template_of_their_route_and_their_status():
-    async with open_test_server() as server:
-        place = await server.create(A)
-        for target, status in (("", 200), ("/sessions/nowhere", 404), ("/sessions/other", 404)):
-            assert (await place.request("GET", target)).status == status
-        seen = await scrape(server)
-    route = "/v1/workspaces/{wid}"
-    assert seen.value("http_requests_total", method="GET", route=route, status="200") == 1
-    route += "/sessions/{sid}"
-    assert seen.value("http_requests_total", method="GET", route=route, status="404") == 2
-    assert seen.value("http_response_seconds_count", method="GET", route=route) == 2
-
-
-async def test_whatever_strangers_ask_for_adds_one_row_and_not_many():
-    guard = GuardSettings(token="a-token-of-enough-characters")
-    async with open_test_server(guard=guard) as server:
-        for path in ("/v1/health", "/etc/passwd", "/v1/workspaces/x"):
-            assert (await server.request("GET", path)).status == 401
-        header = ("authorization", "Bearer a-token-of-enough-characters")
-        for method in ("BREW", "PROPFIND"):
-            await server.driver.request(method, "/v1/nowhere", headers=[header])
-        answer = await server.driver.request("GET", "/v1/metrics", headers=[header])
-    seen = Scrape(answer.body.decode())
-    assert seen.value("http_requests_total", method="GET", route="none", status="401") == 3
-    assert seen.value("http_requests_total", method="other", route="none", status="404") == 2
-    assert len(seen.families["crush_trio_http_requests"].samples) == 2
-
-
-async def test_a_client_that_leaves_before_its_answer_is_counted_too():
-    gate = Gate("slow")
-
-    async def slow(_scope, _receive, _send):
-        await gate.wait()
-
-    meters = Meters()
-    async with trio.open_nursery() as nursery:
-        driver = AsgiDriver(counted(slow, meters), nursery)
-        driver.open("GET", "/v1/health")
-        await gate.reached()
-        nursery.cancel_scope.cancel()
-    assert meters.requests == {("GET", "none", "none"): 1}
-
-
-async def test_a_request_is_timed_to_the_beginning_of_its_answer():
-    async def slow(_scope, _receive, send):
-        await trio.sleep(3)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await trio.sleep(3600)
-
-    meters = Meters()
-    async with trio.open_nursery() as nursery:
-        exchange = AsgiDriver(counted(slow, meters), nursery).open("GET", "/v1/health")
-        await exchange.head()
-        assert meters.responses["GET", "none"].total == 3
-        nursery.cancel_scope.cancel()
-    assert meters.requests == {("GET", "none", "200"): 1}
-
-
 # ── The answer as a whole ───────────────────────────────────────────────────────────────────────────
 
 
@@ -385,14 +296,6 @@ async def open_busy_server():
             await place.submit(session, "a secret prompt", "my-run")
             await events.until(ended)
             yield server, [place.id, session, A, "secret", "my-run"]
-
-
-async def test_the_page_about_operations_has_a_row_for_every_series_and_no_other():
-    rows = re.findall(r"^\| `((?:crush_trio|process)_\w+)", PAGE.read_text("utf-8"), re.MULTILINE)
-    async with open_busy_server() as (server, _):
-        families = (await scrape(server)).families.values()
-    served = [family.name + "_total" * (family.type == "counter") for family in families]
-    assert sorted(rows) == sorted(served)
 
 
 async def test_no_label_names_a_session_a_workspace_a_client_or_a_run():

@@ -1,0 +1,179 @@
+"""Each commit of a turn in turn fails, hangs, or lands without anybody being told.
+
+Whichever it is, the run ends once, as errored or completed, nothing that readers were told is untrue,
+and the next prompt works. What could not be stored then is complete after the next start.
+"""
+
+from functools import cache, partial
+
+import pytest
+import trio
+from attrs import field, frozen
+from trio.testing import MockClock
+
+from crush_trio.errors import EndingNotStored
+from crush_trio.events.facts import MessageChange
+from crush_trio.store.errors import DiskFull
+from crush_trio.testing.agents import open_test_agent
+from crush_trio.testing.faults import Moment
+from crush_trio.testing.faulty_store import FaultyStore, StoreFault
+from crush_trio.testing.schedule import seeded
+from crush_trio.wire.events import EventType
+from crush_trio.wire.native import RunState
+from tests.agent.durable import check_complete, text_of
+from tests.agent.whole_turn import (
+    FULL,
+    SUMMARY,
+    WHOLE,
+    Hands,
+    check_settled,
+    continues,
+    new_store,
+    nothing,
+    play,
+    scripted_model,
+    sessions_of,
+)
+
+
+@frozen(kw_only=True, eq=False)
+class OneCommit(StoreFault):
+    """Strikes the commit with one number, whatever is in it."""
+
+    store: FaultyStore
+    number: int
+    times: int = field(default=1, init=False)
+
+    def concerns(self, changes):
+        commits = self.store.commits
+        return len(commits) > self.number and commits[self.number] is changes
+
+
+FAULTS = {
+    "fails": {"error": DiskFull},
+    "hangs": {},
+    "lands unheard": {"moment": Moment.AFTER},
+}
+
+UNSTORED = str(EndingNotStored())
+
+
+def run_on(scenario, check, begin=nothing, **options):
+    """Play *scenario* on a store with faults, have it checked, and return it with its store."""
+
+    async def main():
+        store = FaultyStore(await new_store(), **options)
+
+        def begun(played):
+            store.commits.clear()
+            begin(played)
+
+        def then(played):
+            played.commits = len(store.commits)
+            store.heal()
+
+        played = await play(scenario, begun, then=then, store=store)
+        await check(played)
+        return played
+
+    with seeded(0):
+        return trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@cache
+def commits_of(scenario):
+    """Return how many commits a scenario takes that nothing disturbs."""
+    return run_on(scenario, check_settled).commits
+
+
+# ── What holds, whatever the store did ──────────────────────────────────────────────────────────
+
+
+async def check_true(played):
+    """Every run has one ending, and no event claims what is not stored; now, or after a restart."""
+    recorder, store = played.bench.recorder, played.bench.store
+    assert set(recorder.endings_per_run.values()) == {1}
+    for view in recorder.endings:
+        stored = (await store.run(view.id)).view
+        assert stored.state is view.state or UNSTORED in view.error, (view, stored)
+    for event in recorder.events:
+        if isinstance(event, MessageChange) and event.change is not EventType.DELETED:
+            await check_claim(store, event.message)
+    await check_mended(played)
+
+
+async def check_claim(store, claimed):
+    stored = (await store.message(claimed.id)).message
+    assert text_of(stored).startswith(text_of(claimed))
+    assert len(stored.parts) >= len(claimed.parts)
+
+
+async def check_mended(played):
+    """After the next start every turn is complete, and every ending that was announced is kept."""
+    again = played.bench.store.inner.reopened("again")
+    tools, model = Hands().tools(), scripted_model(played.scenario)
+    async with open_test_agent(model, tools, store=again) as bench:
+        recovered = {view.id for view in bench.workspace.recovered}
+    runs = await check_complete(again, *await sessions_of(again), besides=continues)
+    for view in played.bench.recorder.endings:
+        if UNSTORED not in view.error:
+            assert view.id not in recovered
+            assert runs[view.id].state is view.state
+
+
+# ── Tests ───────────────────────────────────────────────────────────────────────────────────────
+
+
+SCENARIOS = [WHOLE, SUMMARY, FULL]
+
+
+@pytest.mark.item("A22", "B1", "D8")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("kind", FAULTS)
+def test_whichever_commit_goes_wrong_every_run_ends_once_and_no_event_lies(kind, scenario):
+    assert commits_of(scenario) > 5
+    for number in range(commits_of(scenario)):
+        try:
+            played = run_on(scenario, check_true, partial(spoil, kind, number))
+        except BaseException as exc:
+            exc.add_note(f"commit {number} {kind}")
+            raise
+        states = {name: view.state for name, view in played.endings.items()}
+        assert states.get("run") in {RunState.ERRORED, RunState.COMPLETED, None}
+        assert played.run.outcome is not None or number == 0, "only an acceptance may be refused"
+
+
+def spoil(kind, number, played):
+    store = played.bench.store
+    store.spoil(OneCommit(store=store, number=number, **FAULTS[kind]))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_slow_store_makes_a_turn_slow_and_nothing_else(scenario):
+    async def check(played):
+        await check_settled(played)
+        assert played.endings["run"].state is RunState.COMPLETED
+        assert played.run.ended_time - played.run.moved_time > 4 * LATENCY
+
+    run_on(scenario, check, latency=LATENCY)
+
+
+LATENCY = 2.0
+"""Seconds that a slow commit takes; an ending may have to wait for two, and has five."""
+
+
+@pytest.mark.item("A13", "A33", "B1")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undone(scenario):
+    async def cancel(played, seconds):
+        await trio.sleep(seconds)
+        played.bench.cancel()
+
+    def begin(seconds, played):
+        played.bench.workspace.runs.services.start_soon(cancel, played, seconds)
+
+    for seconds in range(1, 60, 3):
+        played = run_on(scenario, check_settled, partial(begin, seconds), latency=LATENCY)
+        states = {view.state for view in played.endings.values()}
+        assert states <= {RunState.CANCELLED, RunState.COMPLETED, RunState.FOLDED}
+        assert played.bench.recorder.errors == []
