@@ -1,12 +1,7 @@
-"""How another project tests its own agent with crush_trio's harness.
+"""How another project tests its own agent for races, with crush_trio's harness.
 
-The agent below is a turn function like any other: it takes a lease on a workbench, works in two
-steps and gives the lease back. The tests ask the question that matters for such code: is the lease
-given back whatever happens, in whatever order things happen?
-
-Install `crush-trio[testing]`, set `trio_mode = true` under `[tool.pytest.ini_options]`, and run
-`pytest examples/test_your_agent.py`. The plugin comes with the package; async tests get a virtual
-clock and a task order that is a function of a seed.
+The agent takes a lease, works in two steps and gives it back: whatever happens, in whatever order? With
+`crush-trio[testing]` and `trio_mode = true`, tests have a virtual clock and a seeded task order.
 """
 
 import pytest
@@ -37,35 +32,23 @@ class LeasingAgent:
         return Completion(text=run.prompt.upper())
 
 
-async def test_the_agent_answers() -> None:
-    """A minute of work costs no real time: the clock jumps when every task waits."""
-    async with open_test_workspace(LeasingAgent()) as bench:
-        outcome = await bench.accept("hello").wait()
-    assert (outcome.state, outcome.text) == (RunState.COMPLETED, "HELLO")
-
-
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_cancel_gives_the_lease_back(seed: int) -> None:
-    """Each case runs under another task order; a failure prints the seed that repeats it."""
+    """Each case has another task order; an hour costs nothing: time jumps when every task waits."""
     agent = LeasingAgent()
     async with open_test_workspace(agent) as bench:
         runs = [bench.accept("one"), bench.accept("two", run_id="mine")]
         await trio.sleep(seed * 5)
         receipt = await bench.cancel().settled()
         check_promises(bench, runs)
-    assert receipt.complete
-    assert agent.leases == set()
+    assert (receipt.complete, agent.leases) == (True, set())
 
 
 def test_no_order_of_finishing_and_cancelling_leaves_a_lease_behind() -> None:
-    """Not some orders, but every one that two deviations from the default can produce.
-
-    The cancel comes at the very second at which the run is done, so either may win.
-    """
+    """Every order that two deviations can produce: the cancel comes as the run is done."""
 
     async def scenario() -> RunState:
-        agent = LeasingAgent()
-        async with open_test_workspace(agent) as bench:
+        async with open_test_workspace(agent := LeasingAgent()) as bench:
             run = bench.accept("one")
             await trio.sleep(60)
             bench.cancel()
@@ -74,6 +57,4 @@ def test_no_order_of_finishing_and_cancelling_leaves_a_lease_behind() -> None:
         assert agent.leases == set()
         return outcome.state
 
-    exploration = explore(scenario, deviations=2)
-    assert exploration.exhaustive
-    assert set(exploration.outcomes) == {RunState.CANCELLED, RunState.COMPLETED}
+    assert set(explore(scenario).outcomes) == {RunState.CANCELLED, RunState.COMPLETED}

@@ -11,7 +11,9 @@ def main() -> None:
     """Serve on loopback, as fast as uvicorn can: uvloop, httptools, no access log."""
     parser = argparse.ArgumentParser(prog="benchmarks.baseline")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--paced", action="store_true", help="wait 33 ms between events of an answer")
+    parser.add_argument(
+        "--paced", action="store_true", help="wait 33 ms between events of an answer"
+    )
     options = parser.parse_args()
     uvicorn.run(
         create_app(paced=options.paced),

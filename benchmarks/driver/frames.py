@@ -47,6 +47,10 @@ class Reader:
     form: str
     frames: int = field(default=0, init=False)
     """How many frames there have been."""
+    updates: int = field(default=0, init=False)
+    """How many of them said what a message has grown by."""
+    overhead: int = field(default=0, init=False)
+    """Bytes of the largest of those besides the text in it."""
     greeted: bool = field(default=False, init=False)
     """Whether the stream began with the word `ready`: only those in native form do."""
     _rest: bytes = field(default=b"", init=False)
@@ -81,11 +85,20 @@ class Reader:
             if run["state"] in ENDINGS:
                 yield Ended(run.get("run_id") or run["id"], run["state"])
         elif name == b"message_delta":
-            yield from self._delta(orjson.loads(data))
+            delta = orjson.loads(data)
+            self._weigh(len(frame) + len(b"\n\n"), delta)
+            yield from self._delta(delta)
         elif name == b"message":
             yield from self._whole(orjson.loads(data)["payload"])
         elif name == b"ready":
             self.greeted = True
+
+    def _weigh(self, size: int, delta: Json) -> None:
+        appended = (change["append"] for change in delta["changes"] if "append" in change)
+        text = sum(len(orjson.dumps(piece)) - 2 for piece in appended)
+        if text:
+            self.updates += 1
+            self.overhead = max(self.overhead, size - text)
 
     def _delta(self, delta: Json) -> Iterator[Grew]:
         text, finished = self._texts.get(delta["id"], ""), False

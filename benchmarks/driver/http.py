@@ -4,12 +4,14 @@ As little as there can be between a request and its time: one connection, one ex
 bytes of a request made before the clock is looked at.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import h11
 import orjson
 import trio
 from attrs import define, field, frozen
+
+from crush_trio.wire.fields import Json
 
 KEPT_FOR: Final = 2.0
 """Seconds after which a connection is not used again: servers close idle ones after five."""
@@ -38,7 +40,7 @@ class Reply:
     body: bytes
     seconds: float
 
-    def json(self) -> Any:
+    def json(self) -> Json:
         """Return the body as JSON."""
         return orjson.loads(self.body)
 

@@ -1,7 +1,7 @@
 """Clients that are attached to a server's events: one that understands, and many that count.
 
 The `Witness` reads every frame and knows when. A `Crowd` is up to hundreds of connections served by
-one task: it counts bytes and frames, and looks for the word that ends a run. Nobody parses for them, so
+one task: it counts bytes, and looks for the word that ends a run. Nobody parses for them, so
 that on a machine with two cores the server is what a measurement waits for, and not its audience.
 """
 
@@ -57,28 +57,23 @@ class Witness:
     _http: h11.Connection
     endings: dict[str, list[tuple[float, str]]] = field(factory=dict, init=False)
     """The endings of each run by the caller's id: when, and in which state. There should be one."""
-    bytes: int = field(default=0, init=False)
+    received: int = field(default=0, init=False)
     """How many bytes of events there were."""
     texts: dict[str, str] = field(factory=dict, init=False)
     """The newest answer of each session."""
     _first: dict[str, float] = field(factory=dict, init=False)
-    _reader: Reader = field(init=False)
+    reader: Reader = field(init=False)
     _moved: ParkingLot = field(factory=ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reader = Reader(self.form)
-
-    @property
-    def frames(self) -> int:
-        """How many frames there were."""
-        return self._reader.frames
+        self.reader = Reader(self.form)
 
     async def greeted(self, limit: float) -> bool:
         """Wait for the word with which a native stream begins; return whether it came in time."""
         with trio.move_on_after(limit):
-            while not self._reader.greeted:
+            while not self.reader.greeted:
                 await self._moved.park()
-        return self._reader.greeted
+        return self.reader.greeted
 
     def expect_text(self, session_id: str) -> None:
         """Forget the last answer of a session: the next text in it is the first of the next one."""
@@ -110,8 +105,8 @@ class Witness:
                 return
 
     def _take(self, data: bytes, now: float) -> None:
-        self.bytes += len(data)
-        for told in self._reader.feed(data):
+        self.received += len(data)
+        for told in self.reader.feed(data):
             match told:
                 case Grew(session_id=session_id, text=text):
                     self._first.setdefault(session_id, now)
@@ -142,8 +137,7 @@ class Seat:
     """One client of a crowd: what it has got, and whether it has heard the last word."""
 
     sock: socket.socket
-    bytes: int = field(default=0, init=False)
-    frames: int = field(default=0, init=False)
+    received: int = field(default=0, init=False)
     done: bool = field(default=False, init=False)
     tail: bytes = field(default=b"", init=False)
 
@@ -162,7 +156,7 @@ class Crowd:
     def expect_ending(self) -> None:
         """Count from zero, until everybody has heard the last word of the next run."""
         for seat in self.seats.values():
-            seat.bytes, seat.frames, seat.done, seat.tail = 0, 0, False, b""
+            seat.received, seat.done, seat.tail = 0, False, b""
         self._left, self._all_done = len(self.seats), trio.Event()
 
     async def all_done(self) -> None:
@@ -182,8 +176,7 @@ class Crowd:
         if not count:
             self._poll.unregister(seat.sock)
             return
-        seat.bytes += count
-        seat.frames += self._space.count(b"\n\n", 0, count)
+        seat.received += count
         if not seat.done and self._hears(seat, count):
             seat.done = True
             self._left -= 1

@@ -110,8 +110,12 @@ async def _answers(place: Place, process: "subprocess.Popen[bytes]", output: Pat
             if await _healthy(place):
                 return
             await trio.sleep(_LOOK_EVERY)
-    text = output.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
-    raise NoAnswer(f"{' '.join(map(str, process.args))} does not answer:\n{text}")  # type: ignore[arg-type]
+    raise NoAnswer(_last_words(output))
+
+
+def _last_words(output: Path) -> str:
+    """Return what a server that does not answer has printed last."""
+    return output.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
 
 
 async def _healthy(place: Place) -> bool:
@@ -131,7 +135,7 @@ async def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_LIMIT):
-            while process.poll() is None:
+            while process.poll() is None:  # noqa: ASYNC110 - the end of a process sets no event
                 await trio.sleep(_LOOK_EVERY)
     if process.poll() is None:
         process.kill()
@@ -140,5 +144,7 @@ async def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def plain_environment(home: Path) -> dict[str, str]:
     """Return an environment in which nothing of the user's configuration is found."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ
+    }
     return {**kept, "HOME": str(home), "PYTHONUNBUFFERED": "1"}

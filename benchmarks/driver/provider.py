@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from itertools import cycle, islice
-from typing import Any, Final
+from typing import Final
 
 import h11
 import orjson
@@ -27,6 +27,7 @@ from attrs import define, field, frozen
 
 from crush_trio.providers.base import Finished, TextDelta, Usage
 from crush_trio.testing.model_openai import OpenAIAnswer
+from crush_trio.wire.fields import Json
 from crush_trio.wire.messages import FinishReason
 
 LARGE: Final = "large"
@@ -160,7 +161,7 @@ class Provider:
             except trio.BrokenResourceError:
                 return
 
-    async def _answer(self, stream: trio.SocketStream, body: Any) -> None:
+    async def _answer(self, stream: trio.SocketStream, body: Json) -> None:
         script = _script_of(body)
         call = self.call(script.tag) if script.tag else Call()
         call.heard = trio.current_time()
@@ -213,7 +214,7 @@ async def _drip(stream: trio.SocketStream, chunks: Sequence[bytes], pause: float
         await stream.send_all(chunk)
 
 
-def _script_of(body: Any) -> Script:
+def _script_of(body: Json) -> Script:
     if body.get("model") == SMALL:
         return Script()
     spoken = [message for message in body.get("messages", ()) if message.get("role") == "user"]
@@ -227,7 +228,7 @@ def _text(content: object) -> str:
     return "".join(block.get("text", "") for block in blocks)
 
 
-async def _hear(http: h11.Connection, stream: trio.SocketStream) -> Any:
+async def _hear(http: h11.Connection, stream: trio.SocketStream) -> Json:
     """Return the body of the next request; None if there is none any more."""
     body = bytearray()
     while True:

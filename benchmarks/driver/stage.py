@@ -61,7 +61,10 @@ class Turn:
     """The same from the model's first word on: without what it takes to put the prompt together."""
     bytes: int
     """Bytes of events that a client got, as they came over the wire."""
-    frames: int
+    updates: int
+    """In native form, how often a client was told what is new in the answer."""
+    overhead: int
+    """Bytes of such a telling besides the text in it."""
 
 
 @define(eq=False)
@@ -156,7 +159,7 @@ class Stage:
         """Play a prompt to a crowd and to the witness."""
         tag, marks = run_name(), list[float | None]()
         self.provider.call(tag).on_first_word = lambda: marks.append(self.cpu())
-        bytes_before, frames_before = self.witness.bytes, self.witness.frames
+        bytes_before, updates_before = self.witness.received, self.witness.reader.updates
         crowd.expect_ending()
         before, began = self.cpu(), trio.current_time()
         await self.play(session, f"{prompt} #{tag}")
@@ -171,8 +174,9 @@ class Stage:
             wall=wall,
             cpu=_less(after, before),
             streaming_cpu=_less(after, marks[0]),
-            bytes=max((s.bytes for s in seats), default=self.witness.bytes - bytes_before),
-            frames=max((s.frames for s in seats), default=self.witness.frames - frames_before),
+            bytes=max((s.received for s in seats), default=self.witness.received - bytes_before),
+            updates=self.witness.reader.updates - updates_before,
+            overhead=self.witness.reader.overhead,
         )
 
 
@@ -217,6 +221,6 @@ async def _open_workspace(caller: Caller, folder: Path) -> str:
     base = f"/v1/workspaces/{workspace}/agent"
     await caller.ask("POST", f"{base}/init", {"interactive": False})
     with trio.fail_after(READY_LIMIT):
-        while not (await caller.ask("GET", base)).json()["is_ready"]:
+        while not (await caller.ask("GET", base)).json()["is_ready"]:  # noqa: ASYNC110 - as clients do
             await trio.sleep(0.05)
     return workspace

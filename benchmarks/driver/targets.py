@@ -77,7 +77,7 @@ class Running:
         return self.url
 
     @asynccontextmanager
-    async def serve(self, folder: Path) -> AsyncIterator[Served]:  # noqa: ARG002 - it has its own
+    async def serve(self, folder: Path) -> AsyncIterator[Served]:
         """Use it."""
         parts = urlsplit(self.url)
         place = Place(parts.hostname or "127.0.0.1", parts.port or 80)

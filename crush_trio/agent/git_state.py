@@ -29,6 +29,7 @@ async def git_state(directory: Path, environment: Mapping[str, str], clock: Cloc
     command = Command(
         argv=shell_argv(_SCRIPT), working_dir=directory, env=tool_environment(environment, {})
     )
+    await trio.lowlevel.checkpoint()
     with trio.move_on_after(LIMIT):
         try:
             finished = await run_command(command, clock=clock, keep=8192)

@@ -88,6 +88,7 @@ class AgentTool:
 
     async def _charge(self, payer: SessionId, child: SessionId) -> None:
         """Add the task's cost to the session it was done for; the answer does not depend on it."""
+        await trio.lowlevel.checkpoint()
         try:
             cost = (await self.desk.store.session(child)).cost
             if cost:

@@ -17,7 +17,7 @@ from crush_trio.agent.models import ChosenModel, ModelSource
 from crush_trio.agent.notices import session_fact
 from crush_trio.agent.plan import Desk
 from crush_trio.agent.usage import side_usage
-from crush_trio.errors import CrushError
+from crush_trio.errors import CrushError, SessionNotFound
 from crush_trio.events.facts import Event
 from crush_trio.providers.base import (
     Finished,
@@ -68,15 +68,19 @@ class Titles:
         self, session_id: SessionId, prompt: str, publish: Callable[[Event], object]
     ) -> None:
         """Make a title and store it; a session that goes meanwhile needs none."""
+        await trio.lowlevel.checkpoint()
         try:
             changes = await self._changes(session_id, prompt)
             await self.desk.transcript.commit(*changes)
             publish(session_fact(await self.desk.store.session(session_id)))
+        except SessionNotFound:
+            log.info("title.too_late", extra={"session_id": session_id})
         except Exception:  # a barrier: a title must not end the workspace
             log.exception("title.failed", extra={"session_id": session_id})
 
     async def _changes(self, session_id: SessionId, prompt: str) -> list[Change]:
         """Ask the small model, then the large one; without an answer the session stays untitled."""
+        await trio.lowlevel.checkpoint()
         now = self.desk.clock.unix()
         with trio.move_on_after(self.deadline):
             for slot in (ModelType.SMALL, ModelType.LARGE):

@@ -50,4 +50,4 @@ async def open_place(turns=None, *, number=1, server=None, **options):
 async def collected(reader, seen):
     """Read everything into *seen*, for ever."""
     async for event in reader:
-        seen.append(event)  # noqa: PERF401 - it is looked at meanwhile
+        seen.append(event)
