@@ -189,6 +189,13 @@ class ServerNotIdle(Conflict):
     message = "server is hosting live workspaces"
 
 
+class ServerStays(Conflict):
+    """A client wants to replace a server that somebody started on purpose, idle or not."""
+
+    code = "server_stays"
+    message = "server stays until it is told to shut down"
+
+
 class ClientRetired(Conflict):
     """This client said goodbye; a create that was still on the wire must not bring it back."""
 

@@ -117,10 +117,15 @@ class _Mending:
         return closing.id
 
     async def _stored_turn(self, store: RecoveryStore) -> list[Message]:
-        """Return the messages from the run's prompt on; none if it was never recorded."""
+        """Return the messages from the run's prompt on; none if it was never recorded.
+
+        The turn of a summary is the summary. An unfinished answer beside it is another run's: that
+        one was active, and the summary still waited.
+        """
         messages = await store.messages(self.orphan.view.session_id)
         if not self.orphan.view.kind.prompted:
-            return await store.unfinished_messages(self.orphan.view.session_id)
+            unfinished = await store.unfinished_messages(self.orphan.view.session_id)
+            return [message for message in unfinished if message.is_summary_message]
         for index, message in enumerate(messages):
             if message.id == self.orphan.prompt_message_id:
                 return messages[index:]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.notices import finished_notice, session_fact, waiting_notice
@@ -50,6 +50,8 @@ class Step:
     finish: FinishPart
     goes_on: bool
     full: bool
+    stopped_by: str = ""
+    """What the tool answered that ended the turn, if one did."""
 
 
 @define(eq=False)
@@ -88,7 +90,7 @@ class Steps:
             else:
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
-                return await self._completion(step.answer)
+                return await self._completion(step)
 
     async def _make_room(self, step: Step) -> None:
         """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
@@ -114,15 +116,19 @@ class Steps:
         )
         await self.desk.transcript.write(finished(message))
 
-    async def _completion(self, answer: Answer) -> Completion:
-        """Return what the run tells of itself; the notice goes out with its ending (D28)."""
-        said = answer.said()
+    async def _completion(self, step: Step) -> Completion:
+        """Return what the run tells of itself; the notice goes out with its ending (D28).
+
+        A turn that a tool stopped before the model had said a word tells why: there are clients
+        that see nothing of a turn but this.
+        """
+        said = step.answer.said()
+        said = evolve(said, text=said.text or step.stopped_by)
         if not self.plan.interactive:
             await trio.lowlevel.checkpoint()
             return said
         session = await self.desk.store.session(self.run.session_id)
-        notice = finished_notice(self.run.session_id, session.title)
-        return Completion(message_id=said.message_id, text=said.text, notices=(notice,))
+        return evolve(said, notices=(finished_notice(self.run.session_id, session.title),))
 
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
@@ -211,9 +217,9 @@ class Steps:
     ) -> Step:
         """Decide whether another step follows, and how this one's message ends (D14)."""
         asked = ending.reason in _WHOLE and bool(answer.calls)
-        stopped = any(result.stop_turn for result in results)
+        stopping = [result.content for result in results if result.stop_turn]
         circling = asked and self._guard.repeats(answer.calls, results)
-        goes_on = asked and not stopped and not circling
+        goes_on = asked and not stopping and not circling
         if goes_on:
             reason = FinishReason.TOOL_USE
         elif asked or ending.reason is FinishReason.TOOL_USE:
@@ -226,6 +232,7 @@ class Steps:
                 reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
             ),
             goes_on=goes_on,
+            stopped_by="\n".join(stopping),
             full=nearly_full(
                 self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0
             ),

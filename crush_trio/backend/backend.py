@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from math import inf
 from typing import Generic
 
 import trio
@@ -32,6 +33,7 @@ from crush_trio.errors import (
     PathMissing,
     ServerNotIdle,
     ServerShuttingDown,
+    ServerStays,
     UnknownCommand,
     WorkspaceNotFound,
 )
@@ -258,11 +260,18 @@ class Backend(Generic[W]):
     # ── Ending ──────────────────────────────────────────────────────────────────────────────────
 
     def control(self, command: str) -> None:
-        """Obey a control command: both there are ask for a shutdown, if idle (E21)."""
+        """Obey a control command: both there are ask for a shutdown, if idle (E21).
+
+        `shutdown_if_idle` is what a client says that would rather start a server of its own. One
+        that somebody started, to stay, does not give way to it; one that a client started, and that
+        would end by itself when it is idle, does.
+        """
         try:
-            ControlCommand(command)
+            wanted = ControlCommand(command)
         except ValueError:
             raise UnknownCommand(command) from None
+        if wanted is ControlCommand.SHUTDOWN_IF_IDLE and self.settings.idle_linger == inf:
+            raise ServerStays
         self.shutdown_if_idle()
 
     def shutdown_if_idle(self) -> None:

@@ -1,49 +1,83 @@
 """`crush-trio`: which command was meant, and what its end means to the shell.
 
-0 is success, 1 that it could not be done, 2 that it could not be meant; an interrupt that was not
-waited for gives 130, as shells do. What is refused on purpose is told in one sentence, without a
-traceback: it is about the caller's machine and not about our code.
+A command returns its exit code. What is refused on purpose is told in two lines, what happened and what
+to do next, without a traceback: it is about the caller's machine and not about our code. Commands
+import what they need when they are run, so that asking for help costs next to nothing.
 """
 
-import argparse
+import os
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import Final
+
+import click
 
 from crush_trio import __version__
-from crush_trio.cli.serve import add_serve
+from crush_trio.cli.attach import attach
+from crush_trio.cli.cancel import cancel
+from crush_trio.cli.config import config
+from crush_trio.cli.doctor import doctor
+from crush_trio.cli.exits import ExitCode, exit_code_of, expected, explain
+from crush_trio.cli.importing import import_sessions
+from crush_trio.cli.invocation import Invocation, debug_option
+from crush_trio.cli.run import run
+from crush_trio.cli.serve import serve
+from crush_trio.cli.sessions import sessions
+from crush_trio.cli.visible import visible
 from crush_trio.errors import CrushError
-from crush_trio.server.guard import TokenUnusable
-from crush_trio.server.sockets import AddressExposed
-from crush_trio.wire.addresses import BadAddress
 
-FAILED: Final = 1
-"""The exit code of a command that could not do what it was told."""
+FAILED = ExitCode.FAILED
+MISUSED = ExitCode.MISUSED
+BROKEN_PIPE = 141
+"""The exit code of a command whose reader went away, as shells have it."""
 
-MISUSED: Final = 2
-"""The exit code of a command whose arguments or environment make no sense; argparse uses it too."""
 
-INTERRUPTED: Final = 130
-"""The exit code of a command that was interrupted before it could end by itself."""
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="crush-trio %(version)s")
+@debug_option
+def cli() -> None:
+    """Host coding agents, and talk to them.
 
-_MISUSE: Final = (AddressExposed, BadAddress, TokenUnusable)
+    Without a server, commands that need one bring their own.
+    """
+
+
+for command in (serve, run, attach, sessions, cancel, config, import_sessions, doctor):
+    cli.add_command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that *argv* asks for, by default the process's arguments; return its code."""
-    arguments = _parser().parse_args(argv)
+    """Run the command that *argv* asks for, by default the process's arguments; return its code.
+
+    Help, the version and misuse leave as `SystemExit`, as they do in any program of this kind.
+    """
+    invocation = Invocation()
     try:
-        arguments.run(arguments)
-    except CrushError as error:
-        print(f"crush-trio: {error}", file=sys.stderr)
-        return MISUSED if isinstance(error, _MISUSE) else FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+        code = cli.main(argv, prog_name="crush-trio", standalone_mode=False, obj=invocation)
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.CANCELLED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (CrushError, BaseExceptionGroup) as error:
+        failure = expected(error)
+        if failure is None:
+            raise
+        if invocation.debug:
+            traceback.print_exception(error)
+        return _refuse(failure)
+    if isinstance(code, int):
+        return code
+    raise SystemExit(0)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="crush-trio", description="Host coding agents on Trio.")
-    parser.add_argument("--version", action="version", version=f"crush-trio {__version__}")
-    add_serve(parser.add_subparsers(required=True, metavar="command"))
-    return parser
+def _refuse(error: CrushError) -> int:
+    """Say what happened and what to do next; return what that means to the shell."""
+    what, following = explain(error)
+    print(f"crush-trio: {visible(what)}", file=sys.stderr)
+    if following:
+        print(f"Next: {visible(following)}", file=sys.stderr)
+    return exit_code_of(error)

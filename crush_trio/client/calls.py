@@ -8,6 +8,7 @@ no such workspace" has done nothing.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import trio
 from attrs import define, field
 
 from crush_trio.client.keeping import Keeper
@@ -57,6 +58,8 @@ class Calls:
 
     async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
         """Send; if the workspace is gone, send again once it is back, whoever brought it back."""
+        if self.keeper.picture.closed:
+            raise trio.ClosedResourceError("the workspace has been left")
         asked = self.keeper.id
         try:
             return await send()

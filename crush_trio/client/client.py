@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -54,6 +55,10 @@ class Client:
         """Return the interface of the server as an OpenAPI document."""
         return await self._link.ask("GET", "/v1/openapi.json", dict[str, Any])
 
+    async def config_schema(self) -> JsonObject:
+        """Return what a configuration file may have, as a JSON schema."""
+        return await self._link.ask("GET", "/v1/crush.schema.json", dict[str, Any])
+
     async def metrics(self) -> str:
         """Return numbers about the server, as Prometheus reads them."""
         return (await self._link.tell("GET", "/v1/metrics")).decode()
@@ -89,7 +94,7 @@ class Client:
     ) -> AbstractAsyncContextManager[RemoteWorkspace]:
         """Open a directory of the server's machine as a workspace, or join those who have it open.
 
-        The path is absolute, or relative to where the server runs. While the block lasts, one event
+        The server sees the path as we do: a relative one is taken from where this program runs. While the block lasts, one event
         stream is open, and taken up again if it breaks; the server may be away for *patience* seconds.
         Leaving the block gives the workspace up: if nobody else has it open it closes, and its runs are
         cancelled but for those that were told to go on.
@@ -99,7 +104,7 @@ class Client:
         environment that its tools run in.
         """
         request = WorkspaceRequest(
-            path=os.fspath(path),
+            path=str(Path(path).absolute()),
             client_id=self.id,
             yolo=yolo,
             debug=debug,

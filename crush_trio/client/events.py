@@ -28,7 +28,7 @@ class MessageEvent:
     """
 
     change: EventType
-    view: MessageView = field(repr=False)
+    view: MessageView = field(repr=lambda view: view.id)
     _message: Message | None = field(default=None, init=False, repr=False)
 
     @property

@@ -102,7 +102,8 @@ class GrowingMessage:
         After `StreamBroken` some of it may have been applied: the message is not to be used again.
         """
         try:
-            self._head = evolve(self._head, updated_at=int(delta["updated_at"]))
+            if delta["updated_at"] != self._head.updated_at:
+                self._head = evolve(self._head, updated_at=int(delta["updated_at"]))
             for change in delta["changes"]:
                 self._change(change)
         except (KeyError, TypeError, ValueError, DecodeError) as flaw:

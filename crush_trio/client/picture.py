@@ -112,11 +112,23 @@ class Picture:
         """Give up the place: what comes next is to begin with the state of now."""
         self.place = NOWHERE
 
+    def close(self) -> None:
+        """Let everybody who reads or waits know that nothing will come any more."""
+        self.window.close()
+        for waiting in self._news.values():
+            _wake(waiting)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workspace has been left."""
+        return self.window.closed
+
     @contextmanager
     def news_of(self, run_id: RunId) -> Iterator[trio.Event]:
         """Give an event that is set when there is a reason to look at a run again.
 
-        That is its ending, and every new connection: whatever happened without one is not told.
+        That is its ending, and every new connection: whatever happened without one is not told. When
+        the workspace is left it is set too.
         """
         event = trio.Event()
         waiting = self._news.setdefault(run_id, set())

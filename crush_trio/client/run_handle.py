@@ -62,7 +62,7 @@ class RunHandle:
 
         A broken connection or a restarted server makes this wait longer, and nothing else: the run
         has an ending, and it is asked for once there is somebody to ask. It ends with an error only if
-        there is no such run, or if the workspace's patience is used up.
+        there is no such run, if the workspace's patience is used up, or if the workspace is left.
         """
         backoff = Backoff()
         while True:
@@ -124,7 +124,7 @@ class RunHandle:
 class RunStream:
     """What happens in one run, piece by piece; the last piece is `RunEnded`.
 
-    It holds nothing, so it may be left at any piece.
+    It holds nothing, so it may be left at any piece. If the workspace is left, it ends without one.
     """
 
     _handle: RunHandle
@@ -145,7 +145,10 @@ class RunStream:
         while not self._ready:
             if self._told:
                 raise StopAsyncIteration
-            await self._read()
+            try:
+                await self._read()
+            except trio.ClosedResourceError:  # the workspace has been left
+                raise StopAsyncIteration from None
         return self._ready.popleft()
 
     async def _read(self) -> None:

@@ -204,7 +204,8 @@ async def open_remote_workspace(
     """Hold a claim on a workspace for as long as the block lasts.
 
     The state of the workspace is known when the block is entered. Leaving it ends the event stream and
-    then gives up the claim, in this order whatever the reason for leaving. The block is ended from
+    then gives up the claim, in this order whatever the reason for leaving; readers elsewhere then end, and
+    calls raise `trio.ClosedResourceError`. The block is ended from
     here only by what cannot be mended: `ServerUnreachable` after *patience*, or a refusal.
     """
     keeper = Keeper(link, Picture(), request, interactive, init, patience)
@@ -217,7 +218,7 @@ async def open_remote_workspace(
             try:
                 yield RemoteWorkspace(created, Calls(keeper), ids)
             finally:
-                keeper.picture.window.close()
+                keeper.picture.close()
                 nursery.cancel_scope.cancel()
     finally:
         with trio.move_on_after(RELEASE_LIMIT, shield=True):

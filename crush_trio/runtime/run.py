@@ -13,7 +13,7 @@ from typing import Protocol
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.errors import CancelSwallowed, CrushError, EndingNotStored
+from crush_trio.errors import CancelSwallowed, Conflict, CrushError, EndingNotStored
 from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
@@ -213,7 +213,8 @@ async def _store_acceptance(run: Run) -> bool:
         with trio.fail_after(run.limits.accept):
             await run.journal.accept(run.accepted)
     except Exception as exc:  # whatever the storage raises, the caller gets one answer
-        log.exception("run.acceptance_not_stored", extra={"run_id": run.id})
+        level = logging.INFO if isinstance(exc, Conflict) else logging.ERROR
+        log.log(level, "run.acceptance_not_stored", extra={"run_id": run.id}, exc_info=exc)
         run.journal.retract(run.accepted)
         run.accepted.refuse(describe(exc))
         return False  # noqa: ASYNC910  # the journal has had its chance to wait

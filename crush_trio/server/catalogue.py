@@ -90,7 +90,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "/control",
             "Ask the server to end, which it does if it hosts nothing.",
             body=sent.ControlRequest,
-            errors=("unknown_command", "server_not_idle"),
+            errors=("unknown_command", "server_not_idle", "server_stays"),
         ),
         Route(
             "DELETE",

@@ -40,8 +40,12 @@ from crush_trio.wire.addresses import Address
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
 
-KEEP_ALIVE: Final = 5.0
-"""Seconds a connection may be idle, or take to say what it wants."""
+KEEP_ALIVE: Final = 120.0
+"""Seconds a connection may be idle, or take to say what it wants.
+
+Longer than clients keep an idle connection: the Go program's library does so for 90 s, and a request
+that meets a connection in the moment in which we close it is not repeated.
+"""
 
 _LIFESPAN_LIMIT: Final = 0.5
 

@@ -52,6 +52,7 @@ STATUS: Final[Mapping[str, int]] = {
     "run_id_taken": HTTPStatus.CONFLICT,
     "run_not_queued": HTTPStatus.CONFLICT,
     "server_not_idle": HTTPStatus.CONFLICT,
+    "server_stays": HTTPStatus.CONFLICT,
     "session_busy": HTTPStatus.CONFLICT,
     "too_many_commands": HTTPStatus.CONFLICT,
     "workspace_closing": HTTPStatus.CONFLICT,

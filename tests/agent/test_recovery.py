@@ -178,13 +178,17 @@ async def test_a_prompt_that_was_being_folded_stays_in_the_turn_it_is_in():
         await check_complete(store)
 
 
+def flagged(created):
+    return evolve(created, message=evolve(created.message, is_summary_message=True))
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_summary_that_was_cut_short_is_finished_and_has_no_prompt(begun):
     earlier = run("e")
     ended = RunEnded(run=evolve(earlier.run, state=RunState.COMPLETED))
     summary = run("r", seq=2, prompt="")
     summary = evolve(summary, run=evolve(summary.run, kind=RunKind.SUMMARIZE))
-    begin = [message("summary")] if begun else []
+    begin = [flagged(message("summary"))] if begun else []
     store = await crashed(earlier, prompted("e"), message("old", END), ended, summary, begin)
     async with open_bench(store=store) as bench:
         (view,) = bench.workspace.recovered

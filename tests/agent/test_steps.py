@@ -354,3 +354,12 @@ async def test_long_silence_of_the_model_is_told():
         told = [e.entity.progress for e in bench.recorder.events if hasattr(e, "entity")]
         bench.cancel()
     assert told == ["waiting for the model, 10 s", "waiting for the model, 25 s"]
+
+
+@pytest.mark.item("F5")
+async def test_a_turn_that_was_stopped_before_a_word_was_said_tells_why():
+    stop = ToolResult(content="User denied permission", is_error=True, stop_turn=True)
+    model = ScriptedProvider([[CallTool("look")]])
+    async with open_test_agent(model, [ScriptedTool("look", lambda _: stop)]) as bench:
+        outcome = await bench.accept("go", run_id="r").wait()
+    assert (outcome.state, outcome.text) == (RunState.COMPLETED, "User denied permission")

@@ -13,14 +13,18 @@ from trio.testing import MockClock
 
 from crush_trio.errors import EndingNotStored
 from crush_trio.events.facts import MessageChange
+from crush_trio.store.changes import RunEnded, TextAppended
 from crush_trio.store.errors import DiskFull
 from crush_trio.testing.agents import open_test_agent
 from crush_trio.testing.faults import Moment
 from crush_trio.testing.faulty_store import FaultyStore, StoreFault
+from crush_trio.testing.model_script import CallTool, Say
 from crush_trio.testing.schedule import seeded
+from crush_trio.testing.scripted_provider import ScriptedProvider
 from crush_trio.wire.events import EventType
+from crush_trio.wire.messages import FinishReason
 from crush_trio.wire.native import RunState
-from tests.agent.durable import check_complete, text_of
+from tests.agent.durable import check_complete, finish_of, text_of, told
 from tests.agent.whole_turn import (
     FULL,
     SUMMARY,
@@ -177,3 +181,28 @@ def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undon
         states = {view.state for view in played.endings.values()}
         assert states <= {RunState.CANCELLED, RunState.COMPLETED, RunState.FOLDED}
         assert played.bench.recorder.errors == []
+
+
+# ── Where the record could be better ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.xfail(reason="what `StoreJournal.amend` writes is not published")
+async def test_readers_are_told_of_a_record_that_was_stored_at_the_second_attempt():
+    store = FaultyStore(await new_store(), [StoreFault(of=(RunEnded,), error=DiskFull, times=1)])
+    async with open_test_agent(ScriptedProvider([[Say("done")]]), store=store) as bench:
+        await bench.accept("go").wait()
+        [_, answer] = await bench.messages()
+        assert told(bench.recorder.messages[answer.id]) == told(answer)
+
+
+@pytest.mark.xfail(reason="an answer whose writer hangs at its end stays open in its session")
+async def test_an_answer_whose_last_write_hung_is_not_ended_in_the_name_of_the_next_run():
+    hung = StoreFault(of=(TextAppended,), times=1)
+    store = FaultyStore(await new_store(), [hung])
+    model = ScriptedProvider([[Say("first"), CallTool("look")], [Say("second")]])
+    async with open_test_agent(model, store=store) as bench:
+        first = await bench.accept("one").wait()
+        store.heal()
+        assert (await bench.accept("two").wait()).state is RunState.COMPLETED
+        answer = (await bench.store.message(first.message_id)).message
+    assert finish_of(answer).reason is FinishReason.ERROR

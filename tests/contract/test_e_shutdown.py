@@ -1,5 +1,7 @@
 """Contract E.5 and E.7: clients that say goodbye, the end of the server, and coming back."""
 
+import math
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -10,6 +12,7 @@ from crush_trio.errors import (
     PathMissing,
     ServerNotIdle,
     ServerShuttingDown,
+    ServerStays,
     UnknownCommand,
     WorkspaceNotFound,
 )
@@ -146,6 +149,16 @@ async def test_a_control_command_ends_an_idle_server_for_good(command):
         with pytest.raises(ServerShuttingDown):
             await backend.create(ask(A))
         backend.control(command)
+
+
+@pytest.mark.item("E21")
+async def test_a_server_that_is_to_stay_does_not_give_way_to_a_client_that_wants_another():
+    async with open_test_backend(idle_linger=math.inf) as backend:
+        with pytest.raises(ServerStays):
+            backend.control("shutdown_if_idle")
+        assert not backend.shutting_down
+        backend.control("shutdown")
+        assert backend.shutting_down
 
 
 @pytest.mark.item("E21")

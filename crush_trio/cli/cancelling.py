@@ -1,0 +1,74 @@
+"""What `crush-trio cancel` does: find the runs that are meant in any workspace, and stop them.
+
+Only a server that is running has anything to cancel, so none is started for it.
+"""
+
+from collections.abc import Mapping
+
+import orjson
+from rich.console import Console
+from rich.text import Text
+
+from crush_trio.cli.choosing import find_run, match_id
+from crush_trio.cli.invocation import report_console, write
+from crush_trio.cli.reaching import open_server
+from crush_trio.cli.receipts import merged, receipt_table, summary
+from crush_trio.client.client import Client
+from crush_trio.client.workspace import RemoteWorkspace
+from crush_trio.errors import RunNotFound
+from crush_trio.wire.codec import unstructure
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.native import ReceiptView
+
+_REMEMBERED = 1000
+"""How many runs of a workspace are looked at; those that have not ended are the newest."""
+
+
+async def cancel_runs(
+    environ: Mapping[str, str], host: str | None, target: str | None, as_json: bool
+) -> int:
+    """Cancel what *target* names, or everything, and print the receipt; return the exit code."""
+    async with open_server(host, environ, embed=False) as reached:
+        receipts = await _cancel_everywhere(reached.client, target)
+    if target is not None and not receipts:
+        raise RunNotFound(f"{target!r} is neither a session nor a run of this server")
+    receipt = merged(receipts)
+    if as_json:
+        write(orjson.dumps(unstructure(receipt), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        print_receipt(report_console(), receipt)
+    return 0 if receipt.complete else 1
+
+
+def print_receipt(console: Console, receipt: ReceiptView) -> None:
+    """Print a receipt for people."""
+    if receipt.hits:
+        console.print(receipt_table(receipt))
+    console.print(Text(summary(receipt)), highlight=False)
+
+
+async def _cancel_everywhere(client: Client, target: str | None) -> list[ReceiptView]:
+    receipts = []
+    for hosted in await client.workspaces():
+        async with client.open_workspace(hosted.path, init=False) as workspace:
+            if target is None:
+                receipts += await _cancel_all(workspace)
+            elif (receipt := await _cancel_named(workspace, target)) is not None:
+                receipts.append(receipt)
+    return receipts
+
+
+async def _cancel_all(workspace: RemoteWorkspace) -> list[ReceiptView]:
+    runs = await workspace.runs.list(limit=_REMEMBERED)
+    busy = dict.fromkeys(run.session_id for run in runs if not run.state.terminal)
+    return [await workspace.cancel(session_id) for session_id in busy]
+
+
+async def _cancel_named(workspace: RemoteWorkspace, target: str) -> ReceiptView | None:
+    """Cancel the session or the run of this name; None if the workspace has neither."""
+    sessions = await workspace.sessions.list()
+    session = match_id(target, (each.id for each in sessions))
+    if session is not None:
+        return await workspace.cancel(SessionId(session))
+    run = find_run(target, await workspace.runs.list(limit=_REMEMBERED))
+    return None if run is None else await workspace.runs.cancel(run)

@@ -1,0 +1,65 @@
+"""What `crush-trio import` does, and what it says it has done."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from crush_trio.cli.invocation import report_console
+from crush_trio.cli.places import configuration_of
+from crush_trio.store.sqlite.go_database import (
+    ImportReport,
+    NotCrushDatabase,
+    import_go_database,
+)
+from crush_trio.store.sqlite.store import open_sqlite_store
+
+GO_NAME: Final = "crush.db"
+_DATA_NAME: Final = ".crush"
+
+
+async def import_database(
+    environ: Mapping[str, str], directory: str, path: str, root: Path | None
+) -> int:
+    """Take over the sessions of a `crush.db` into the store of a directory."""
+    file = await trio.to_thread.run_sync(find_database, Path(path))
+    config = await configuration_of(Path(directory), environ)
+    async with open_sqlite_store(config.data_dir) as store:
+        report = await import_go_database(
+            file, store, root=default_root(file) if root is None else root
+        )
+    report_console().print(import_text(file, config.data_dir, report))
+    return 0
+
+
+def find_database(path: Path) -> Path:
+    """Return the file that is meant by a file or a directory; raises `NotCrushDatabase`."""
+    candidates = [path, path / GO_NAME, path / _DATA_NAME / GO_NAME]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.absolute()
+    raise NotCrushDatabase(f"there is no {GO_NAME} in {path}")
+
+
+def default_root(file: Path) -> Path:
+    """Return where the Go program was started, judging by where it keeps its file."""
+    folder = file.parent
+    return folder.parent if folder.name == _DATA_NAME else folder
+
+
+def import_text(file: Path, data_dir: Path, report: ImportReport) -> RenderableType:
+    """Return what was imported, and what was not."""
+    lines = [
+        Text(f"Imported from {file} into {data_dir}:"),
+        Text(f"  {report.sessions} sessions with {report.messages} messages"),
+        Text(f"  {report.files} versions of files"),
+    ]
+    if report.known:
+        lines.append(Text(f"  {report.known} sessions were here already and have been left alone"))
+    for what, times in sorted(report.left_out.items()):
+        lines.append(Text(f"  left out {times} times: {what}", "yellow"))
+    lines.append(Text("Next: see them with crush-trio sessions", "dim"))
+    return Group(*lines)

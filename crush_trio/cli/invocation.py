@@ -1,0 +1,134 @@
+"""One call of the program: its environment, its output, and the options that every command has."""
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from attrs import define, field
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_DUMB: Final = {"", "dumb"}
+_WIDTH: Final = 120
+
+
+@define(eq=False)
+class Invocation:
+    """What commands share; click carries it along as the object of its context."""
+
+    debug: bool = False
+    environ: Mapping[str, str] = field(factory=lambda: os.environ, repr=False)
+
+    def run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Run an async function to its end, with the log where it belongs."""
+        import trio
+
+        with self._log():
+            return trio.run(function, *args)
+
+    @contextmanager
+    def _log(self) -> Iterator[None]:
+        """Log everything to standard error in debugging, and else nothing: we are not a server."""
+        if self.debug:
+            from crush_trio.server.logging_setup import LogFormat, LogLevel, open_log
+
+            with open_log(LogFormat.HUMAN, LogLevel.DEBUG):
+                yield
+            return
+        handler = logging.NullHandler()
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+"""Gives a command the invocation as its first argument."""
+
+
+class OneOf(click.Choice[str]):
+    """A choice whose refusal says what there is to choose from."""
+
+    @override
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """Return what is said of a value that is not one of them."""
+        return f"{value!r} is none of them; choose from {', '.join(map(str, self.choices))}"
+
+
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Invocation).debug = True
+
+
+def debug_option(command: Command) -> Command:
+    """Add `--debug` to a command."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_debug,
+        help="Log everything, and show where errors come from.",
+    )(command)
+
+
+def host_option(command: Command) -> Command:
+    """Add `--host` to a command that talks to a server."""
+    return click.option(
+        "--host",
+        metavar="ADDRESS",
+        help="The server: unix:///path or tcp://host:port; by default the user's socket.",
+    )(command)
+
+
+def cwd_option(command: Command) -> Command:
+    """Add `--cwd` to a command about a directory."""
+    return click.option(
+        "--cwd",
+        metavar="DIR",
+        default=".",
+        help="The directory to work in, by default this one.",
+    )(command)
+
+
+def directory_of(cwd: str, host: str | None = None) -> str:
+    """Return a directory as an absolute path; one of this machine has to exist."""
+    path = Path(cwd).expanduser().absolute()
+    far = host is not None and not host.startswith("unix://")
+    if not far and not path.is_dir():
+        raise click.BadParameter(
+            f"{cwd!r} is no directory; name one that exists", param_hint="--cwd"
+        )
+    return os.path.normpath(path)
+
+
+# ── Output ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(text: str) -> None:
+    """Write to standard output, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def report_console() -> "Console":
+    """Return what reports are printed on: as wide as the terminal, or wide enough for a file."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def is_interactive(environ: Mapping[str, str]) -> bool:
+    """Whether a person is at both ends of a terminal that can do more than print."""
+    able = environ.get("TERM", "") not in _DUMB
+    return able and sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,74 @@
+"""Stop receipts for people: what a cancel hit, how long it took, and what is left."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from crush_trio.wire.native import HitView, ReceiptView, RunState
+
+SHORT: int = 8
+"""How many characters of an id are enough to tell it from others."""
+
+
+def short(name: str) -> str:
+    """Return the beginning of an id; every command takes it for the whole."""
+    return name[:SHORT]
+
+
+def merged(receipts: Iterable[ReceiptView]) -> ReceiptView:
+    """Return several receipts as one."""
+    found = list(receipts)
+    return ReceiptView(
+        complete=all(each.complete for each in found),
+        hits=tuple(hit for each in found for hit in each.hits),
+    )
+
+
+def summary(receipt: ReceiptView) -> str:
+    """Return a receipt as one sentence."""
+    if not receipt.hits:
+        return "Nothing was running."
+    stopped = [hit for hit in receipt.hits if hit.ended is RunState.CANCELLED]
+    others = len(receipt.hits) - len(stopped)
+    parts = [f"stopped {_count(len(stopped), 'run')} in {_longest(receipt.hits):.2f} s"]
+    if others:
+        parts.append(f"{_count(others, 'run')} ended otherwise")
+    processes = sum(len(hit.processes) for hit in receipt.hits)
+    if processes:
+        parts.append(f"{_count(processes, 'process', 'processes')} ended with it")
+    left = "nothing is left running" if receipt.complete else "something is still running"
+    sentence = "; ".join([*parts, left])
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def receipt_table(receipt: ReceiptView) -> Table:
+    """Return a receipt as a table, one line for each run."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("Run", "Session", "Was", "Ended", "After", "Processes stopped"):
+        table.add_column(heading)
+    for hit in receipt.hits:
+        table.add_row(
+            short(hit.run_id or hit.id),
+            short(hit.session_id),
+            hit.state.value,
+            _ended(hit),
+            "" if hit.seconds is None else f"{hit.seconds:.2f} s",
+            ", ".join(map(str, hit.processes)) or "none",
+        )
+    return table
+
+
+def _ended(hit: HitView) -> Text:
+    if hit.ended is None:
+        return Text("still running", "bold red")
+    style = "green" if hit.ended is RunState.CANCELLED else "yellow"
+    return Text(hit.ended.value + (f": {hit.error}" if hit.error else ""), style)
+
+
+def _longest(hits: Iterable[HitView]) -> float:
+    return max((hit.seconds or 0.0 for hit in hits), default=0.0)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,70 @@
+"""Tool calls and their results as people see them: what was done, to what, and how it went."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from rich.text import Text
+
+from crush_trio.cli.visible import one_line, visible
+from crush_trio.wire.fields import Json
+from crush_trio.wire.messages import ToolCallPart, ToolResultPart
+
+_SUBJECTS: Final = (
+    *("command", "file_path", "pattern", "url", "path", "prompt", "query", "job_id", "shell_id"),
+)
+"""The arguments that say what a call is about, the most telling first."""
+
+PREVIEW: Final = 4
+"""How many lines of a result are shown."""
+
+DIFF_PREVIEW: Final = 16
+"""How many lines of a change are shown once it is made."""
+
+_DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def call_title(call: ToolCallPart) -> Text:
+    """Return a call on one line: the tool and its subject."""
+    subject = _subject(_json(call.input))
+    return Text.assemble((visible(call.name), "bold"), f" {subject}" if subject else "")
+
+
+def result_preview(result: ToolResultPart) -> list[Text]:
+    """Return the beginning of what a tool answered, or of what it changed."""
+    metadata = _json(result.metadata)
+    if isinstance(diff := metadata.get("diff"), str) and diff and not result.is_error:
+        return diff_lines(diff, DIFF_PREVIEW)
+    output = metadata.get("output")
+    content = output if isinstance(output, str) and not result.is_error else result.content
+    style = "red" if result.is_error else "dim"
+    return _cut([Text(line, style) for line in visible(content).strip("\n").split("\n")], PREVIEW)
+
+
+def diff_lines(diff: str, limit: int) -> list[Text]:
+    """Return a unified diff in colours, without its head, cut off after *limit* lines."""
+    lines = visible(diff).rstrip("\n").split("\n")
+    body = [line for line in lines if not line.startswith(("--- ", "+++ "))]
+    return _cut([Text(line, _DIFF_STYLES.get(line[:1], "dim")) for line in body], limit)
+
+
+def _cut(lines: list[Text], limit: int) -> list[Text]:
+    if len(lines) <= limit + 1:
+        return lines
+    return [*lines[:limit], Text(f"… {len(lines) - limit} more lines", "dim italic")]
+
+
+def _subject(arguments: Mapping[str, Json]) -> str:
+    for name in _SUBJECTS:
+        if isinstance(text := arguments.get(name), str) and text:
+            return one_line(text)
+    return one_line(orjson.dumps(dict(arguments)).decode()) if arguments else ""
+
+
+def _json(text: str) -> Mapping[str, Json]:
+    """Return the object that *text* is; nothing, while it is incomplete."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
