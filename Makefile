@@ -1,6 +1,7 @@
 # Everything a bare machine with Python >= 3.11 and make needs:
 #   make test   create .venv, install, run the whole suite
 #   make check  the same, preceded by format, lint, types, layers and async lint
+#   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make serve  start the server on ADDRESS; ctrl-c stops it
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +10,7 @@ STAMP  := $(VENV)/.installed
 PYTEST ?= $(BIN)/pytest
 ADDRESS ?= tcp://127.0.0.1:8765
 
-.PHONY: test check lint format bench serve clean
+.PHONY: test check lint format bench demo serve clean
 
 test: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal -m "not slow"
@@ -31,6 +32,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
 
 serve: $(STAMP)
 	@$(BIN)/python -m crush_trio serve --host $(ADDRESS)
