@@ -6,6 +6,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 STAMP  := $(VENV)/.installed
 PYTEST ?= $(BIN)/pytest
 ADDRESS ?= tcp://127.0.0.1:8765
@@ -33,15 +34,19 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-demo: $(STAMP)
+demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py
 
-serve: $(STAMP)
+serve: $(RUNTIME)
 	@$(BIN)/python -m crush_trio serve --host $(ADDRESS)
 
-$(STAMP): pyproject.toml
+$(RUNTIME): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "crush_trio needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

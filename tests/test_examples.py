@@ -1,6 +1,10 @@
-"""The programs in `examples/` run as they are, and print what they claim."""
+"""The programs in `examples/` run as they are, print what they claim, and are short enough to read."""
 
+import os
+import re
 import runpy
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -8,18 +12,51 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 # Where the package is installed its entry point loads the plugin; in a bare checkout the option does.
 INSTALLED = bool(entry_points(group="pytest11", name="crush_trio"))
 LOAD = [] if INSTALLED else ["-p", "crush_trio.testing.plugin"]
 
 
+def names():
+    return {path.name for path in EXAMPLES.glob("*.py")}
+
+
 def test_every_example_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+    assert names() == {
         "cancel_anywhere.py",
+        "custom_provider.py",
+        "custom_tool.py",
+        "demo.py",
+        "embed.py",
+        "supervise.py",
         "test_your_agent.py",
     }
+
+
+@pytest.mark.parametrize("name", sorted(names() - {"demo.py"}))
+def test_an_example_is_at_most_sixty_lines(name):
+    assert len((EXAMPLES / name).read_text("utf-8").splitlines()) <= 60
+
+
+def run_example(name, home, seconds=60):
+    """Run an example as a reader would, in a process of its own, and return what it prints."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        capture_output=True,
+        check=False,
+        env=environment,
+        text=True,
+        timeout=seconds,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+# ── Programs ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_cancel_anywhere_shows_one_ending_to_both_clients(capsys):
@@ -31,6 +68,58 @@ def test_cancel_anywhere_shows_one_ending_to_both_clients(capsys):
     ]
 
 
+@pytest.mark.slow
+def test_embed_answers_inside_a_program_that_goes_on(tmp_path):
+    [answer, ended, program] = run_example("embed.py", tmp_path).splitlines()
+    assert len(answer.split()) == 24
+    assert ended == "the run is completed"
+    assert program == "the server is gone; the program went on beside it: True"
+
+
+@pytest.mark.slow
+def test_custom_tool_is_called_and_tells_the_model_of_its_error(tmp_path):
+    printed = run_example("custom_tool.py", tmp_path)
+    assert "    T-7 is closed; 1 left\n" in printed
+    assert "    there is no open ticket T-7\n" in printed
+
+
+@pytest.mark.slow
+def test_custom_provider_is_the_model_of_the_workspace(tmp_path):
+    lines = run_example("custom_provider.py", tmp_path).splitlines()
+    assert [line.strip() for line in lines] == ["Grey Parrot", "WHO IS A PRETTY BIRD"]
+
+
+@pytest.mark.slow
+def test_supervise_allows_refuses_and_stops(tmp_path):
+    assert sorted(run_example("supervise.py", tmp_path).splitlines()) == [
+        "supervisor: files may be written",
+        "supervisor: no bash, please",
+        "supervisor: that is enough; 1 run stopped",
+        "worker: long 5000: cancelled",
+        "worker: run `touch evil.txt`: completed",
+        "worker: write hello to hello.txt: completed",
+    ]
+
+
+# ── The demo ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_it_says_and_leaves_nothing_behind(tmp_path):
+    printed = run_example("demo.py", tmp_path)
+    assert "\x1b" not in printed  # this is no terminal
+    assert printed.count("processes left: 0") == 2
+    assert len(re.search(r"processes stopped: ([\d ]+);", printed)[1].split()) >= 3
+    assert "hello.txt has: hello from anna" in printed
+    assert "four runs, four endings: cancelled, completed, cancelled, interrupted" in printed
+    assert printed.splitlines()[-1].endswith("ends with exit code 0")
+    home = re.search(r"unix://(\S+)/crush\.sock", printed)[1]
+    assert not Path(home).exists()
+
+
+# ── Tests of somebody else's agent ──────────────────────────────────────────────────────────────
+
+
 @pytest.fixture
 def other_project(pytester):
     """A project of someone else's that has the example as its test file."""
@@ -40,7 +129,7 @@ def other_project(pytester):
 
 def test_your_agent_passes_in_a_project_of_its_own(other_project):
     other_project.makepyfile(test_agent=(EXAMPLES / "test_your_agent.py").read_text("utf-8"))
-    other_project.runpytest_inprocess(*LOAD).assert_outcomes(passed=22)
+    other_project.runpytest_inprocess(*LOAD).assert_outcomes(passed=21)
 
 
 def test_your_agent_fails_when_the_agent_keeps_its_lease(other_project):

@@ -106,7 +106,10 @@ def loaded_by(statement):
     return set(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
 
 
-HEAVY = {"quart", "quart_trio", "hypercorn", "sqlite3", "httpx", "pytest", "hypothesis", "asyncio"}
+HEAVY = {
+    *("quart", "quart_trio", "hypercorn", "httpx", "rich", "click", "openai", "anthropic"),
+    *("sqlite3", "asyncio", "pytest", "hypothesis"),
+}
 
 
 def test_importing_the_library_loads_no_server_no_database_and_no_test_code():

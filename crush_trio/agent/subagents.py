@@ -88,8 +88,8 @@ class AgentTool:
 
     async def _charge(self, payer: SessionId, child: SessionId) -> None:
         """Add the task's cost to the session it was done for; the answer does not depend on it."""
-        await trio.lowlevel.checkpoint()
         try:
+            await trio.lowlevel.checkpoint()
             cost = (await self.desk.store.session(child)).cost
             if cost:
                 await self.desk.transcript.commit(

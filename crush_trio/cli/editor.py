@@ -123,13 +123,21 @@ class Layout:
     column: int
 
 
+def _shown(letter: str) -> str:
+    """Return a letter as it stands on the screen: nothing for a line feed, a few cells at most."""
+    if letter in {"\n", "\t"}:
+        return "" if letter == "\n" else "    "
+    seen = visible(letter)
+    return seen if len(seen) <= 1 else "\ufffd"
+
+
 def layout(lead: str, text: str, cursor: int, width: int) -> Layout:
     """Lay out *text* behind *lead* on a screen of *width* cells, each row as full as it can be."""
     rows, place = [lead], (0, cell_len(lead))
     indent = " " * cell_len(lead)
     for index, letter in enumerate([*text, ""]):
-        shown = "" if letter == "\n" else "    " if letter == "\t" else visible(letter)
-        if cell_len(rows[-1]) + max(cell_len(shown), 1) > width:
+        shown = _shown(letter)
+        if cell_len(rows[-1]) + max(cell_len(shown), index == cursor) > width:
             rows.append(indent)
         if index == cursor:
             place = len(rows) - 1, cell_len(rows[-1])

@@ -40,7 +40,10 @@ class Shown:
 
 @frozen
 class _Gone:
-    """What was let go of a drawing of some width: the marks on each of its lines."""
+    """What was let go of a drawing: the marks on each of its lines, and its width.
+
+    Width 0 is that of no drawing: then only the sum of the marks means something.
+    """
 
     marks: tuple[int, ...]
     width: int
@@ -66,7 +69,7 @@ class _Gone:
             rest = self.marks[len(lines) :]
             return _Gone(rest, width) if rest else None
         marks = self.ink - sum(map(ink, lines))
-        return _Gone((marks,), self.width) if marks > 0 else None
+        return _Gone((marks,), 0) if marks > 0 else None
 
 
 @define(eq=False)

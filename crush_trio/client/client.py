@@ -94,9 +94,9 @@ class Client:
     ) -> AbstractAsyncContextManager[RemoteWorkspace]:
         """Open a directory of the server's machine as a workspace, or join those who have it open.
 
-        The server sees the path as we do: a relative one is taken from where this program runs. While the block lasts, one event
-        stream is open, and taken up again if it breaks; the server may be away for *patience* seconds.
-        Leaving the block gives the workspace up: if nobody else has it open it closes, and its runs are
+        A relative path is taken from where this program runs. While the block lasts, one event stream
+        is open, and taken up again if it breaks; the server may be away for *patience* seconds. Leaving
+        the block gives the workspace up: if nobody else has it open it closes, and its runs are
         cancelled but for those that were told to go on.
 
         *interactive* says whether a person is here to be asked. *init* makes the agent ready. The rest
@@ -131,8 +131,8 @@ async def open_client(
 
     An address is `unix:///path` or `tcp://host:port`, by default the socket in the user's runtime
     directory, where servers listen by default. The *token*, if the server wants one, is by default
-    what *environ* has as `CRUSH_TRIO_TOKEN`. *client_id* is a UUID, by default a new one: who comes back
-    under the same id takes up its own claims. *ids* names runs. *transport* replaces the sockets.
+    what *environ* has as `CRUSH_TRIO_TOKEN`. *client_id* is a UUID, by default a new one: who comes
+    back under the same id takes up its own claims. *ids* names runs, *transport* replaces the sockets.
 
     Nothing is sent yet. The first request to a server that is not there raises `ServerUnreachable`.
     """

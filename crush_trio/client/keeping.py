@@ -214,7 +214,10 @@ class Keeper:
 
 
 async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the answer; None if what it is about does not exist. A workspace that is gone comes back."""
+    """Return the answer; None if what it is about does not exist.
+
+    A workspace that does not exist is another matter: it will be back, and is to be asked again.
+    """
     await trio.lowlevel.checkpoint()
     try:
         return await ask()

@@ -161,7 +161,8 @@ class RemoteWorkspace:
         """Watch the workspace: iterate over everything that happens from now on.
 
         Any number of readers share one connection, and each has a place of its own. A slow one holds
-        up nobody: it is given the newest state of a message, and a `Resynced` if it falls too far behind.
+        up nobody: it is given the newest state of a message, and a `Resynced` if it falls too far
+        behind.
         """
         await trio.lowlevel.checkpoint()
         yield self._calls.keeper.picture.window.reader()
@@ -204,9 +205,9 @@ async def open_remote_workspace(
     """Hold a claim on a workspace for as long as the block lasts.
 
     The state of the workspace is known when the block is entered. Leaving it ends the event stream and
-    then gives up the claim, in this order whatever the reason for leaving; readers elsewhere then end, and
-    calls raise `trio.ClosedResourceError`. The block is ended from
-    here only by what cannot be mended: `ServerUnreachable` after *patience*, or a refusal.
+    then gives up the claim, in this order whatever the reason for leaving; readers elsewhere then end,
+    and calls raise `trio.ClosedResourceError`. The block is ended from here only by what cannot be
+    mended: `ServerUnreachable` after *patience*, or a refusal.
     """
     keeper = Keeper(link, Picture(), request, interactive, init, patience)
     created = await keeper.create()

@@ -10,12 +10,15 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
+from crush_trio.store.changes import PartPut, RunPrompted
 from crush_trio.testing.agents import open_test_agent
 from crush_trio.testing.faulty_store import FaultyStore
 from crush_trio.testing.model_script import Say
 from crush_trio.testing.schedule import seeded
+from crush_trio.wire.ids import ToolCallId
+from crush_trio.wire.messages import Role, ToolResultPart
 from crush_trio.wire.native import RunKind, RunState
-from tests.agent.durable import check_complete
+from tests.agent.durable import check_complete, memory, open_bench
 from tests.agent.whole_turn import (
     FULL,
     NEXT,
@@ -30,6 +33,7 @@ from tests.agent.whole_turn import (
     sends_prompt,
     sessions_of,
 )
+from tests.store.stores import STOP, call, message, run, text
 
 
 def sends_several(bench):
@@ -94,3 +98,24 @@ def test_whichever_write_a_kill_prevents_the_next_start_completes_every_turn(sce
             raise
     assert len(left) > 20
     assert max(recovered) >= 1
+
+
+@pytest.mark.item("C10", "D17")
+async def test_a_summary_that_waited_leaves_the_answer_of_the_active_run_to_that_run():
+    waiting = run("waiting", seq=1, prompt="")
+    part = ToolResultPart(tool_call_id=ToolCallId("c"), name="look", content="seen")
+    store = await memory()
+    await store.commit(
+        evolve(waiting, run=evolve(waiting.run, kind=RunKind.SUMMARIZE)),
+        run("active", seq=2),
+        message("active", text("hello"), STOP, role=Role.USER),
+        RunPrompted(id="active", message_id="active"),
+        message("answer"),
+        PartPut(message_id="answer", index=0, part=call("c", finished=True), at=100),
+        message("result", part, STOP, role=Role.TOOL),
+    )
+    async with open_bench(store=store.reopened("again")) as bench:
+        first, second = bench.workspace.recovered
+        await check_complete(bench.store)
+    assert (first.id, second.id) == ("waiting", "active")
+    assert second.message_id == "answer" != first.message_id

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import trio
 from attrs import define
 
 from crush_trio.client import Client, RemoteWorkspace
@@ -10,6 +11,9 @@ from crush_trio.testing.served import Served, open_test_server
 from crush_trio.wire.ids import SessionId
 
 FOLDER = "/srv/project"
+
+LIMIT = 1000
+"""Virtual seconds that a test may take: heartbeats would let one that hangs go on for ever."""
 
 
 @define(eq=False)
@@ -41,10 +45,11 @@ async def open_place(turns=None, *, number=1, server=None, **options):
                 yield place
         return
     network = MemoryTransport(server.driver)
-    async with open_test_client(server, number, transport=network) as client:
-        async with client.open_workspace(FOLDER, **options) as workspace:
-            session = (await workspace.sessions.create("a session")).id
-            yield Place(server, network, client, workspace, session)
+    with trio.fail_after(LIMIT):
+        async with open_test_client(server, number, transport=network) as client:
+            async with client.open_workspace(FOLDER, **options) as workspace:
+                session = (await workspace.sessions.create("a session")).id
+                yield Place(server, network, client, workspace, session)
 
 
 async def collected(reader, seen):

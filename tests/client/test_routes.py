@@ -51,6 +51,7 @@ CLIENT_CALLS = {
     "version": lambda c: c.version(),
     "server_config": lambda c: c.server_config(),
     "openapi": lambda c: c.openapi(),
+    "config_schema": lambda c: c.config_schema(),
     "metrics": lambda c: c.metrics(),
     "workspaces": lambda c: c.workspaces(),
     "shutdown": lambda c: c.shutdown(),

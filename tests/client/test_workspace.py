@@ -5,7 +5,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.client import (
-    AnswerLost,
     ApiError,
     MessageEvent,
     RunEvent,
@@ -14,8 +13,6 @@ from crush_trio.client import (
 from crush_trio.errors import (
     AgentNotInitialized,
     ClientRetired,
-    RunIdTaken,
-    SessionBusy,
     SessionNotFound,
     WorkspaceNotFound,
 )
@@ -24,11 +21,8 @@ from crush_trio.testing import Gate
 from crush_trio.testing.clients import MemoryTransport, open_test_client
 from crush_trio.testing.scripted import Pause, Say
 from crush_trio.testing.served import WrittenTurns, open_test_server
-from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.events import Envelope, PayloadType
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, WhenBusy, WhenUnclaimed
-from crush_trio.wire.requests import Attachment
 from tests.client.places import FOLDER, collected, open_place
 
 
@@ -49,6 +43,13 @@ async def test_a_workspace_is_open_for_as_long_as_the_block_lasts():
             assert (await workspace.agent.info()).is_ready
         await wait_all_tasks_blocked()
         assert await hosted(server) == []
+
+
+async def test_a_relative_path_is_taken_from_where_the_client_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with open_test_server() as server, open_test_client(server) as client:
+        async with client.open_workspace("project") as workspace:
+            assert workspace.created.path == str(tmp_path / "project")
 
 
 async def test_the_agent_is_left_alone_if_it_is_not_to_be_initialised():
@@ -157,91 +158,6 @@ async def retire_inside(client, then):
     async with client.open_workspace(FOLDER) as workspace:
         await client.retire()
         await then(workspace)
-
-
-# ── Submitting ──────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_run_is_named_by_the_client_and_known_by_either_name():
-    async with open_place() as place:
-        run = await place.submit("hello")
-        assert run.run_id == run.id == "run-1-1"
-        ended = await run.wait()
-        assert (ended.run_id, ended.state, ended.text) == ("run-1-1", "completed", "done")
-        assert await place.workspace.runs.get(ended.id) == ended
-        assert await place.workspace.run(ended.id).wait() == ended
-
-
-async def test_the_same_submission_twice_is_one_run_and_another_one_is_refused():
-    turns = WrittenTurns()
-    async with open_place(turns) as place:
-        first = await place.submit("hello", run_id=RunId("mine"))
-        second = await place.submit("hello", run_id=RunId("mine"))
-        assert await first.wait() == await second.wait()
-        assert turns.started == ["hello"]
-        with pytest.raises(RunIdTaken) as taken:
-            await place.submit("another", run_id=RunId("mine"))
-        assert (taken.value.code, taken.value.detail) == ("run_id_taken", "mine")
-
-
-async def test_every_policy_reaches_the_server():
-    gate = Gate()
-    async with open_place(WrittenTurns({"think": [Pause(gate)]})) as place:
-        first = await place.submit("think")
-        await gate.reached()
-        with pytest.raises(SessionBusy):
-            await place.submit("hello", when_busy=WhenBusy.REJECT)
-        last = await place.submit(
-            "hello",
-            when_busy=WhenBusy.INTERRUPT,
-            when_unclaimed=WhenUnclaimed.CONTINUE,
-            permissions=PermissionPolicy(mode=PermissionMode.DENY, allow_list=("view",)),
-            interactive=True,
-            attachments=[
-                Attachment(file_path="a", file_name="a", mime_type="text/plain", content=b"x")
-            ],
-        )
-        [opened] = [each.opened for each in place.server.backend.workspaces()]
-        submission = opened.durable.runs.find(last.id).submission
-        assert submission.permissions.mode is PermissionMode.DENY
-        assert submission.when_unclaimed is WhenUnclaimed.CONTINUE
-        assert submission.interactive
-        assert (await first.wait()).state is RunState.CANCELLED
-        assert (await last.wait()).state is RunState.COMPLETED
-
-
-@pytest.mark.parametrize("interactive", [True, False])
-async def test_whether_a_person_is_there_is_said_once_for_all_runs(interactive):
-    gate = Gate()
-    async with open_place(WrittenTurns({"think": [Pause(gate)]}), interactive=interactive) as place:
-        run = await place.submit("think")
-        [opened] = [each.opened for each in place.server.backend.workspaces()]
-        assert opened.durable.runs.find(run.id).submission.interactive is interactive
-
-
-async def test_a_lost_answer_makes_the_submission_be_sent_again_and_it_is_the_same_run():
-    turns = WrittenTurns()
-    async with open_place(turns) as place:
-        async with trio.open_nursery() as nursery:
-            place.network.lose_answer("POST", "/agent")
-            nursery.start_soon(lambda: submit_and_wait(place, "hello"))
-        assert turns.started == ["hello"]
-        posts = [sent for sent in place.network.requests if sent.endswith("/agent")]
-        assert len(posts) == 2
-
-
-async def submit_and_wait(place, prompt):
-    assert await (await place.submit(prompt)).result_text() == "done"
-
-
-async def test_a_submission_that_nobody_answers_is_given_up():
-    async with open_place(patience=5) as place:
-        for _ in range(50):
-            place.network.lose_answer("POST", "/agent")
-        began = trio.current_time()
-        with pytest.raises(AnswerLost):
-            await place.submit("hello")
-        assert 5 < trio.current_time() - began < 15
 
 
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
@@ -374,3 +290,34 @@ async def test_any_number_of_readers_share_one_connection():
             nursery.cancel_scope.cancel()
         streams = [sent for sent in place.network.requests if "/events?" in sent]
         assert len(streams) == 1
+
+
+# ── After the end ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_workspace_that_was_left_is_not_to_be_used_and_says_so():
+    async with open_test_server() as server, open_test_client(server) as client:
+        async with client.open_workspace(FOLDER) as workspace:
+            session = (await workspace.sessions.create("a session")).id
+        with pytest.raises(trio.ClosedResourceError, match="the workspace has been left"):
+            await workspace.submit("hello", session=session)
+    with pytest.raises(trio.ClosedResourceError, match="the client has been closed"):
+        await client.health()
+
+
+async def test_whoever_waits_for_a_run_hears_that_the_workspace_is_left():
+    gate, raised = Gate(), []
+
+    async def wait(handle):
+        try:
+            await handle.wait()
+        except trio.ClosedResourceError as error:
+            raised.append(error)
+
+    async with open_test_server(WrittenTurns({"think": [Pause(gate)]})) as server:
+        async with trio.open_nursery() as nursery:
+            async with open_place(server=server) as place:
+                nursery.start_soon(wait, await place.submit("think"))
+                await gate.reached()
+                await trio.sleep(1)
+    assert len(raised) == 1

@@ -1,13 +1,14 @@
 """Faults at checkpoints: each kind fires where Trio allows it, and leaves nothing behind."""
 
 import gc
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.runtime.watch import CancelWatch
 from crush_trio.testing import (
     Call,
     CheckpointFaults,
@@ -371,3 +372,21 @@ async def test_the_loop_over_all_checkpoints_finds_a_forgotten_cleanup():
 
     assert await broken_at(careful=False) == [0]
     assert await broken_at(careful=True) == []
+
+
+@pytest.mark.parametrize("drive", [CancelWatch("stop").drive, lambda coro: coro])
+async def test_an_exception_is_raised_at_a_checkpoint_however_deep_it_is_hidden(drive):
+    @asynccontextmanager
+    async def manager():
+        await trio.lowlevel.checkpoint()
+        yield
+
+    async def enter() -> None:
+        async with manager():
+            pass
+
+    async def outermost() -> None:
+        await drive(enter())
+
+    with pytest.raises(Disk):
+        await CheckpointFaults([Fault(0, Raise(Disk()))]).drive(outermost())

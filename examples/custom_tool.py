@@ -1,0 +1,60 @@
+"""A tool of your own: the agent closes tickets, which only your program can do.
+
+The model is shown the schema of the arguments. `permit` asks a person, unless nobody wants to be asked,
+as here. A `ToolError` is an answer that the model can act on; anything else that is raised fails the run.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import trio
+from attrs import define, frozen
+
+from crush_trio import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.backend.opening import workspace_opener
+from crush_trio.client import open_client
+from crush_trio.server.embedding import open_server
+from crush_trio.tools.arguments import About, read_arguments, schema_of
+
+
+@frozen(kw_only=True)
+class Arguments:
+    """What the model has to say."""
+
+    ticket: Annotated[str, About("The id of an open ticket, such as T-7.")]
+
+
+@define(eq=False)
+class CloseTicket:
+    """Satisfies `crush_trio.Tool`."""
+
+    place: Path
+    tickets: set[str]
+    name, description, parallel = "close_ticket", "Closes a ticket of this project.", False
+    parameters = schema_of(Arguments)
+
+    async def run(self, call: ToolCall, /) -> ToolResult:
+        """Close a ticket, if there is one and nobody objects."""
+        ticket = read_arguments(call.input, Arguments).ticket
+        if ticket not in self.tickets:
+            raise ToolError(f"there is no open ticket {ticket}")
+        about = f"Close the ticket {ticket}"
+        await call.permit(Wanted(action="close", description=about, params={}, path=self.place))
+        self.tickets.remove(ticket)
+        return ToolResult(content=f"{ticket} is closed; {len(self.tickets)} left")
+
+
+async def main(place: str, tickets: set[str]) -> None:
+    """Serve agents that have the tool, and have the demo model use it, once too often."""
+    opener = workspace_opener(extra_tools=lambda bench: [CloseTicket(bench.directory, tickets)])
+    async with open_server(f"unix://{place}/socket", opener=opener) as [address]:
+        async with open_client(address) as client, client.open_workspace(place, yolo=True) as here:
+            session = await here.sessions.create("tickets")
+            for prompt in ["use close_ticket on T-7"] * 2:
+                run = await here.submit(prompt, session=session.id)
+                print(await run.result_text())
+
+
+with TemporaryDirectory() as folder:
+    trio.run(main, folder, {"T-7", "T-8"})

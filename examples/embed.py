@@ -1,0 +1,54 @@
+"""A server inside a Trio program, for as long as a block lasts.
+
+Inside the block clients are answered: other programs at the address, or this one, as below. When the
+block is left the runs are cancelled and write their endings, clients see them, and then the server is
+gone. The program's other tasks go on beside it and know nothing of it.
+"""
+
+import os
+from tempfile import TemporaryDirectory
+
+import trio
+
+from crush_trio.client import RunEnded, TextPiece, open_client
+from crush_trio.server.embedding import open_server
+from crush_trio.server.hosting import HostSettings
+from crush_trio.wire.addresses import Address
+
+
+async def ask(address: Address, directory: str) -> None:
+    """Submit a prompt and print the answer as it comes."""
+    async with open_client(address) as client, client.open_workspace(directory) as workspace:
+        session = await workspace.sessions.create("embedded")
+        run = await workspace.submit("long 24", session=session.id)
+        async with run.stream() as pieces:
+            async for piece in pieces:
+                match piece:
+                    case TextPiece(text=text):
+                        print(text, end="", flush=True)
+                    case RunEnded(run=ended):
+                        print(f"\nthe run is {ended.state}")
+
+
+async def tick(beats: list[float]) -> None:
+    """Stand in for what the program does all day."""
+    while True:
+        beats.append(trio.current_time())
+        await trio.sleep(0.1)
+
+
+async def main() -> None:
+    """Do the program's own work; meanwhile serve, ask once, and end the server in order."""
+    beats: list[float] = []
+    async with trio.open_nursery() as program:
+        program.start_soon(tick, beats)
+        with TemporaryDirectory() as place:
+            settings = HostSettings(environment={"HOME": place, "PATH": os.environ["PATH"]})
+            async with open_server(f"unix://{place}/socket", settings=settings) as [address]:
+                await ask(address, place)
+        print(f"the server is gone; the program went on beside it: {len(beats) > 3}")
+        program.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main)
