@@ -9,7 +9,7 @@ from crush_trio.config.demo import DEMO_CONFIG
 from crush_trio.config.live import Configuration
 from crush_trio.providers.base import Endpoint, Provider
 from crush_trio.providers.demo import DemoProvider
-from crush_trio.providers.families import Providers, takes_media_results
+from crush_trio.providers.families import ANTHROPIC, Providers, takes_media_results
 from crush_trio.wire.config import ProviderConfig
 from crush_trio.wire.requests import ModelType
 
@@ -49,9 +49,17 @@ class ConfiguredModels:
                 provider=config.id,
                 type=config.type,
                 base_url=config.base_url,
-                api_key=config.api_key,
+                api_key=_key(config),
                 extra_headers=config.extra_headers,
                 extra_body=config.extra_body,
                 options=config.provider_options,
             )
         )
+
+
+def _key(config: ProviderConfig) -> str:
+    """Return what proves who we are: a key, or a token that somebody has signed in for."""
+    if config.oauth is None:
+        return config.api_key
+    token = config.oauth.access_token
+    return f"Bearer {token}" if config.type == ANTHROPIC else token

@@ -7,14 +7,11 @@ route that is missing here, or only here, is a failure.
 Run as a module it prints `docs/wire-coverage.md`.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Final
 
-from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.route import (
     EVENTS,
-    REAL,
     RECEIPT,
     STORE_ERRORS,
     WORKSPACE,
@@ -388,29 +385,3 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
 
 ROUTES: Final = tuple(route for group in CATALOGUE.values() for route in group)
 """The same, one after the other."""
-
-_INTRODUCTION: Final = """\
-# What of the wire is served
-
-Every route of the `/v1` interface is there and has its exact shape. This page says which of them do
-their work, and which still answer with a value that clients understand but that says nothing: an
-empty one, or a fixed one. It is printed by `python -m crush_trio.server.catalogue`; a test fails
-when the two differ.
-"""
-
-
-def coverage_markdown() -> str:
-    """Return `docs/wire-coverage.md`."""
-    done = sum(route.state == REAL for route in ROUTES)
-    total = f"{done} of {len(ROUTES)} routes are real.\n"
-    tables = [_table(name, group) for name, group in CATALOGUE.items()]
-    return "\n".join([_INTRODUCTION, total, *tables, _table("Extensions", EXTENSIONS)])
-
-
-def _table(name: str, group: tuple[Route, ...]) -> str:
-    rows = [f"| {route.method} `{route.path}` | {route.state} |\n" for route in group]
-    return "".join([f"## {name}\n\n| Route | State |\n|---|---|\n", *rows])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(coverage_markdown())

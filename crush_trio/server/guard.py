@@ -123,12 +123,16 @@ def check_request(
     *port* is our end of the connection, the rest are headers. Through a Unix socket any host will
     do: its clients make one up, and no page gets there. A preflight is a request like any other: it
     has an origin, so it is refused, and no answer of ours permits a page anything.
+
+    Whoever shows the token may call us what they like: a server on an address of its own is known by
+    names we cannot guess, and a page that was led here by a false name has no token to show.
     """
-    if transport is Transport.TCP and not _is_our_host(settings, host, port):
+    proven = settings.token is not None and _proves(authorization, settings.token)
+    if transport is Transport.TCP and not proven and not _is_our_host(settings, host, port):
         raise HostForbidden(_named(host))
     if origin is not None and not _is_our_origin(settings, transport, host, origin):
         raise OriginForbidden(_named(origin))
-    if settings.token is not None and not _proves(authorization, settings.token):
+    if settings.token is not None and not proven:
         raise Unauthorized
 
 

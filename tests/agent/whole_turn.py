@@ -246,6 +246,10 @@ async def check_stored(played):
     assert Counter(view.id for view in announced) == Counter(iter(stored)), "not one ending each"
     for view in announced:
         assert ending(view) == ending(stored[view.id]), "announced differently from what is stored"
+    kinds = [view.kind for view in announced if view.kind is RunKind.TASK or view.run_id == "r"]
+    assert kinds.count(RunKind.TASK) == 0 or kinds[-1] is not RunKind.TASK, (
+        "a task outlived its run"
+    )
     failed = any(view.state is RunState.ERRORED for view in announced)
     await check_summary(store, failed=failed)
 
@@ -283,6 +287,8 @@ async def check_told(played):
     known = {}
     for event in played.bench.recorder.events:
         if isinstance(event, MessageChange):
+            new = event.message_id not in known
+            assert new is (event.change is EventType.CREATED), "created twice, or never"
             known[event.message_id] = told(event.message)
             if event.change is EventType.DELETED:
                 del known[event.message_id]

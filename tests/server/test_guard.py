@@ -202,6 +202,12 @@ def test_without_the_token_nobody_passes_on_either_transport(ask, header):
     assert str(refused.value) == "a valid token is required", "and not what was wrong with it"
 
 
+def test_whoever_shows_the_token_may_call_the_server_by_any_name():
+    over_tcp(LOCKED, host="192.0.2.2:9702", authorization=f"Bearer {TOKEN}")
+    with pytest.raises(HostForbidden):
+        over_tcp(LOCKED, host="192.0.2.2:9702", authorization="Bearer wrong")
+
+
 def test_a_server_without_a_token_does_not_mind_being_shown_one():
     over_tcp(OPEN, authorization="Bearer whatever")
 
