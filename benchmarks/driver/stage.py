@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -65,6 +66,8 @@ class Turn:
     """In native form, how often a client was told what is new in the answer."""
     overhead: int
     """Bytes of such a telling besides the text in it."""
+    driver: float
+    """How much of a core the driver itself used meanwhile: near 1, it is what was waited for."""
 
 
 @define(eq=False)
@@ -161,11 +164,11 @@ class Stage:
         self.provider.call(tag).on_first_word = lambda: marks.append(self.cpu())
         bytes_before, updates_before = self.witness.received, self.witness.reader.updates
         crowd.expect_ending()
-        before, began = self.cpu(), trio.current_time()
+        before, own, began = self.cpu(), time.process_time(), trio.current_time()
         await self.play(session, f"{prompt} #{tag}")
         with trio.fail_after(RUN_LIMIT):
             await crowd.all_done()
-        wall = trio.current_time() - began
+        wall, own = trio.current_time() - began, time.process_time() - own
         await trio.sleep(SETTLE)
         after = self.cpu()
         del self.provider.calls[tag]
@@ -177,6 +180,7 @@ class Stage:
             bytes=max((s.received for s in seats), default=self.witness.received - bytes_before),
             updates=self.witness.reader.updates - updates_before,
             overhead=self.witness.reader.overhead,
+            driver=own / wall,
         )
 
 

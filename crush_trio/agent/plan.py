@@ -8,13 +8,15 @@ from attrs import define, field, frozen
 from crush_trio.agent.models import ChosenModel
 from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.tool_calls import RunPermissions
-from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.log import EventLog
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes, MessageReads, SessionReads
 from crush_trio.tools.base import Tool
+from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.messages import Message, Role
 
 Tools = Mapping[str, Tool]
 """The tools that a run may use, by name."""
@@ -60,3 +62,21 @@ class Desk:
     permissions: RunPermissions = field(repr=False)
     patience: Patience = field(factory=Patience)
     spans: Spans = field(factory=configured_spans, repr=False)
+
+    async def begin_answer(
+        self, session_id: SessionId, model: ChosenModel, *, summary: bool = False
+    ) -> OpenMessage:
+        """Create the message that a model is about to write (D13)."""
+        now = self.clock.unix()
+        return await self.transcript.create(
+            Message(
+                id=MessageId(self.ids.new()),
+                role=Role.ASSISTANT,
+                session_id=session_id,
+                model=model.model.id,
+                provider=model.provider_id,
+                is_summary_message=summary,
+                created_at=now,
+                updated_at=now,
+            )
+        )

@@ -23,7 +23,7 @@ from crush_trio.agent.prompt import Abilities, build_prompt
 from crush_trio.agent.repeating import LoopGuard
 from crush_trio.agent.summaries import CONTINUE, Summarizer
 from crush_trio.agent.tool_calls import ToolRunner
-from crush_trio.agent.transcript import OpenMessage, finished
+from crush_trio.agent.transcript import finished
 from crush_trio.agent.usage import nearly_full, step_usage
 from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
 from crush_trio.providers.conversing import Waiting, converse
@@ -136,7 +136,7 @@ class Steps:
         tools = self.plan.tools()
         session = await self.desk.store.session(self.run.session_id)
         request = await self._request(session, tools)
-        answer = Answer(await self._begin())
+        answer = Answer(await self.desk.begin_answer(self.run.session_id, self.plan.model))
         self.run.partial = answer.said
         with self.desk.spans.model_call(self.run.session_id, request) as span:
             ending = await converse(
@@ -166,20 +166,6 @@ class Steps:
             tools=tool_specs(tools),
             max_tokens=model.max_tokens,
             affinity=affinity(session.id),
-        )
-
-    async def _begin(self) -> OpenMessage:
-        model, now = self.plan.model, self.desk.clock.unix()
-        return await self.desk.transcript.create(
-            Message(
-                id=MessageId(self.desk.ids.new()),
-                role=Role.ASSISTANT,
-                session_id=self.run.session_id,
-                model=model.model.id,
-                provider=model.provider_id,
-                created_at=now,
-                updated_at=now,
-            )
         )
 
     def _waiting(self, waiting: Waiting) -> None:

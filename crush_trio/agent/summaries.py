@@ -14,14 +14,13 @@ from crush_trio.agent.answer import Answer
 from crush_trio.agent.notices import session_fact, waiting_notice
 from crush_trio.agent.plan import Desk, TurnPlan
 from crush_trio.agent.prompt import Abilities, build_prompt
-from crush_trio.agent.transcript import WRITE_LIMIT, OpenMessage
+from crush_trio.agent.transcript import WRITE_LIMIT
 from crush_trio.agent.usage import estimate, side_usage
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
 from crush_trio.providers.conversing import converse
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import SessionEdited
-from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart
 from crush_trio.wire.views import Session, Todo
 
@@ -64,7 +63,9 @@ class Summarizer:
         if not messages:
             return Completion()
         request = self._request(session, messages)
-        answer = Answer(await self._begin())
+        answer = Answer(
+            await self.desk.begin_answer(self.run.session_id, self.plan.model, summary=True)
+        )
         try:
             ending = await self._ask(request, answer)
         except trio.Cancelled:
@@ -108,21 +109,6 @@ class Summarizer:
             system=(INSTRUCTIONS,),
             messages=(*history, PromptMessage(role=Role.USER, parts=(asked,))),
             max_tokens=model.max_tokens,
-        )
-
-    async def _begin(self) -> OpenMessage:
-        model, now = self.plan.model, self.desk.clock.unix()
-        return await self.desk.transcript.create(
-            Message(
-                id=MessageId(self.desk.ids.new()),
-                role=Role.ASSISTANT,
-                session_id=self.run.session_id,
-                model=model.model.id,
-                provider=model.provider_id,
-                is_summary_message=True,
-                created_at=now,
-                updated_at=now,
-            )
         )
 
     async def _adopt(self, answer: Answer, ending: Finished) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 from attrs import define, field
@@ -130,5 +130,6 @@ def report_console() -> "Console":
 
 def is_interactive(environ: Mapping[str, str]) -> bool:
     """Whether a person is at both ends of a terminal that can do more than print."""
+    ends: tuple[TextIO | None, ...] = (sys.stdin, sys.stdout)
     able = environ.get("TERM", "") not in _DUMB
-    return able and sys.stdin.isatty() and sys.stdout.isatty()
+    return able and all(end is not None and end.isatty() for end in ends)

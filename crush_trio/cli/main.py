@@ -49,7 +49,7 @@ for command in (serve, run, attach, sessions, cancel, config, import_sessions, d
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that *argv* asks for, by default the process's arguments; return its code.
 
-    Help, the version and misuse leave as `SystemExit`, as they do in any program of this kind.
+    Misuse leaves as `SystemExit`, as it does in any program of this kind.
     """
     invocation = Invocation()
     try:
@@ -69,9 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if invocation.debug:
             traceback.print_exception(error)
         return _refuse(failure)
-    if isinstance(code, int):
-        return code
-    raise SystemExit(0)
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 def _refuse(error: CrushError) -> int:

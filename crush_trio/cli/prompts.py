@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from crush_trio.cli.errors import PromptMissing
 
@@ -17,7 +18,8 @@ def read_prompt(words: Sequence[str]) -> str:
     That is where an argument asks for it, or where a pipe or a file stands in the place of the
     terminal. Raises `PromptMissing`.
     """
-    wanted = STDIN in words or _is_piped(sys.stdin.fileno())
+    stream: TextIO | None = sys.stdin
+    wanted = stream is not None and (STDIN in words or _is_piped(stream))
     text = sys.stdin.buffer.read().decode(errors="replace") if wanted else ""
     prompt = join_prompt(words, text)
     if not prompt:
@@ -32,10 +34,10 @@ def join_prompt(words: Sequence[str], piped: str) -> str:
     return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
 
 
-def _is_piped(fd: int) -> bool:
+def _is_piped(stream: TextIO) -> bool:
     """Whether something can be expected to come and to end: neither a terminal nor a device does."""
     try:
-        mode = os.fstat(fd).st_mode
+        mode = os.fstat(stream.fileno()).st_mode
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)

@@ -29,10 +29,10 @@ def summary(receipt: ReceiptView) -> str:
     """Return a receipt as one sentence."""
     if not receipt.hits:
         return "Nothing was running."
-    stopped = [hit for hit in receipt.hits if hit.ended is RunState.CANCELLED]
-    others = len(receipt.hits) - len(stopped)
-    parts = [f"stopped {_count(len(stopped), 'run')} in {_longest(receipt.hits):.2f} s"]
-    if others:
+    ended = [hit.ended for hit in receipt.hits if hit.ended is not None]
+    stopped = ended.count(RunState.CANCELLED)
+    parts = [f"stopped {_count(stopped, 'run')} in {_longest(receipt.hits):.2f} s"]
+    if others := len(ended) - stopped:
         parts.append(f"{_count(others, 'run')} ended otherwise")
     processes = sum(len(hit.processes) for hit in receipt.hits)
     if processes:

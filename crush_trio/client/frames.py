@@ -55,7 +55,7 @@ class FrameReader:
             frame = self._line(bytes(self._buffer[start:end]).removesuffix(b"\r"))
             if frame is not None:
                 frames.append(frame)
-            start = self._searched = end + 1
+            start = end + 1
         del self._buffer[:start]
         self._searched = len(self._buffer)
         if self._size + len(self._buffer) > self.most:

@@ -10,6 +10,7 @@ What cannot get better by trying again, such as a token that is not accepted, en
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -33,6 +34,9 @@ FIRST_PAUSE: Final = 0.25
 
 LONGEST_PAUSE: Final = 10.0
 """Seconds beyond which pauses do not grow."""
+
+ANSWER_LIMIT: Final = 30.0
+"""Seconds that the answer to a simple question may take, where nobody else sets a limit."""
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +156,7 @@ class Keeper:
         try:
             await self._read()
         except WorkspaceNotFound:
-            await self.create()
+            await bounded(self.create, self.patience)
             await self._read()
 
     async def _read(self) -> None:
@@ -206,11 +210,23 @@ class Keeper:
 
     async def _run(self, run_id: RunId) -> RunView | None:
         path = self.path(f"/runs/{segment(run_id)}")
-        return await _unless_gone(lambda: self.link.ask("GET", path, RunView))
+        ask = partial(self.link.ask, "GET", path, RunView)
+        return await _unless_gone(lambda: bounded(ask))
 
     async def _messages(self, session_id: SessionId) -> tuple[Message, ...]:
         path = self.path(f"/sessions/{segment(session_id)}/messages")
-        return await _unless_gone(lambda: self.link.ask("GET", path, tuple[Message, ...])) or ()
+        ask = partial(self.link.ask, "GET", path, tuple[Message, ...])
+        return await _unless_gone(lambda: bounded(ask)) or ()
+
+
+async def bounded(ask: Callable[[], Awaitable[T]], limit: float = ANSWER_LIMIT) -> T:
+    """Return the answer; a server that does not answer in time is taken for one that is away.
+
+    A network can die without a word, and then an answer does not come and nothing breaks.
+    """
+    with trio.move_on_after(limit):
+        return await ask()
+    raise AnswerLost(f"there was no answer for {limit:g} seconds")
 
 
 async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:

@@ -17,7 +17,7 @@ from crush_trio.client.calls import Calls
 from crush_trio.client.errors import RunNotCompleted, passes
 from crush_trio.client.events import Resynced
 from crush_trio.client.following import Ask, Follower, RunEnded, RunPiece
-from crush_trio.client.keeping import Backoff
+from crush_trio.client.keeping import Backoff, bounded
 from crush_trio.client.picture import Picture
 from crush_trio.client.queues import RunRoutes
 from crush_trio.client.sessions import SessionRoutes
@@ -69,7 +69,7 @@ class RunHandle:
             with self._picture.news_of(self.run_id) as news:
                 pause = float("inf")
                 try:
-                    run = await self.view()
+                    run = await bounded(self.view)
                 except CrushError as error:
                     if not passes(error):
                         raise
@@ -185,7 +185,7 @@ async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
     backoff = Backoff()
     while True:
         try:
-            return await ask()
+            return await bounded(ask)
         except CrushError as error:
             if not passes(error):
                 raise

@@ -16,7 +16,7 @@ from crush_trio.client.asks import PermissionRoutes, QuestionRoutes
 from crush_trio.client.calls import Calls
 from crush_trio.client.errors import NoAnswer
 from crush_trio.client.integrations import LspRoutes, McpRoutes, SkillRoutes
-from crush_trio.client.keeping import Backoff, Keeper
+from crush_trio.client.keeping import Backoff, Keeper, bounded
 from crush_trio.client.link import Link
 from crush_trio.client.picture import Picture
 from crush_trio.client.queues import AgentRoutes, QueueRoutes, RunRoutes, session_path
@@ -122,13 +122,13 @@ class RemoteWorkspace:
 
     async def _send(self, message: AgentMessage) -> None:
         """Post a submission; as long as nobody answers, post it again: it is the same run."""
-        backoff, began = Backoff(), trio.current_time()
+        backoff, began, patience = Backoff(), trio.current_time(), self._calls.keeper.patience
         while True:
             try:
-                await self._calls.tell("POST", "/agent", message)
+                await bounded(lambda: self._calls.tell("POST", "/agent", message), patience)
                 return
             except NoAnswer:
-                if trio.current_time() - began > self._calls.keeper.patience:
+                if trio.current_time() - began >= patience:
                     raise
             await trio.sleep(backoff.next())
 

@@ -46,7 +46,7 @@ class MemoryTransport(httpx.AsyncBaseTransport):
     """The method and target of every request that was sent, in that order."""
     _open: set[Exchange] = field(factory=set, init=False, repr=False)
     _deaf: set[Exchange] = field(factory=set, init=False, repr=False)
-    _losing: list[tuple[str, str]] = field(factory=list, init=False, repr=False)
+    _losing: list[tuple[str, str, bool]] = field(factory=list, init=False, repr=False)
 
     # ── What can go wrong ───────────────────────────────────────────────────────────────────────
 
@@ -59,9 +59,12 @@ class MemoryTransport(httpx.AsyncBaseTransport):
         """Let nothing come through on the connections that are open now, and do not say so."""
         self._deaf |= self._open
 
-    def lose_answer(self, method: str, path_end: str) -> None:
-        """Lose the answer to the next such request; the server has carried it out by then."""
-        self._losing.append((method, path_end))
+    def lose_answer(self, method: str, path_end: str, *, silently: bool = False) -> None:
+        """Lose the answer to the next such request; the server has carried it out by then.
+
+        The connection breaks, unless it happens *silently*: then the answer just does not come.
+        """
+        self._losing.append((method, path_end, silently))
 
     # ── Carrying ────────────────────────────────────────────────────────────────────────────────
 
@@ -79,7 +82,7 @@ class MemoryTransport(httpx.AsyncBaseTransport):
         try:
             with _broken():
                 await exchange.head()
-                self._lose(request)
+                await self._lose(request)
         except BaseException:
             self.close(exchange)
             raise
@@ -87,10 +90,14 @@ class MemoryTransport(httpx.AsyncBaseTransport):
             exchange.status, headers=exchange.headers, stream=_Body(self, exchange)
         )
 
-    def _lose(self, request: httpx.Request) -> None:
-        for method, path_end in self._losing:
+    async def _lose(self, request: httpx.Request) -> None:
+        await trio.lowlevel.checkpoint()
+        for losing in self._losing:
+            method, path_end, silently = losing
             if request.method == method and request.url.path.endswith(path_end):
-                self._losing.remove((method, path_end))
+                self._losing.remove(losing)
+                if silently:
+                    await trio.sleep_forever()
                 raise NoAnswer
 
     async def receive(self, exchange: Exchange) -> bytes:

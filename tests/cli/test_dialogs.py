@@ -49,7 +49,7 @@ def key(letter):
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.item("F6")
+@pytest.mark.item("F2")
 @pytest.mark.parametrize(
     ("pressed", "answer"),
     [
@@ -188,13 +188,13 @@ def test_the_oldest_is_asked_first_and_the_next_one_when_it_is_settled(conversat
     assert asking.press(key("y"), 2) is None, "nobody has seen the second one yet"
 
 
-@pytest.mark.item("F2", "F3")
+@pytest.mark.item("F4")
 def test_what_others_have_answered_is_not_asked_any_more(conversation):
     asking = Asking(conversation)
     asking.ask(permission("p1"))
     asking.ask(permission("p2"))
     asking.settle("p1", granted=True)
-    assert shown(conversation)[3:] == [
+    assert shown(conversation)[2:] == [
         "(allowed elsewhere)",
         "? bash asks for permission: execute",
         "  touch x",

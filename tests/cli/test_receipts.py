@@ -30,7 +30,7 @@ def hit(**more):
         (
             [hit(ended=None, seconds=None)],
             False,
-            "Stopped 0 runs in 0.00 s; 1 run ended otherwise; something is still running.",
+            "Stopped 0 runs in 0.00 s; something is still running.",
         ),
     ],
 )

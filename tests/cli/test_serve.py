@@ -10,7 +10,9 @@ import pytest
 
 from crush_trio import __version__
 from crush_trio.cli.main import FAILED, MISUSED, main
-from crush_trio.cli.serve import choose_address, choose_settings
+from crush_trio.cli.reaching import choose_address
+from crush_trio.cli.serve import GRACE
+from crush_trio.cli.serving import choose_settings
 from crush_trio.server import TcpAddress, UnixAddress
 
 TOKEN = "a-token-of-enough-characters"
@@ -61,12 +63,14 @@ def bare_environment(monkeypatch):
 
 
 def sentence(capsys):
-    """Return the one line that was said, and nothing on standard output."""
+    """Return what was said in two lines, what happened and what to do, and nothing on standard output."""
     said = capsys.readouterr()
     assert said.out == ""
-    [line] = said.err.splitlines()
-    assert line.startswith("crush-trio: ")
-    return line
+    what, *following = said.err.splitlines()
+    assert what.startswith("crush-trio: ")
+    assert all(line.startswith("Next: ") for line in following)
+    assert len(following) <= 1
+    return said.err
 
 
 def test_an_address_that_cannot_be_meant_is_answered_with_one_that_can(capsys):
@@ -111,6 +115,10 @@ def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
 # ── Around it ───────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_grace_that_help_speaks_of_is_the_one_there_is():
+    assert importlib.import_module("crush_trio.server.serve").GRACE == GRACE
+
+
 def test_the_console_script_is_this_function():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     module, _, name = project["project"]["scripts"]["crush-trio"].partition(":")
@@ -118,7 +126,5 @@ def test_the_console_script_is_this_function():
 
 
 def test_it_knows_its_version(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"crush-trio {__version__}\n"

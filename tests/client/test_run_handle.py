@@ -106,6 +106,17 @@ async def test_a_wait_goes_on_if_only_its_own_request_fails():
         assert await handle.result_text() == "Hello"
 
 
+async def test_a_wait_goes_on_if_the_answer_to_its_request_never_comes():
+    async with open_place(WrittenTurns({"hi": [Say("Hello")]})) as place:
+        handle = await place.submit("hi")
+        await trio.sleep(1)
+        place.network.lose_answer("GET", f"/runs/{handle.id}", silently=True)
+        assert await handle.result_text() == "Hello"
+        place.network.lose_answer("GET", "/messages", silently=True)
+        pieces = await followed(place.workspace.run(handle.run_id))
+        assert without_states(told(pieces))[0] == "text:Hello"
+
+
 # ── Text ────────────────────────────────────────────────────────────────────────────────────────
 
 

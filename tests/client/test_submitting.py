@@ -77,19 +77,15 @@ async def test_whether_a_person_is_there_is_said_once_for_all_runs(interactive):
         assert opened.durable.runs.find(run.id).submission.interactive is interactive
 
 
-async def test_a_lost_answer_makes_the_submission_be_sent_again_and_it_is_the_same_run():
+@pytest.mark.parametrize("silently", [False, True])
+async def test_a_lost_answer_makes_the_submission_be_sent_again_and_it_is_the_same_run(silently):
     turns = WrittenTurns()
-    async with open_place(turns) as place:
-        async with trio.open_nursery() as nursery:
-            place.network.lose_answer("POST", "/agent")
-            nursery.start_soon(lambda: submit_and_wait(place, "hello"))
+    async with open_place(turns, patience=30) as place:
+        place.network.lose_answer("POST", "/agent", silently=silently)
+        assert await (await place.submit("hello")).result_text() == "done"
         assert turns.started == ["hello"]
         posts = [sent for sent in place.network.requests if sent.endswith("/agent")]
         assert len(posts) == 2
-
-
-async def submit_and_wait(place, prompt):
-    assert await (await place.submit(prompt)).result_text() == "done"
 
 
 async def test_a_submission_that_nobody_answers_is_given_up():
