@@ -11,7 +11,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.tools.base import Tool
 from crush_trio.tools.bash import BashTool
 from crush_trio.tools.changing import FileChanges
-from crush_trio.tools.crush_info import CrushInfoTool, InfoReport, known_secrets
+from crush_trio.tools.crush_info import CrushInfoTool, InfoReport, known_secrets, secret_variables
 from crush_trio.tools.crush_logs import CrushLogsTool
 from crush_trio.tools.download import DownloadTool
 from crush_trio.tools.edit import EditTool
@@ -39,6 +39,12 @@ ExtraTools = Callable[[Workbench], Iterable[Tool]]
 def no_tools(_bench: Workbench) -> Iterable[Tool]:
     """Bring nothing along."""
     return ()
+
+
+def secrets_now(live: Configuration) -> frozenset[str]:
+    """Return the secrets that a workspace is configured with: templates, and what they stand for."""
+    config = live.current
+    return known_secrets(config.config) | secret_variables(config.environment)
 
 
 @define(eq=False, kw_only=True)
@@ -88,9 +94,7 @@ class Toolbox:
             TodosTool(self.bench),
             QuestionTool(self.questions),
             CrushInfoTool(self.report),
-            CrushLogsTool(
-                self.logs, self.workspace_id, secrets=lambda: known_secrets(config.config)
-            ),
+            CrushLogsTool(self.logs, self.workspace_id, secrets=lambda: secrets_now(self.live)),
             *self._extra,
         )
 

@@ -1,7 +1,7 @@
 """Sections A8 and B, played by the real agent: what it does before a turn, and how turns are told.
 
 The rules of accepting and of terminal events are in `test_a_accept.py` and `test_b_terminal_events.py`,
-for turns of any kind. B20 is about clients.
+for turns of any kind.
 """
 
 import orjson

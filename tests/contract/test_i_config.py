@@ -68,6 +68,7 @@ async def test_the_search_stops_at_the_work_tree_root_or_at_the_directory_itself
         (home.project / ".git").rmdir()
     for directory in (home.root, home.project, home.project / "a", deep):
         home.write(directory / "crush.json", {"env": {directory.name: "x"}})
+    home.trust(home.root)
     loaded = await home.load(deep)
     assert loaded.env.keys() == ({"project", "a", "b"} if in_git else {"b"})
 
