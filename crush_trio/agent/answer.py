@@ -4,6 +4,9 @@ Takes the parts of a stream into the assistant message of the step, one message 
 keeps what has to be done afterwards: the tool calls that are complete.
 """
 
+from collections.abc import Collection, Iterator
+from itertools import count
+
 import orjson
 from attrs import define, field
 
@@ -25,14 +28,20 @@ from crush_trio.wire.messages import Message, TextPart, ToolCallPart
 
 @define(eq=False)
 class Answer:
-    """Satisfies `providers.conversing.Sink`."""
+    """Satisfies `providers.conversing.Sink`.
+
+    Calls keep the ids that the model gave them, unless the conversation has such a call already:
+    there are servers that count from zero in every answer. *taken* are the ids of before.
+    """
 
     opened: OpenMessage
+    taken: Collection[ToolCallId] = field(default=(), repr=False)
     calls: list[ToolCallPart] = field(factory=list, init=False)
     """The calls that are complete, in the order in which the model completed them."""
     unreadable: set[ToolCallId] = field(factory=set, init=False)
     """Those of them whose arguments were no JSON object; they were stored with none (D14b)."""
     _begun: dict[ToolCallId, str] = field(factory=dict, init=False)
+    _ids: dict[ToolCallId, ToolCallId] = field(factory=dict, init=False)
     _thinking: bool = field(default=False, init=False)
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
@@ -49,8 +58,9 @@ class Answer:
                 await self.opened.close_reasoning(signature or None)
             case ToolCallBegin(id=call_id, name=name):
                 await self._end_thinking()
-                self._begun[call_id] = name
-                await self.opened.put_tool_call(ToolCallPart(id=call_id, name=name))
+                own = self._own(call_id)
+                self._begun[own] = name
+                await self.opened.put_tool_call(ToolCallPart(id=own, name=name))
             case ToolCallEnd():
                 await self._end_thinking()
                 await self._complete(part)
@@ -64,6 +74,7 @@ class Answer:
         self.calls.clear()
         self.unreadable.clear()
         self._begun.clear()
+        self._ids.clear()
         self._thinking = False
         await self.opened.reset()
 
@@ -85,18 +96,31 @@ class Answer:
 
     async def _complete(self, end: ToolCallEnd) -> None:
         arguments = end.input or "{}"
+        own = self._own(end.id)
         if not _is_object(arguments):
             arguments = "{}"
-            self.unreadable.add(end.id)
-        call = ToolCallPart(id=end.id, name=end.name, input=arguments, finished=True)
-        self._begun.pop(end.id, None)
+            self.unreadable.add(own)
+        call = ToolCallPart(id=own, name=end.name, input=arguments, finished=True)
+        self._begun.pop(own, None)
         self.calls.append(call)
         await self.opened.put_tool_call(call)
+
+    def _own(self, call_id: ToolCallId) -> ToolCallId:
+        """Return the id under which a call is kept: the model's, or one like it that is free."""
+        if call_id not in self._ids:
+            free = (ToolCallId(f"{call_id}{suffix}") for suffix in _suffixes())
+            self._ids[call_id] = next(each for each in free if each not in self.taken)
+        return self._ids[call_id]
 
     async def _end_thinking(self) -> None:  # noqa: ASYNC910  # most parts end nothing
         if self._thinking:
             self._thinking = False
             await self.opened.close_reasoning()
+
+
+def _suffixes() -> Iterator[str]:
+    yield ""
+    yield from (f"-{number}" for number in count(2))
 
 
 def _is_object(text: str) -> bool:

@@ -7,6 +7,7 @@ its call is left out. Providers refuse conversations in which that is not so.
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from attrs import evolve, frozen
 
 from crush_trio.providers.base import PromptMessage
-from crush_trio.wire.ids import MessageId, ToolCallId
+from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     BinaryPart,
     Message,
@@ -72,6 +73,17 @@ def build_prompt(
             case _:
                 pass  # results stand behind their calls; there are no stored system messages
     return tuple(prompt)
+
+
+def called_in(prompt: Iterable[PromptMessage]) -> frozenset[ToolCallId]:
+    """Return the ids of all tool calls in a conversation."""
+    parts = (part for message in prompt for part in message.parts)
+    return frozenset(part.id for part in parts if isinstance(part, ToolCallPart))
+
+
+def affinity(session_id: SessionId) -> str:
+    """Return a name of the conversation that tells nobody which one it is (D23c)."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:32]
 
 
 def _since_summary(messages: Sequence[Message], summary: MessageId) -> list[Message]:

@@ -8,7 +8,6 @@ finished and the run is over in one commit.
 Nothing in here cleans up after a cancel or a failure. The journal does, for every turn alike.
 """
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +18,7 @@ from attrs import define, evolve, field, frozen
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.notices import finished_notice, session_fact, waiting_notice
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
-from crush_trio.agent.prompt import Abilities, build_prompt
+from crush_trio.agent.prompt import Abilities, affinity, build_prompt, called_in
 from crush_trio.agent.repeating import LoopGuard
 from crush_trio.agent.summaries import CONTINUE, Summarizer
 from crush_trio.agent.tool_calls import ToolRunner
@@ -32,7 +31,7 @@ from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
-from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
 from crush_trio.wire.views import Session
 
@@ -136,7 +135,10 @@ class Steps:
         tools = self.plan.tools()
         session = await self.desk.store.session(self.run.session_id)
         request = await self._request(session, tools)
-        answer = Answer(await self.desk.begin_answer(self.run.session_id, self.plan.model))
+        answer = Answer(
+            await self.desk.begin_answer(self.run.session_id, self.plan.model),
+            called_in(request.messages),
+        )
         self.run.partial = answer.said
         with self.desk.spans.model_call(self.run.session_id, request) as span:
             ending = await converse(
@@ -235,8 +237,3 @@ def tool_specs(tools: Tools) -> tuple[ToolSpec, ...]:
         ToolSpec(name=name, description=tool.description, parameters=tool.parameters)
         for name, tool in sorted(tools.items())
     )
-
-
-def affinity(session_id: SessionId) -> str:
-    """Return a name of the conversation that tells nobody which one it is (D23c)."""
-    return hashlib.sha256(session_id.encode()).hexdigest()[:32]

@@ -13,7 +13,7 @@ from attrs import define
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.notices import session_fact, waiting_notice
 from crush_trio.agent.plan import Desk, TurnPlan
-from crush_trio.agent.prompt import Abilities, build_prompt
+from crush_trio.agent.prompt import Abilities, affinity, build_prompt
 from crush_trio.agent.transcript import WRITE_LIMIT
 from crush_trio.agent.usage import estimate, side_usage
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
@@ -109,6 +109,7 @@ class Summarizer:
             system=(INSTRUCTIONS,),
             messages=(*history, PromptMessage(role=Role.USER, parts=(asked,))),
             max_tokens=model.max_tokens,
+            affinity=affinity(session.id),
         )
 
     async def _adopt(self, answer: Answer, ending: Finished) -> None:

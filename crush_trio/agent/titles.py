@@ -16,6 +16,7 @@ from attrs import define, field
 from crush_trio.agent.models import ChosenModel, ModelSource
 from crush_trio.agent.notices import session_fact
 from crush_trio.agent.plan import Desk
+from crush_trio.agent.prompt import affinity
 from crush_trio.agent.usage import side_usage
 from crush_trio.errors import CrushError, SessionNotFound
 from crush_trio.events.facts import Event
@@ -105,6 +106,7 @@ class Titles:
             system=(INSTRUCTIONS,),
             messages=(asked,),
             max_tokens=chosen.max_tokens if chosen.model.can_reason else OUTPUT_TOKENS,
+            affinity=affinity(session_id),
             cache=False,
         )
         words = _Words()

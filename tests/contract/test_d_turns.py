@@ -8,8 +8,7 @@ import trio
 from attrs import evolve
 
 from crush_trio.agent.closing import TOOL_CANCELLED
-from crush_trio.agent.prompt import INTERRUPTED
-from crush_trio.agent.steps import affinity
+from crush_trio.agent.prompt import INTERRUPTED, affinity
 from crush_trio.agent.summaries import FAILED, REQUEST
 from crush_trio.agent.titles import INSTRUCTIONS
 from crush_trio.config.errors import NotConfigured
@@ -128,9 +127,6 @@ async def test_a_call_that_the_model_had_only_begun_is_closed_and_answered():
 
 
 @pytest.mark.item("D17")
-@pytest.mark.xfail(
-    reason="calls are told apart by the id that the model gave them, in a whole turn"
-)
 async def test_a_call_whose_id_an_earlier_step_has_used_gets_a_result_of_its_own():
     gate = Gate("second look")
 
