@@ -144,7 +144,10 @@ class HostedApp:
         meters = Meters()
         with keeping_logs() as logs:
             opener = workspace_opener(
-                environment=settings.environment, home=settings.home, logs=logs
+                environment=settings.environment,
+                home=settings.home,
+                logs=logs,
+                patience=settings.patience,
             )
             async with (
                 open_backend(

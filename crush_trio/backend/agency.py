@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio import __version__
 from crush_trio.agent.attendance import Attendance
@@ -19,13 +19,17 @@ from crush_trio.agent.permissions import Permissions
 from crush_trio.agent.plan import Desk
 from crush_trio.agent.planning import ConfiguredPlanner
 from crush_trio.agent.questions import Questions
+from crush_trio.agent.subagents import AgentTool
 from crush_trio.agent.titles import Titles
-from crush_trio.agent.toolbox import ExtraTools, Toolbox, no_tools
+from crush_trio.agent.toolbox import ExtraTools, Toolbox, no_tools, secrets_now
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.expand import CommandFailed, RunCommand
 from crush_trio.config.live import Configuration
+from crush_trio.config.loaded import LoadedConfig
+from crush_trio.config.redaction import REDACTED
 from crush_trio.config.shown import shown_config
+from crush_trio.config.sources import CONFIG_NAME
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.families import Providers, open_providers
@@ -37,6 +41,7 @@ from crush_trio.tools.jobs import Jobs, Opens
 from crush_trio.tools.processes import Command, open_process_group, run_command
 from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.config import Config
 from crush_trio.wire.ids import WorkspaceId
 
 
@@ -132,18 +137,51 @@ class Agency:
             self.clock,
             self.ids,
             self.live.current.environment,
+            private_paths(self.live.current),
         )
 
     def _report(self, asks: Asks, toolbox: Toolbox) -> InfoReport:
         config = self.live.current
+        disabled = config.config.options.disabled_tools
         return InfoReport(
             version=__version__,
             directory=str(self.directory),
-            config=shown_config(config),
+            config=told_config(config),
             config_files=tuple(str(source.path) for source in config.sources),
-            tools=tuple(sorted(toolbox.tools())),
+            notices=tuple(map(str, config.notices)),
+            tools=tuple(sorted({*toolbox.tools(), AgentTool.name}.difference(disabled))),
             skip_permissions=asks.permissions.skip,
+            secrets=secrets_now(self.live),
         )
+
+
+def private_paths(config: LoadedConfig) -> tuple[Path, ...]:
+    """Return where the program and the user keep what is none of a model's business, resolved.
+
+    These are directories: the data, and the user's own configuration. Where one of them holds the
+    workspace itself only the file with the keys is private, or there would be nothing to work with.
+    """
+    workspace = config.project.directory.resolve()
+    places = config.places
+    kept = (config.data_dir, places.user_directory, places.data_file.parent)
+    directories = dict.fromkeys(each.resolve() for each in kept)
+    return tuple(
+        each / CONFIG_NAME if workspace.is_relative_to(each) else each for each in directories
+    )
+
+
+def told_config(loaded: LoadedConfig) -> Config:
+    """Return what clients are shown, and besides which keys and variables there are; no values."""
+    shown, config = shown_config(loaded), loaded.config
+    keyed = {name for name, each in config.providers.items() if each.api_key or each.oauth}
+    return evolve(
+        shown,
+        env=dict.fromkeys(loaded.env, REDACTED),
+        providers={
+            name: evolve(each, api_key=REDACTED) if name in keyed else each
+            for name, each in shown.providers.items()
+        },
+    )
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.config.shown import shown_config
 from crush_trio.errors import AgentNotInitialized, SessionNotFound, TooManyCommands
 from crush_trio.events.facts import Fact
+from crush_trio.logging_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.store.base import Store
@@ -102,7 +103,8 @@ class OpenedWorkspace:
         again whether anything still does.
         """
         self.check_ready()
-        accepted = self.durable.runs.accept(submission)
+        with logged_for(self.id):  # the run inherits it from here, not from its nursery
+            accepted = self.durable.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
             self.durable.runs.services.start_soon(_call_after, accepted, released)
         return accepted
@@ -125,7 +127,8 @@ class OpenedWorkspace:
         """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
         bench = self.agency.bench(self.durable.transcript)
         try:
-            ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+            with logged_for(self.id):
+                ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
         except ToolError as refused:
             raise TooManyCommands(str(refused)) from refused
         if session_id:

@@ -5,6 +5,7 @@ works with; the durable workspace itself. Closed the other way round, so that a 
 still finds everything it needs.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -21,8 +22,10 @@ from crush_trio.backend.hosting import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.opened import OpenedWorkspace
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.config.live import Configuration, open_live_config
+from crush_trio.config.notices import Notice, NoticeKind
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
+from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.runtime.run import Turn
@@ -32,6 +35,8 @@ from crush_trio.tools.jobs import Opens
 from crush_trio.tools.processes import open_process_group
 from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.wire.catalog import CatalogProvider
+
+log = logging.getLogger(__name__)
 
 MakeTurn = Callable[[Transcript], Turn]
 """What makes a workspace's turn function, given the transcript it writes to."""
@@ -126,7 +131,16 @@ class _Opener:
 
     @asynccontextmanager
     async def open(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
-        """Open the workspace of *plan* for the length of the block."""
+        """Open the workspace of *plan* for the length of the block.
+
+        All that is logged meanwhile, here or by what is started here, belongs to the workspace.
+        """
+        with logged_for(plan.id):
+            async with self._opened(plan) as opened:
+                yield opened
+
+    @asynccontextmanager
+    async def _opened(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
         async with (
             self.open_config(self._places(plan)) as live,
             self.open_store(live.current.data_dir) as store,
@@ -157,6 +171,7 @@ class _Opener:
                     clock=self.clock,
                     ids=self.ids,
                 )
+                _log_notices(live.current.notices)
                 durable.runs.services.start_soon(_tell_changes, opened, name="configuration")
                 yield opened
 
@@ -199,10 +214,25 @@ class _Parts:
 
 async def _tell_changes(opened: OpenedWorkspace) -> None:
     """Tell the clients whenever the configuration has changed, whoever changed it (G7)."""
-    revision = opened.live.current.revision
+    known = opened.live.current
     while True:
         try:
-            revision = (await opened.live.newer_than(revision)).revision
+            newer = await opened.live.newer_than(known.revision)
         except WorkspaceClosing:
             return  # noqa: ASYNC910  # waiting for a newer one is a checkpoint, also when it raises
+        _log_notices(notice for notice in newer.notices if notice not in known.notices)
+        known = newer
         opened.config_changed()
+
+
+def _log_notices(notices: Iterable[Notice]) -> None:
+    """Log what loading the configuration had to say; that nothing is configured is no mistake."""
+    for notice in notices:
+        level = logging.INFO if notice.kind is NoticeKind.DEMO else logging.WARNING
+        extra = {
+            "kind": notice.kind.value,
+            "file": "" if notice.file is None else str(notice.file),
+            "key": notice.key,
+            "text": notice.text,
+        }
+        log.log(level, "config.notice", extra=extra)

@@ -44,11 +44,12 @@ class BackendSettings:
         """
         default = cls()
         return cls(
-            detach_grace=_seconds(environment, DETACH_VARIABLE, default.detach_grace),
-            idle_linger=_seconds(environment, IDLE_VARIABLE, default.idle_linger),
+            detach_grace=whole_seconds(environment, DETACH_VARIABLE, default.detach_grace),
+            idle_linger=whole_seconds(environment, IDLE_VARIABLE, default.idle_linger),
         )
 
 
-def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+def whole_seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    """Return the seconds that a variable holds; *default* if it holds anything else."""
     text = environment.get(name, "")
     return float(text) if _WHOLE_SECONDS.fullmatch(text) else default

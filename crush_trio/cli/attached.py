@@ -66,12 +66,12 @@ async def attach_to(
 
 def farewell(view: SessionView, *, embedded: bool) -> str:
     """Return what is said to somebody who leaves: what goes on, and how to come back."""
-    back = f"come back with: crush-trio attach {short(view.session.id)}"
+    back = f"Come back with: crush-trio attach {short(view.session.id)}"
     if not view.busy:
-        return f"Left the session; {back}"
+        return back
     if embedded:
-        return f"Left the session, and what ran in it was stopped with its server; {back}"
-    return f"Left the session; what runs in it goes on if others are attached; {back}"
+        return f"What ran was stopped with its server.\n{back}"
+    return f"What runs goes on as long as others are attached.\n{back}"
 
 
 async def _choose(workspace: RemoteWorkspace, text: str | None, *, new: bool) -> Session:
@@ -234,7 +234,7 @@ class Attached:
 
     def _status(self) -> Text:
         title = one_line(self.view.session.title or "new session", 40)
-        facts = [title, short(self.view.session.id), self.model, self._doing()]
+        facts = [self._doing(), title, short(self.view.session.id), self.model]
         text = Text(" · ".join(filter(None, facts)), "dim")
         if self.moving:
             text = Text.assemble((f"{spinner(trio.current_time())} ", "cyan"), text)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import trio
 from attrs import define, field
@@ -56,7 +56,12 @@ class Interrupts:
                 self.receive(number)
 
     def receive(self, number: int) -> None:
-        """Do what a signal means: the first one is told to whoever is at work, the second ends us."""
+        """Do what a signal means: the first one is told to whoever is at work, the second ends us.
+
+        A terminal that is gone says so more than once, and means no more by it.
+        """
+        if number == self.number == signal.SIGHUP:
+            return
         if self.number is not None:
             self._leave(number)
         self.number = number
@@ -64,7 +69,8 @@ class Interrupts:
 
     def _leave(self, number: int) -> None:
         self._undo.close()
-        sys.stdout.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

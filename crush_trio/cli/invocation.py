@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+BROKEN_PIPE: Final = 141
+"""The exit code of a command whose reader went away, as shells have it."""
+
 _DUMB: Final = {"", "dumb"}
 _WIDTH: Final = 120
 
@@ -30,11 +33,19 @@ class Invocation:
     environ: Mapping[str, str] = field(factory=lambda: os.environ, repr=False)
 
     def run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Run an async function to its end, with the log where it belongs."""
+        """Run an async function to its end, with the log where it belongs.
+
+        If nobody reads what is written any more, the process ends without a word.
+        """
         import trio
 
-        with self._log():
-            return trio.run(function, *args)
+        try:
+            with self._log():
+                return trio.run(function, *args)
+        except BrokenPipeError:
+            raise SystemExit(BROKEN_PIPE) from None
+        finally:
+            _flush()
 
     @contextmanager
     def _log(self) -> Iterator[None]:
@@ -51,6 +62,14 @@ class Invocation:
             yield
         finally:
             logging.getLogger().removeHandler(handler)
+
+
+def _flush() -> None:
+    """Write what is left; if nobody is there to read it, see to it that it is not tried again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -5,7 +5,6 @@ to do next, without a traceback: it is about the caller's machine and not about 
 import what they need when they are run, so that asking for help costs next to nothing.
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -28,8 +27,6 @@ from crush_trio.errors import CrushError
 
 FAILED = ExitCode.FAILED
 MISUSED = ExitCode.MISUSED
-BROKEN_PIPE = 141
-"""The exit code of a command whose reader went away, as shells have it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -59,9 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(error.exit_code) from None
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.CANCELLED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except (CrushError, BaseExceptionGroup) as error:
         failure = expected(error)
         if failure is None:

@@ -3,6 +3,7 @@
 A submission cannot name a model: a workspace has one selected, for everybody. So it is selected, and
 what was selected before is put back at the end, unless somebody has chosen yet another one meanwhile.
 Runs that others begin in between have the model too; that is why it is put back as soon as possible.
+A choice of the workspace's own that is the same as it would have without one is not told from none.
 """
 
 from collections.abc import AsyncIterator

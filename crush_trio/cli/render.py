@@ -4,8 +4,9 @@ Every line carries its own styles and leaves none behind, so lines can be kept, 
 together in any order.
 """
 
+import io
 import re
-from typing import Final
+from typing import Any, Final, cast
 
 from attrs import define, field
 from rich.cells import cell_len
@@ -17,14 +18,26 @@ _SPACES: Final = re.compile(r" +\Z")
 
 @define(eq=False)
 class Renderer:
-    """Draws on one console."""
+    """Draws for one terminal, without touching it: whoever wants lines to be seen writes them."""
 
-    console: Console = field(repr=False)
+    _console: Console = field(repr=False)
+
+    @classmethod
+    def like(cls, console: Console) -> "Renderer":
+        """Return what draws with the colours that *console* can show."""
+        colours = cast("Any", console.color_system)  # the names are a type of their own
+        paper = Console(
+            file=io.StringIO(),
+            force_terminal=console.is_terminal,
+            color_system=colours,
+            no_color=console.no_color,
+        )
+        return cls(paper)
 
     def lines(self, drawing: RenderableType, width: int) -> list[str]:
         """Return *drawing* as lines of *width* cells at most."""
-        with self.console.capture() as captured:
-            self.console.print(drawing, width=width, highlight=False)
+        with self._console.capture() as captured:
+            self._console.print(drawing, width=width, highlight=False)
         text = captured.get()
         return (
             [_SPACES.sub("", line) for line in text.removesuffix("\n").split("\n")] if text else []

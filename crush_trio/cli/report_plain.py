@@ -89,7 +89,7 @@ class PlainReporter:
 
     def ended(self, end: End) -> None:
         """Write the answer, and to the notes what is wrong."""
-        if text := end.run.text.lstrip(" \t"):
+        if text := end.answer.lstrip(" \t"):
             self._write(text if text.endswith("\n") else f"{text}\n")
         if end.receipt is not None:
             self._note(Text(summary(end.receipt)))

@@ -5,10 +5,11 @@ a person at a terminal, a pipe, or a program.
 """
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import frozen
 
+from crush_trio.agent.permissions import DENIED, FORBIDDEN, UNANSWERED, UNATTENDED
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.interrupts import Interrupts
 from crush_trio.client.following import RunPiece
@@ -24,6 +25,19 @@ DEMO_HINT = (
     "ANTHROPIC_API_KEY or OPENAI_API_KEY, or describe a provider in crush.json; "
     "crush-trio doctor says what was found."
 )
+
+
+_REFUSALS: Final = (
+    DENIED,
+    FORBIDDEN,
+    UNATTENDED.partition("{")[0],
+    UNANSWERED.partition("{")[0],
+)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a tool answered that it was not allowed to do something."""
+    return text.startswith(_REFUSALS)
 
 
 @frozen(kw_only=True)
@@ -59,6 +73,12 @@ class End:
     """The call that was not allowed, if that ended the run."""
     receipt: ReceiptView | None = None
     """What our own cancel hit."""
+
+    @property
+    def answer(self) -> str:
+        """What the run has to say; that it was denied something is said elsewhere."""
+        text = self.run.text
+        return "" if self.denied is not None and is_refusal(text) else text
 
     @property
     def advice(self) -> str:

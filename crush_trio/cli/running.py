@@ -7,17 +7,15 @@ exit code, and with nothing of it left.
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.agent.permissions import DENIED, FORBIDDEN, UNANSWERED, UNATTENDED
 from crush_trio.cli.choosing import find_session, latest_session
 from crush_trio.cli.interrupts import Interrupts, interruptible
 from crush_trio.cli.model_choice import model_selected
 from crush_trio.cli.reaching import Reached, open_server
-from crush_trio.cli.reports import End, Reporter, Start, exit_code_of_run
+from crush_trio.cli.reports import End, Reporter, Start, exit_code_of_run, is_refusal
 from crush_trio.client.following import RunEnded, RunPiece
 from crush_trio.client.pieces import TextPiece, ToolCallFinished, ToolResult
 from crush_trio.client.run_handle import RunHandle
@@ -27,13 +25,6 @@ from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.ids import SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 from crush_trio.wire.native import ReceiptView, RunState, RunView
-
-_REFUSALS: Final = (
-    DENIED,
-    FORBIDDEN,
-    UNATTENDED.partition("{")[0],
-    UNANSWERED.partition("{")[0],
-)
 
 
 @frozen(kw_only=True)
@@ -187,7 +178,7 @@ class _Watch:
             case ToolCallFinished(call=call):
                 self._calls[call.id] = call
             case ToolResult(result=result) if result.is_error:
-                if result.content.startswith(_REFUSALS):
+                if is_refusal(result.content):
                     self.denied = self._calls.get(result.tool_call_id)
             case TextPiece():
                 self.denied = None

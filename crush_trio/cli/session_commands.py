@@ -74,7 +74,7 @@ async def show_session(
         return 0
     console = report_console()
     console.print(Text(f"{one_line(found.title)} · {found.id}", "dim"), highlight=False)
-    lines = transcript_lines(messages, Renderer(console), console.width)
+    lines = transcript_lines(messages, Renderer.like(console), console.width)
     write("".join(f"{line}\n" for line in lines))
     return 0
 

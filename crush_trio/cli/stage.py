@@ -58,7 +58,7 @@ class Stage:
     _changed: trio.Event = field(factory=trio.Event, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._renderer = Renderer(self.console)
+        self._renderer = Renderer.like(self.console)
 
     def touch(self) -> None:
         """Have the screen painted anew, soon."""

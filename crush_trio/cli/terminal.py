@@ -109,8 +109,3 @@ def _tell(text: str) -> None:
         sys.stdout.flush()
     except (OSError, ValueError):
         return  # nobody is there to see it
-
-
-def is_terminal(fd: int, environ_term: str) -> bool:
-    """Whether *fd* is a terminal that can do more than print."""
-    return os.isatty(fd) and environ_term not in {"", "dumb"}

@@ -122,13 +122,13 @@ class RemoteWorkspace:
 
     async def _send(self, message: AgentMessage) -> None:
         """Post a submission; as long as nobody answers, post it again: it is the same run."""
-        backoff, began, patience = Backoff(), trio.current_time(), self._calls.keeper.patience
+        backoff, began = Backoff(), trio.current_time()
         while True:
             try:
-                await bounded(lambda: self._calls.tell("POST", "/agent", message), patience)
+                await bounded(lambda: self._calls.tell("POST", "/agent", message))
                 return
             except NoAnswer:
-                if trio.current_time() - began >= patience:
+                if trio.current_time() - began > self._calls.keeper.patience:
                     raise
             await trio.sleep(backoff.next())
 

@@ -14,7 +14,7 @@ from crush_trio.config.merge import Layers
 from crush_trio.config.sources import Source
 from crush_trio.wire.config import Config, HookConfig, ProviderConfig
 
-LOCAL_TYPES: Final = frozenset({"litellm", "llamacpp", "lmstudio", "ollama", "omlx"})
+LOCAL_TYPES: Final = frozenset({"litellm", "llamacpp", "lmstudio", "ollama", "omlx", "vllm"})
 """Servers that people run themselves; all of them speak `openai-compat`."""
 
 PROVIDER_TYPES: Final = LOCAL_TYPES | {

@@ -67,14 +67,15 @@ def enable_providers(config: Config, known: Known, expander: Expander) -> Enabli
     providers: dict[str, EnabledProvider] = {}
     notices: list[Notice] = []
     for name, entry in config.providers.items():
-        provider = _named(name, entry, known.get(name))
+        built_in = known.get(name)
+        provider = _named(name, entry, built_in)
         if entry.disable:
             continue
-        if _has_credentials(provider, known.get(name), expander):
+        if _has_credentials(provider, built_in, expander):
             providers[name] = provider
             notices += _redirections(name, entry, expander)
-        else:
-            notices.append(_no_credentials(name, known[name], expander))
+        elif built_in is not None:
+            notices.append(_no_credentials(name, built_in, expander))
     for name, built_in in known.items():
         if name in config.providers or not (built_in.key or built_in.needs):
             continue
@@ -120,10 +121,13 @@ def _with_catalogue(
 def _has_credentials(
     provider: EnabledProvider, built_in: KnownProvider | None, expander: Expander
 ) -> bool:
-    """Whether a built-in provider has a key and an address; a custom one may need none."""
-    if built_in is None:
-        return True
+    """Whether a built-in provider has a key and an address; a custom one may need no key.
+
+    A custom one is without an address only where the address was not for its file to say.
+    """
     config = provider.config
+    if built_in is None:
+        return bool(config.base_url)
     way = ("providers", config.id)
     if config.base_url and not expander.may_yield(config.base_url, *way, "base_url"):
         return False
@@ -149,12 +153,12 @@ def _no_credentials(name: str, built_in: KnownProvider, expander: Expander) -> N
 
 
 def _redirections(name: str, entry: ProviderConfig, expander: Expander) -> Iterator[Notice]:
-    """Tell that a project decides where the requests to a provider go, key and all."""
+    """Tell that a project decides where the requests to a provider of its own go."""
     source = expander.layers.origin("providers", name, "base_url")
     if entry.base_url and source is not None and not source.may_run:
         yield Notice(
             kind=NoticeKind.REDIRECTED,
             file=source.path,
             key=key_text(("providers", name, "base_url")),
-            text="this file came with the project, and decides where requests and keys are sent",
+            text="this file came with the project, and decides where requests are sent",
         )

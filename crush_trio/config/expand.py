@@ -103,6 +103,14 @@ class Template:
             elif isinstance(piece, Variable) and not environment.get(piece.name):
                 yield from () if piece.default is None else piece.default.commands(environment)
 
+    def expansions(self) -> Iterator[Variable | Command]:
+        """Return everything in here that comes from elsewhere, needed or not."""
+        for piece in self.pieces:
+            if not isinstance(piece, Plain):
+                yield piece
+            if isinstance(piece, Variable) and piece.default is not None:
+                yield from piece.default.expansions()
+
     def fill(self, environment: Mapping[str, str], outputs: Mapping[str, str]) -> str:
         """Return the value; *outputs* has what each of `commands` printed."""
         return "".join(_value(piece, environment, outputs) for piece in self.pieces)

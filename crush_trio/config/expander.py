@@ -1,9 +1,9 @@
 """Templates filled in for one workspace, with regard to who wrote them.
 
-A command is run only on the user's word: if it stands in a file of the user's own, or in one that came
-with a project whose directory the user trusts. A project that is not trusted may set variables for its
-own values and for the programs that are started in it, but not for what the user wrote: it could
-otherwise send the user's keys elsewhere.
+A command is run and a variable is read only on the user's word: if it stands in a file of the user's
+own, or in one that came with a project whose directory the user trusts. A project that is not trusted
+could otherwise have any of the user's keys sent to an address of its choice. Only in paths it may use
+variables, because those paths have to stay within the project.
 
 Which values are templates at all is one table (I4). Everything else is taken literally.
 """
@@ -18,8 +18,10 @@ from attrs import evolve, field, frozen
 from crush_trio.config.errors import ExpansionFailed
 from crush_trio.config.expand import (
     COMMAND_LIMIT,
+    Command,
     CommandFailed,
     RunCommand,
+    Template,
     TemplateError,
     parse,
     refuse_command,
@@ -64,23 +66,20 @@ class Expander:
     data_file: Path
     """Where the user may write down whom to trust."""
     environment: Mapping[str, str] = field(repr=False)
-    """What the user's templates see."""
-    project_environment: Mapping[str, str] = field(repr=False)
-    """What the templates of a project see that is not trusted."""
+    """What templates see."""
     run: RunCommand = field(default=refuse_command, repr=False)
 
     async def expand(self, text: str, *keys: str | int) -> str:
         """Return the value of the template at *keys*, or raise `ExpansionFailed`."""
         await trio.lowlevel.checkpoint()
         source = self._source(text, keys)
-        environment = self._environment(source)
         try:
             template = parse(text)
+            self._check_trust(template, keys, source)
             outputs = {}
-            for command in template.commands(environment):
-                self._check_trust(command, source)
-                outputs[command] = await self._output(command, environment)
-            return template.fill(environment, outputs)
+            for command in template.commands(self.environment):
+                outputs[command] = await self._output(command)
+            return template.fill(self.environment, outputs)
         except TemplateError as error:
             raise ExpansionFailed.at(_file(source), key_text(keys), str(error)) from None
 
@@ -105,18 +104,18 @@ class Expander:
     def may_yield(self, text: str, *keys: str) -> bool:
         """Whether the template at *keys* has a value, as far as one can tell without running it.
 
-        A command counts as a value, and so does a mistake: whoever uses it is told.
+        A command counts as a value, and so do a mistake and what is not trusted: whoever uses it is
+        told.
         """
-        source = self._source(text, keys)
-        environment = self._environment(source)
         try:
             template = parse(text)
+            self._check_trust(template, keys, self._source(text, keys))
         except TemplateError:
             return True
-        if any(True for _ in template.commands(environment)):
+        if any(True for _ in template.commands(self.environment)):
             return True
         try:
-            return bool(template.fill(environment, {}))
+            return bool(template.fill(self.environment, {}))
         except TemplateError:
             return False
 
@@ -124,8 +123,7 @@ class Expander:
         """Return what is going to be wrong with the template at *keys*, whatever its variables hold."""
         source = self._source(text, keys)
         try:
-            for command in parse(text).commands(self._environment(source)):
-                self._check_trust(command, source)
+            self._check_trust(parse(text), keys, source)
         except _NotTrusted as error:
             kind, reason = NoticeKind.NOT_TRUSTED, str(error)
         except TemplateError as error:
@@ -145,28 +143,28 @@ class Expander:
                 value = value[key] if isinstance(value, list) and key < len(value) else None
         return self.layers.origin(*keys) if value == text else None
 
-    def _environment(self, source: Source | None) -> Mapping[str, str]:
-        theirs = source is not None and not source.may_run
-        return self.project_environment if theirs else self.environment
+    def _check_trust(self, template: Template, keys: Keys, source: Source | None) -> None:
+        """Raise `_NotTrusted` for what a file wants from elsewhere that nobody vouches for."""
+        if source is None or source.may_run:
+            return
+        advice = source.how_to_trust(self.data_file)
+        for piece in template.expansions():
+            if isinstance(piece, Command):
+                raise _NotTrusted(f"{piece}: not run, {advice}")
+            if keys[0] != "options":
+                raise _NotTrusted(f"{piece}: not read, {advice}")
 
-    def _check_trust(self, command: str, source: Source | None) -> None:
-        if source is not None and not source.may_run:
-            raise _NotTrusted(
-                f"$({command}): not run, because the file came with the project; to trust it, add "
-                f'"{source.path.parent}" to crush_trio.trusted_directories in {self.data_file}'
-            )
-
-    async def _output(self, command: str, environment: Mapping[str, str]) -> str:
+    async def _output(self, command: str) -> str:
         with trio.move_on_after(COMMAND_LIMIT):
             try:
-                return await self.run(command, environment, self.directory)
+                return await self.run(command, self.environment, self.directory)
             except CommandFailed as error:
                 raise TemplateError(f"$({command}): {error}") from None
         raise TemplateError(f"$({command}): expected an answer within {COMMAND_LIMIT:.0f} seconds")
 
 
 class _NotTrusted(TemplateError):
-    """A command that stands in a file nobody vouches for."""
+    """A command or a variable that stands in a file nobody vouches for."""
 
 
 def templates_of(config: Config) -> Iterator[tuple[Keys, str]]:

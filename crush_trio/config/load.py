@@ -19,7 +19,7 @@ from attrs import define, evolve, field, frozen
 from crush_trio.config.checks import check_meaning
 from crush_trio.config.enabling import Known, enable_providers
 from crush_trio.config.environment import known_providers
-from crush_trio.config.errors import ExpansionFailed
+from crush_trio.config.errors import ConfigInvalid, ExpansionFailed
 from crush_trio.config.expand import RunCommand, refuse_command
 from crush_trio.config.expander import Expander, templates_of
 from crush_trio.config.format import (
@@ -44,7 +44,9 @@ from crush_trio.config.sources import (
     find_project,
     find_scripts,
     real_path,
+    straying_data_dirs,
 )
+from crush_trio.config.withheld import withhold
 from crush_trio.wire.catalog import CatalogProvider
 from crush_trio.wire.config import Config
 from crush_trio.wire.requests import ModelType
@@ -57,12 +59,22 @@ _SCRIPT: Final = (
     "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
+_UNUSED: Final = ("hooks", "mcp", "lsp")
+"""Sections of the format that are kept and checked, and that nothing here acts on."""
 _FOREIGN_TRUST: Final = "ignored: only the user's own files say whom to trust"
+_OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
+_LEADS_OUT: Final = (
+    "expected a directory within the project, got a link out of it; remove it, trust the project, or "
+    "name another data directory in a file of your own"
+)
 
 
 @frozen(kw_only=True)
 class Draft:
-    """What the files amount to, before any template is filled in."""
+    """What the files amount to, before any template is filled in.
+
+    What a file has no say in is in none of its parts.
+    """
 
     places: Places
     project: Project
@@ -106,11 +118,14 @@ def read_draft(
     trusted = _trusted(files, places)
     files.read(project.sources(trusted))
     below = Layers(tuple(files.layers))
-    chosen = data_dir or _data_dir(places, project, below, files.notices)
+    chosen = data_dir or _data_dir(places, project, below, trusted, files.notices)
     files.read([chosen.source(trusted)])
     layers = Layers(tuple(files.layers))
-    tree, config = merged_config(layers)
-    check_meaning(config, layers, _known(config, catalogue))
+    whole = merged_config(layers)[1]
+    known = _known(whole, catalogue)
+    check_meaning(whole, layers, known)
+    kept = withhold(layers, known, places)
+    tree, config = merged_config(kept.layers)
     scripts = [
         Notice(kind=NoticeKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
         for path in find_scripts(places, project)
@@ -118,11 +133,11 @@ def read_draft(
     return Draft(
         places=places,
         project=project,
-        layers=layers,
+        layers=kept.layers,
         tree=tree,
         config=config,
         data_dir=chosen,
-        notices=(*scripts, *files.notices),
+        notices=(*scripts, *files.notices, *kept.notices),
     )
 
 
@@ -155,6 +170,8 @@ class _Files:
             self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_TRUST)
         for key in unknown_keys(tree):
             self._say(NoticeKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
+        for key in filter(tree.get, _UNUSED):
+            self._say(NoticeKind.NOT_USED, source, key, "not used by this version")
         self.layers.append(Layer(source=source, tree=tree))
 
     def _say(self, kind: NoticeKind, source: Source, key: str, text: str) -> None:
@@ -169,24 +186,31 @@ def _trusted(files: _Files, places: Places) -> Trusted:
 
 
 def _data_dir(
-    places: Places, project: Project, layers: Layers[Source], notices: list[Notice]
+    places: Places,
+    project: Project,
+    layers: Layers[Source],
+    trusted: Trusted,
+    notices: list[Notice],
 ) -> DataDir:
     configured = merged_config(layers)[1].options.data_directory
     origin = layers.origin("options", "data_directory")
-    chosen = choose_data_dir(places, project, configured, origin)
-    if chosen is not None:
-        return chosen
-    notices.append(
-        Notice(
-            kind=NoticeKind.NOT_TRUSTED,
-            file=None if origin is None else origin.path,
-            key="options.data_directory",
-            text="ignored: a project that is not trusted cannot keep its data outside of itself",
+    chosen = choose_data_dir(places, project, configured, origin, trusted)
+    if chosen is None:
+        notices.append(
+            Notice(
+                kind=NoticeKind.NOT_TRUSTED,
+                file=None if origin is None else origin.path,
+                key="options.data_directory",
+                text=_OUTSIDE,
+            )
         )
-    )
-    fallback = choose_data_dir(places, project, "", None)
-    assert fallback is not None  # only a configured one is ever refused
-    return fallback
+        chosen = choose_data_dir(places, project, "", None, trusted)
+    assert chosen is not None  # only a configured one is ever refused
+    straying = straying_data_dirs(project, trusted)
+    if chosen.path in straying:
+        raise ConfigInvalid.at(chosen.path, "", _LEADS_OUT)
+    notices += (Notice(kind=NoticeKind.NOT_TRUSTED, file=each, text=_OUTSIDE) for each in straying)
+    return chosen
 
 
 def _known(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
@@ -211,7 +235,6 @@ async def finish(
         directory=draft.project.directory,
         data_file=draft.places.data_file,
         environment=draft.places.environment,
-        project_environment=draft.places.environment,
         run=run_command,
     )
     await trio.lowlevel.checkpoint()
@@ -219,7 +242,7 @@ async def finish(
         env = previous.expanded_env
     else:
         env = await _expand_env(draft.config.env, expander)
-    expander = _with_env(expander, env.values)
+    expander = evolve(expander, environment={**expander.environment, **env.values})
     templates = (expander.foresee(text, keys) for keys, text in templates_of(draft.config))
     foreseen = [notice for notice in templates if notice is not None]
     enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
@@ -266,14 +289,6 @@ async def _expand_env(templates: Mapping[str, str], expander: Expander) -> Expan
             failed = Notice(kind=NoticeKind.NOT_EXPANDED, text=error.detail)
             notices.append(foreseen or failed)
     return ExpandedEnv(values=values, notices=tuple(notices))
-
-
-def _with_env(expander: Expander, env: Mapping[str, str]) -> Expander:
-    """Let templates see the variables of `env`; the user's templates only those the user set."""
-    outer = expander.environment
-    origins = {name: expander.layers.origin("env", name) for name in env}
-    own = {name: env[name] for name, origin in origins.items() if origin and origin.may_run}
-    return evolve(expander, environment={**outer, **own}, project_environment={**outer, **env})
 
 
 def _same_env(draft: Draft, previous: LoadedConfig) -> bool:

@@ -16,10 +16,10 @@ from crush_trio.config.context_files import ContextFile, ContextPath, read_conte
 from crush_trio.config.enabling import EnabledProvider
 from crush_trio.config.errors import NotConfigured
 from crush_trio.config.expander import Expander
-from crush_trio.config.models import ModelSlot, call_options, default_small_model
+from crush_trio.config.models import ModelSlot, default_small_model
 from crush_trio.config.notices import Notice
 from crush_trio.config.sources import DataDir, Places, Project, Source
-from crush_trio.wire.catalog import ModelOptions, SelectedModel
+from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.config import Config, LspServerConfig, McpServerConfig, ProviderConfig
 from crush_trio.wire.requests import ModelType
 
@@ -73,17 +73,12 @@ class LoadedConfig:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The variables that the configuration sets."""
+        """The variables that the configuration sets; an untrusted project sets none."""
         return self.expanded_env.values
 
     @property
     def environment(self) -> Mapping[str, str]:
         """All variables that the programs of the workspace are started with."""
-        return self.expander.project_environment
-
-    @property
-    def user_environment(self) -> Mapping[str, str]:
-        """The same without those that a project set which the user does not trust."""
         return self.expander.environment
 
     # ── Whose word it is ────────────────────────────────────────────────────────────────────────
@@ -95,7 +90,8 @@ class LoadedConfig:
     def may_run(self, *keys: str) -> bool:
         """Whether everything at *keys* is the user's word: a server, a hook, a variable.
 
-        False as soon as a file has a say that came with a project the user does not trust.
+        False as soon as a file has a say that came with a project the user does not trust. Where
+        such a file has no say at all, as in `env`, what stands in it does not count.
         """
         return all(source.may_run for source in self.expander.layers.contributors(*keys))
 
@@ -108,11 +104,6 @@ class LoadedConfig:
     def default_small_model(self, provider_id: str) -> SelectedModel:
         """Return the small model that goes with a provider, or else the large one there is."""
         return default_small_model(provider_id, self.large, self.providers)
-
-    def call_options(self, model_type: ModelType) -> ModelOptions:
-        """Return the settings to call a model with: catalogue, then provider, then slot."""
-        slot = self.slot(model_type)
-        return call_options(slot, self.providers[slot.selected.provider])
 
     # ── Values ──────────────────────────────────────────────────────────────────────────────────
 

@@ -12,9 +12,8 @@ from attrs import evolve, frozen
 
 from crush_trio.config.demo import DEMO_CHOICE, DEMO_CONFIG, DEMO_MODEL, DEMO_PROVIDER
 from crush_trio.config.enabling import EnabledProvider
-from crush_trio.config.merge import merge
 from crush_trio.config.notices import Notice, NoticeKind
-from crush_trio.wire.catalog import CatalogModel, ModelOptions, SelectedModel
+from crush_trio.wire.catalog import CatalogModel, SelectedModel
 from crush_trio.wire.requests import ModelType
 
 Providers: TypeAlias = Mapping[str, EnabledProvider]
@@ -60,19 +59,6 @@ def default_small_model(provider_id: str, large: ModelSlot, providers: Providers
     provider = providers.get(provider_id)
     small = None if provider is None else provider.small_model
     return large.selected if small is None else _choice(provider_id, small).selected
-
-
-def call_options(slot: ModelSlot, provider: EnabledProvider) -> ModelOptions:
-    """Return what the model is called with: the catalogue's settings, the provider's, the slot's."""
-    catalogue = slot.model.options or ModelOptions()
-    chosen = {
-        name: getattr(slot.selected, name)
-        for name in ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty")
-        if getattr(slot.selected, name) is not None
-    }
-    options = merge(catalogue.provider_options, provider.config.provider_options)
-    options = merge(options, slot.selected.provider_options)
-    return evolve(catalogue, **chosen, provider_options=options)
 
 
 def _large(wanted: SelectedModel, providers: Providers, notices: list[Notice]) -> ModelSlot | None:

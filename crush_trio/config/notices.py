@@ -14,6 +14,7 @@ class NoticeKind(StrEnum):
     UNKNOWN_KEY = "unknown_key"
     NOT_TRUSTED = "not_trusted"
     NOT_EXPANDED = "not_expanded"
+    NOT_USED = "not_used"
     REDIRECTED = "redirected"
     NO_CREDENTIALS = "no_credentials"
     MODEL_REPLACED = "model_replaced"

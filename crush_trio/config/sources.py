@@ -62,8 +62,15 @@ class Source:
 
     @property
     def may_run(self) -> bool:
-        """Whether commands that stand in the file may be run."""
+        """Whether the file is the user's word: commands in it may be run, variables be used."""
         return self.user_level or self.trusted
+
+    def how_to_trust(self, data_file: Path) -> str:
+        """Return why the file was not obeyed, and what the user can write into *data_file*."""
+        return (
+            f'because the file came with the project; to trust it, add "{self.path.parent}" to '
+            f"crush_trio.trusted_directories in {data_file}"
+        )
 
 
 @frozen(kw_only=True)
@@ -185,13 +192,13 @@ def find_scripts(places: Places, project: Project) -> tuple[Path, ...]:
 
 
 def choose_data_dir(
-    places: Places, project: Project, configured: str, origin: Source | None
+    places: Places, project: Project, configured: str, origin: Source | None, trusted: Trusted = ()
 ) -> DataDir | None:
     """Return the data directory (I2), or None if *configured* is a place the project may not choose.
 
     The order is: the argument, what the configuration says (*configured*, by *origin*), the closest
     `.crush` there is within the project, `.crush` in the workspace. A project that nobody trusts may
-    not lead us out of itself. Touches the disk.
+    not lead us out of itself, nor may a link in it: see `straying_data_dirs`. Touches the disk.
     """
     if places.data_dir:
         return _data_dir(places, project, places.data_dir, by_user=True)
@@ -201,9 +208,16 @@ def choose_data_dir(
         )
         allowed = origin is None or origin.may_run or project.contains(chosen.path)
         return chosen if allowed else None
+    straying = straying_data_dirs(project, trusted)
     closest = (each / DATA_NAME for each in reversed(project.directories))
-    found = next((path for path in closest if path.is_dir()), project.directory / DATA_NAME)
-    return DataDir(path=found)
+    there = (path for path in closest if path.is_dir() and path not in straying)
+    return DataDir(path=next(there, project.directory / DATA_NAME))
+
+
+def straying_data_dirs(project: Project, trusted: Trusted) -> tuple[Path, ...]:
+    """Return every `.crush` that is a link out of a project nobody trusts. Touches the disk."""
+    paths = (each / DATA_NAME for each in project.directories if not is_trusted(each, trusted))
+    return tuple(path for path in paths if not project.contains(path))
 
 
 def _data_dir(places: Places, project: Project, text: str, *, by_user: bool) -> DataDir:

@@ -1,6 +1,6 @@
 """What all providers behind HTTP have in common: headers, a POST, and an answer that is read."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,7 @@ from crush_trio.providers.base import Endpoint, ModelRequest, Parts
 from crush_trio.providers.event_stream import AnswerParts, Reading, decoder_for
 from crush_trio.providers.exchange import Answer, Connections, open_answer
 from crush_trio.providers.failures import failure
-from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.writing import dump
 
 AFFINITY_HEADERS: Final = ("x-session-affinity", "x-session-id")
@@ -22,6 +22,9 @@ AFFINITY_HEADERS: Final = ("x-session-affinity", "x-session-id")
 
 ERROR_MOST: Final = 65536
 """Bytes of an error that are read."""
+
+SHORTEST_SECRET: Final = 4
+"""Characters of a configured value that is looked for in errors; a shorter one is in every text."""
 
 _FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
@@ -73,12 +76,28 @@ def user_agent() -> str:
 
 
 def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return what must not be repeated in any error."""
-    headers = (v for name, v in endpoint.extra_headers.items() if is_secret_name(name))
-    keys = (endpoint.api_key, *headers)
-    words = (key.rpartition(" ")[2] for key in keys)  # of "Bearer …", a server repeats the rest
+    """Return what must not be repeated in any error.
+
+    A header can let somebody in whatever it is called, so all that were configured count.
+    """
+    given = (*endpoint.extra_headers.values(), *_secret_texts(endpoint.extra_body))
+    keys = (endpoint.api_key, *given)
+    words = [key.rpartition(" ")[2] for key in keys]  # of "Bearer …", a server repeats the rest
     password = urlsplit(endpoint.base_url).password or ""
-    return tuple(filter(None, (*keys, *words, password)))
+    telling = (each for each in (*given, *words) if len(each) >= SHORTEST_SECRET)
+    return tuple(filter(None, (endpoint.api_key, *telling, password)))
+
+
+def _secret_texts(value: Json, *, secret: bool = False) -> Iterator[str]:
+    """Return the texts that are kept under a secret's name, however deep."""
+    if isinstance(value, str) and secret:
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _secret_texts(item, secret=secret or is_secret_name(str(name)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secret_texts(item, secret=secret)
 
 
 @asynccontextmanager

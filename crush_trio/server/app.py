@@ -7,6 +7,7 @@ own: they are compiled once in a process, and each request brings the site it is
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing_extensions import override
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from crush_trio.errors import CrushError
+from crush_trio.logging_context import logged_for
 from crush_trio.server import (
     routes_agent,
     routes_asks,
@@ -116,7 +118,8 @@ def _refuse(error: CrushError) -> Response:
     """Answer what was refused on purpose; what is our own fault is logged as well."""
     status = status_of(error)
     if status >= 500:
-        log.error("request.failed", extra={"code": error.code}, exc_info=error)
+        with _logged_for_its_workspace():
+            log.error("request.failed", extra={"code": error.code}, exc_info=error)
     return Response(error_body(error), status, content_type="application/json")
 
 
@@ -132,5 +135,12 @@ def _refuse_http(error: HTTPException) -> Response:
 
 def _fail(error: Exception) -> Response:
     """Answer that something went wrong in here, and log what it was, once (B18)."""
-    log.error("request.crashed", exc_info=error)
+    with _logged_for_its_workspace():
+        log.error("request.crashed", exc_info=error)
     return Response(error_body(error), 500, content_type="application/json")
+
+
+def _logged_for_its_workspace() -> AbstractContextManager[None]:
+    """Have what is logged about a request belong to the workspace that its address names, if any."""
+    named = (request.view_args or {}).get("wid")
+    return nullcontext() if named is None else logged_for(str(named))

@@ -20,19 +20,30 @@ import trio
 from attrs import evolve, field, frozen
 
 from crush_trio import __version__
+from crush_trio.agent.attendance import PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.hosting import OpenWorkspace
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.opening import workspace_opener
-from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings
+from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
-from crush_trio.server.guard import GuardSettings, load_token
+from crush_trio.server.guard import (
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    GuardSettings,
+    load_token,
+)
 from crush_trio.server.meters import Meters, metered
 from crush_trio.server.serve import GRACE, serve
 from crush_trio.server.site import Site
 from crush_trio.tools.recent_logs import RecentLogs, keeping_logs
 from crush_trio.wire.addresses import Address
+
+PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
+
+_OWN_SECRETS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE})
+"""Variables that are for the server alone: no command of a workspace sees them."""
 
 _STREAMS_SHARE: Final = 0.75
 _CLOSE_MARGIN: Final = 0.5
@@ -49,6 +60,8 @@ class HostSettings:
     guard: GuardSettings = field(factory=GuardSettings)
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     """What workspaces are configured by whose clients send no environment of their own."""
+    patience: float = PATIENCE
+    """Seconds that an ask waits while nobody is there to answer it."""
 
     @property
     def home(self) -> Path:
@@ -59,7 +72,7 @@ class HostSettings:
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
         """Take the settings from *environ*; reads the file of the token, if it names one.
 
-        A server that somebody started stays until somebody stops it. Only where the variable for
+        Workspaces get all of *environ* but the server's token, which is no business of theirs. A server that somebody started stays until somebody stops it. Only where the variable for
         the idle time is set does it end by itself, as one does that a client started for itself.
         Raises `TokenUnusable`.
         """
@@ -67,7 +80,12 @@ class HostSettings:
         if not environ.get(IDLE_VARIABLE):
             backend = evolve(backend, idle_linger=inf)
         guard = GuardSettings(token=load_token(environ))
-        return cls(backend=backend, guard=guard, environment=dict(environ))
+        return cls(
+            backend=backend,
+            guard=guard,
+            environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
+            patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
+        )
 
 
 async def run_server(
@@ -120,7 +138,12 @@ async def run_server(
 
 
 def _opener(settings: HostSettings, logs: RecentLogs) -> OpenWorkspace[OpenedWorkspace]:
-    return workspace_opener(environment=settings.environment, home=settings.home, logs=logs)
+    return workspace_opener(
+        environment=settings.environment,
+        home=settings.home,
+        logs=logs,
+        patience=settings.patience,
+    )
 
 
 def begin_drain(site: Site) -> None:

@@ -21,6 +21,7 @@ import orjson
 from typing_extensions import override
 
 from crush_trio.config.redaction import redact, redact_text
+from crush_trio.logging_context import owner_field
 from crush_trio.wire.fields import Json
 
 OWN: Final = "crush_trio"
@@ -96,9 +97,9 @@ class EventFormatter(logging.Formatter):
         return self._text(record.getMessage())
 
     def fields(self, record: logging.LogRecord) -> dict[str, Json]:
-        """Return what the event is about, as plain values."""
+        """Return what the event is about, as plain values; whose it is comes last."""
         own = {name: _plain(each) for name, each in vars(record).items() if name not in _PLAIN}
-        return dict(redact(own, secrets=self._secrets))
+        return dict(redact({**own, **owner_field(record)}, secrets=self._secrets))
 
     def exception(self, record: logging.LogRecord) -> str:
         """Return the traceback and the stack that came with the event; mostly there is none."""

@@ -106,8 +106,12 @@ class BashTool:
             raise ToolError(f"not a usable directory: {arguments.working_dir!r}: {exc}") from exc
         if not directory.is_dir():
             raise ToolError(f"not a directory: {directory}")
-        workspace = self.bench.directory
-        return directory, judge(arguments.command, workspace=workspace, working_dir=directory)
+        return directory, judge(
+            arguments.command,
+            workspace=self.bench.directory,
+            working_dir=directory,
+            private=self.bench.private,
+        )
 
     def _command(self, arguments: BashArguments, directory: Path) -> Command:
         argv = shell_argv(arguments.command)

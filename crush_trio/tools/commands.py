@@ -46,8 +46,13 @@ class Blocked:
 Verdict = Inert | Asks | Blocked
 
 
-def judge(command: str, *, workspace: Path, working_dir: Path) -> Verdict:
-    """Judge a shell command. Looks at the file system where paths must be resolved, and no further."""
+def judge(
+    command: str, *, workspace: Path, working_dir: Path, private: tuple[Path, ...] = ()
+) -> Verdict:
+    """Judge a shell command. Looks at the file system where paths must be resolved, and no further.
+
+    *private* are places in the workspace, resolved, that one must ask for like those outside of it.
+    """
     try:
         script = read_script(command)
     except Unreadable as exc:
@@ -55,7 +60,7 @@ def judge(command: str, *, workspace: Path, working_dir: Path) -> Verdict:
     refused = refusal(script)
     if refused is not None:
         return Blocked(refused)
-    place = Place(working_dir.resolve(), workspace.resolve())
+    place = Place(working_dir.resolve(), workspace.resolve(), private)
     return Inert() if _looks(script, place) else Asks("may do more than look")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Final, TypeVar
 
 import orjson
-from attrs import define, frozen
+from attrs import define, field, frozen
 from trio.lowlevel import checkpoint
 
 from crush_trio.config.redaction import is_secret_name, redact_text
@@ -32,15 +32,19 @@ class InfoReport:
 
     version: str
     directory: str
-    config: Config
+    config: Config = field(repr=False)
     config_files: tuple[str, ...] = ()
     """The files that the configuration was read from, the strongest last."""
+    notices: tuple[str, ...] = ()
+    """What loading the configuration had to say."""
     tools: tuple[str, ...] = ()
     """The tools that the model has."""
     skip_permissions: bool = False
     mcp: tuple[McpClientInfo, ...] = ()
     lsp: tuple[LspClientInfo, ...] = ()
     skills: tuple[SkillState, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Texts that must not appear, besides those in `config`."""
 
 
 @frozen(kw_only=True)
@@ -79,6 +83,12 @@ def known_secrets(config: Config) -> frozenset[str]:
     return frozenset(each for each in _secrets(unstructure(config), False) if len(each) >= SHORTEST)
 
 
+def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the values in an environment that are kept under a secret's name."""
+    found = (value for name, value in environment.items() if is_secret_name(name))
+    return frozenset(value for value in found if len(value) >= SHORTEST)
+
+
 def _secrets(value: Json, secret: bool) -> Iterator[str]:
     if isinstance(value, str) and secret:
         yield value
@@ -102,6 +112,7 @@ def written(report: InfoReport) -> str:
             f"version = {report.version}",
             *(f"config_file = {path}" for path in report.config_files),
         ],
+        "notices": [_words(notice) for notice in report.notices],
         "models": _lines(config.models, _model),
         "providers": _lines(config.providers, _provider),
         "mcp": _lines(config.mcp, _mcp) + _states(report.mcp),
@@ -122,7 +133,7 @@ def written(report: InfoReport) -> str:
         "env": [", ".join(sorted(config.env))] if config.env else [],
     }
     blocks = ["\n".join((f"[{name}]", *lines)) for name, lines in sections.items() if lines]
-    return redact_text("\n\n".join(blocks), secrets=known_secrets(config))
+    return redact_text("\n\n".join(blocks), secrets=known_secrets(config) | report.secrets)
 
 
 def _lines(named: Mapping[str, T], show: Callable[[T], str]) -> list[str]:

@@ -30,6 +30,14 @@ UNATTENDED: Final[Mapping[str, str]] = {
 }
 """Nobody sits at this terminal: no editor opens, no pager waits, no password is asked for (H9)."""
 
+GIT_SETTINGS: Final = (("safe.bareRepository", "explicit"), ("core.fsmonitor", "false"))
+"""What git is told whatever a repository says.
+
+A directory of a checkout can look like a repository without a work tree, with a configuration that
+names programs to run; git takes it for one only if it is told to. And no repository has a program run
+to find out which files changed: `git status` is to look and nothing else.
+"""
+
 COLOURED: Final[Mapping[str, str]] = {
     "CLICOLOR": "1",
     "CLICOLOR_FORCE": "1",
@@ -54,7 +62,7 @@ def tool_environment(base: Mapping[str, str], workspace_env: Mapping[str, str]) 
 def unattended(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* for a command at which nobody sits, and whose shell does just what it is told."""
     plain = {name: value for name, value in env.items() if not _changes_the_shell(name)}
-    return {**plain, **UNATTENDED}
+    return _with_git_settings({**plain, **UNATTENDED})
 
 
 def coloured(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
@@ -67,6 +75,16 @@ def shell_argv(command: str) -> tuple[str, ...]:
     """Return how the system's shell is started to run *command* and nothing else."""
     shell = next((path for path in SHELLS if Path(path).exists()), SHELLS[-1])
     return (shell, "-c", "--", command)
+
+
+def _with_git_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* with our settings after those it has for git already; the last one counts."""
+    given = env.get("GIT_CONFIG_COUNT", "")
+    first = int(given) if given.isascii() and given.isdecimal() else 0
+    ours = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}
+    for number, (key, value) in enumerate(GIT_SETTINGS, first):
+        ours |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return {**env, **ours}
 
 
 def _changes_the_shell(name: str) -> bool:

@@ -3,6 +3,7 @@
 `.gitignore` and `.crushignore` mean what Git means: a file's rules hold for its directory and below,
 the nearest file decides, in a file the last rule that fits, and nothing inside an ignored directory
 can be brought back. Where no rule says anything, hidden files and the entries of `NOISE` are left out.
+What is private is left out whatever the rules say, for they came with the project.
 
 Git's own excludes outside the tree do not count, so that an answer depends on the project only.
 """
@@ -160,15 +161,25 @@ class Ignoring:
     """Whether hidden entries are left out."""
     more: Rules | None = None
     """Rules of the caller, relative to the root. They come before all others."""
+    private: tuple[Path, ...] = ()
+    """Resolved paths that no rule brings back."""
     _above: tuple[str, ...] = field(init=False)
+    _private: frozenset[tuple[str, ...]] = field(init=False)
     _known: dict[tuple[str, ...], tuple[tuple[int, Rules], ...]] = field(factory=dict, init=False)
 
     @_above.default
     def _parts_above(self) -> tuple[str, ...]:
         return self.root.relative_to(self.top).parts
 
+    @_private.default
+    def _private_parts(self) -> frozenset[tuple[str, ...]]:
+        below = (each for each in self.private if each.is_relative_to(self.root))
+        return frozenset(each.relative_to(self.root).parts for each in below)
+
     def leaves_out(self, path: tuple[str, ...], *, is_dir: bool) -> bool:
         """Whether the entry at *path*, relative to the root, is left out by itself."""
+        if path in self._private:
+            return True
         if self.more is not None:
             verdict = self.more.verdict(path, is_dir=is_dir)
             if verdict is not None:

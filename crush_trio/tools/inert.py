@@ -27,10 +27,14 @@ NOWHERE: Final = "/dev/null"
 
 @frozen
 class Place:
-    """The directory a command runs in, and the workspace it must not look out of."""
+    """The directory a command runs in, and the workspace it must not look out of.
+
+    `private` are the parts of the workspace that are none of a model's business unless a person says so.
+    """
 
     directory: Path
     workspace: Path
+    private: tuple[Path, ...] = ()
 
     def entered(self, path: str) -> "Place":
         """Return the place that `cd` leads to."""
@@ -38,22 +42,32 @@ class Place:
 
     def holds(self, word: Word) -> bool:
         """Whether a path leads to something inside, and whatever its pattern matches does too."""
-        return self._inside(self._matching(word)) if word.globs else self._inside([word.text])
-
-    def _inside(self, paths: Sequence[str]) -> bool:
         try:
-            return all(
-                path == NOWHERE or (self.directory / path).resolve().is_relative_to(self.workspace)
-                for path in paths
-            )
+            return all(path == NOWHERE or self._open(path) for path in self._meant(word))
         except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
             return False
+
+    def encloses_private(self, word: Word) -> bool:
+        """Whether something private lies below a path, or below whatever its pattern matches."""
+        below = [(self.directory / path).resolve() for path in self._meant(word)]
+        return any(each.is_relative_to(path) for each in self.private for path in below)
+
+    def _open(self, path: str) -> bool:
+        """Whether a path leads to something inside that is not private."""
+        place = (self.directory / path).resolve()
+        return place.is_relative_to(self.workspace) and not any(
+            map(place.is_relative_to, self.private)
+        )
+
+    def _meant(self, word: Word) -> Sequence[str]:
+        return self._matching(word) if word.globs else [word.text]
 
     def _matching(self, word: Word) -> Sequence[str]:
         """Return what a pattern stands for: itself, its directory, and the entries it matches.
 
         Only the last part may be a pattern. A name that begins with a hyphen would be taken for an
-        option; a path that leads nowhere near the workspace stands for it.
+        option; a path that leads nowhere near the workspace stands for it. A pattern that begins with
+        a dot can mean the directory above: some shells take `.*` for `..` too.
         """
         parent, _, pattern = word.text.rpartition("/")
         if not {"*", "?"}.isdisjoint(parent) or "[" in word.text:
@@ -65,6 +79,8 @@ class Place:
             names = []
         if not parent and any(name.startswith("-") for name in names):
             return ["/"]
+        if pattern.startswith(".") and fnmatchcase("..", pattern):
+            names.append("..")
         return [str(directory), *(str(directory / name) for name in names)]
 
 
@@ -186,14 +202,26 @@ def one_path(arguments: Arguments, place: Place) -> bool:
     )
 
 
-def pattern_and_paths(arguments: Arguments, place: Place) -> bool:
-    """What to look for, unless an option said it, and where."""
+def grep_operands(arguments: Arguments, place: Place) -> bool:
+    """What to look for, unless an option said it, and where; what is private is not below it."""
+    deep = not arguments.options.isdisjoint({"-r", "--recursive", "-d", "--directories"})
+    return _pattern_and_paths(arguments, place, deep=deep)
+
+
+def ripgrep_operands(arguments: Arguments, place: Place) -> bool:
+    """The same of a program that goes down by itself, and with an option only lists the files."""
+    return _pattern_and_paths(arguments, place, deep="--files" not in arguments.options)
+
+
+def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> bool:
     operands = arguments.operands
     if arguments.options.isdisjoint({"-e", "--regexp", "--files"}):
         if operands and operands[0].globs:
             return False
         operands = operands[1:]
-    return all(map(place.holds, operands))
+    if not all(map(place.holds, operands)):
+        return False
+    return not deep or not any(map(place.encloses_private, operands or (Word(text="."),)))
 
 
 def format_only(arguments: Arguments, place: Place) -> bool:
@@ -213,7 +241,7 @@ _GREP: Final = Rule(
     named="regexp max-count after-context before-context context include exclude exclude-dir"
     " binary-files directories devices",
     numbers=True,
-    operands=pattern_and_paths,
+    operands=grep_operands,
 )
 
 LOOKING: Final[Mapping[str, Rule]] = {
@@ -336,7 +364,7 @@ LOOKING: Final[Mapping[str, Rule]] = {
         " with-filename no-messages text type-list",
         named="regexp glob iglob type type-not max-count max-depth context after-context before-context replace"
         " sort sortr color max-columns max-filesize",
-        operands=pattern_and_paths,
+        operands=ripgrep_operands,
     ),
 }
 """Programs that only look, under these conditions."""

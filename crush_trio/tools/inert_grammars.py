@@ -1,12 +1,14 @@
 """Commands that only look, of programs whose arguments have a grammar of their own: git and find.
 
 Of git, the subcommands that read, with the options that are known; many others write, run programs
-or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Which programs a
-repository's own configuration runs is not judged here: that takes a person's consent to change, and
-the same `git status` is run by editors and prompts all day.
+or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Which programs the
+configuration of the user's own clone runs is not judged here: a checkout does not bring it along, and
+to change it takes a person's consent. A directory that only poses as a repository is another matter:
+its files are a checkout's, configuration included, so nothing is asked of git in there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from os.path import lexists
 from typing import Final
 
 from crush_trio.tools.inert import Arguments, Place, Rule, nothing, paths, text
@@ -17,14 +19,28 @@ from crush_trio.tools.script import Word
 SIGNATURE: Final = "%G"
 """A format that asks for signatures runs the program that checks them."""
 
+_REPOSITORIES: Final = (("HEAD", "objects", "refs"), ("HEAD", "commondir"))
+"""What a directory has in it that git takes for a repository, whatever it is called."""
+
 
 def git_looks(words: Sequence[Word], place: Place) -> bool:
     """Whether `git` with these arguments only looks."""
     if words and words[0].text == "--no-pager":
         words = words[1:]
+    if _poses_as_repository(place):
+        return False
     rule = GIT.get(words[0].text) if words else None
     signatures = any(SIGNATURE in word.text for word in words)
     return rule is not None and not signatures and rule.allows(words[1:], place)
+
+
+def _poses_as_repository(place: Place) -> bool:
+    """Whether git could take a plain directory of the workspace for a repository, looking upward."""
+    upward = (place.directory, *place.directory.parents)
+    within = [each for each in upward if each.is_relative_to(place.workspace)]
+    return any(
+        all(lexists(each / name) for name in names) for each in within for names in _REPOSITORIES
+    )
 
 
 def _when(*options: str) -> Callable[[Arguments, Place], bool]:

@@ -15,7 +15,7 @@ from crush_trio.tools.arguments import About, read_arguments, schema_of
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted, described
 from crush_trio.tools.ignoring import Ignoring, Rules, project_root, work_tree
 from crush_trio.tools.patterns import BadPattern, expand
-from crush_trio.tools.places import locate
+from crush_trio.tools.places import locate, outside
 from crush_trio.tools.searches import printable
 from crush_trio.tools.walking import Entry, Walk
 from crush_trio.tools.workbench import Workbench
@@ -73,15 +73,15 @@ class LsTool:
         return schema_of(LsArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List the directory, after asking if it lies outside the workspace."""
+        """List the directory, after asking if it lies outside the workspace or is private."""
         arguments = read_arguments(call.input, LsArguments)
         more = _read_ignore(arguments.ignore)
         root = await locate(self.bench, arguments.path or ".")
-        if not self.bench.inside(root):
+        if not self.bench.shared(root):
             await call.permit(
                 Wanted(
                     action="list",
-                    description=f"List a directory outside the workspace: {root}",
+                    description=f"List {root}, which is {outside(self.bench, root)}",
                     params={
                         "path": str(root),
                         "ignore": list(arguments.ignore),
@@ -106,7 +106,8 @@ class LsTool:
         tracked = work_tree(root) is not None
         levels = depth or limits.max_depth or (0 if tracked else UNTRACKED_DEPTH)
         most = limits.max_items or (ENTRIES if tracked else UNTRACKED_ENTRIES)
-        ignoring = Ignoring(root, project_root(root, self.bench.directory), more=more)
+        top = project_root(root, self.bench.directory)
+        ignoring = Ignoring(root, top, more=more, private=self.bench.private)
         walk = Walk(ignoring, depth=levels if levels > 0 else None, seconds=SECONDS)
         entries = list(islice(walk.entries(), most + 1))
         return Tree(entries=entries[:most], truncated=len(entries) > most or walk.cut_short)

@@ -1,7 +1,8 @@
 """Where a path leads, and whose business it is.
 
 A path is resolved before anybody judges it: `..` and links may lead anywhere. What lies inside the
-workspace is judged as the workspace, so that one permission covers it all (F1).
+workspace is judged as the workspace, so that one permission covers it all (F1), except for what is
+private there: that is asked for by itself, like what lies outside.
 """
 
 import os
@@ -36,7 +37,12 @@ def _resolved(bench: Workbench, path: str) -> Path:
 
 def judged(bench: Workbench, path: Path) -> Path:
     """Return the directory for which permission to touch the file *path* is asked."""
-    return bench.directory if bench.inside(path) else path.parent
+    return bench.directory if bench.shared(path) else path.parent
+
+
+def outside(bench: Workbench, path: Path) -> str:
+    """Return why there is something to ask about *path*, for the person who is asked."""
+    return "private" if bench.inside(path) else "outside the workspace"
 
 
 def named(bench: Workbench, path: Path) -> str:

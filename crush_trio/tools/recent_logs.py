@@ -1,7 +1,7 @@
 """The last things the process logged, kept in memory for whoever looks for a fault.
 
 `RecentLogs` is a `logging` handler that the server installs. It is bounded by count and by bytes, and
-what is too long to be useful is not kept. A record that says whose it is (`workspace_id` in its extra)
+what is too long to be useful is not kept. A record that belongs to a workspace (`logging_context.py`)
 is shown to nobody else; one that does not is about the process as a whole.
 """
 
@@ -17,6 +17,7 @@ from attrs import field, frozen
 from typing_extensions import override
 
 from crush_trio.config.redaction import redact_text
+from crush_trio.logging_context import owner_field, owner_of
 
 RECORDS: Final = 2000
 SIZE: Final = 4 * 1024 * 1024
@@ -54,8 +55,7 @@ class RecentLogs(logging.Handler):
             return
         if len(text) > LONGEST:
             return
-        owner = getattr(record, "workspace_id", None)
-        self._lines.append(Line(text, None if owner is None else str(owner)))
+        self._lines.append(Line(text, owner_of(record)))
         self._used += len(text)
         while self._lines and (len(self._lines) > self._records or self._used > self._size):
             self._used -= len(self._lines.popleft().text)
@@ -65,7 +65,8 @@ class RecentLogs(logging.Handler):
         """Return a record as one line: when, how serious, where, what, and the extra fields."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        fields = "".join(f" {name}={value!r}" for name, value in sorted(extra.items()))
+        told = {**extra, **owner_field(record)}
+        fields = "".join(f" {name}={value!r}" for name, value in sorted(told.items()))
         failure = ""
         if record.exc_info:
             trace = logging.Formatter().formatException(record.exc_info)

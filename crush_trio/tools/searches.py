@@ -1,7 +1,7 @@
 """What searches have in common: where they look, with what, and for how long.
 
-A search inside the workspace asks nobody. One that a path, `..` or a link leads outside asks first,
-as looking at a file there would. Other programs do the searching where they can: they are stopped at
+A search inside the workspace asks nobody, and what is private there it leaves out. One that a path,
+`..` or a link leads outside asks first, as looking at a file there would. Other programs do the searching where they can: they are stopped at
 the time limit, whatever they are busy with, and what they had found by then still counts.
 """
 
@@ -20,7 +20,7 @@ from crush_trio.clock import Clock
 from crush_trio.tools.base import ToolCall, ToolError, Wanted
 from crush_trio.tools.ignoring import Ignoring, project_root
 from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.places import locate
+from crush_trio.tools.places import locate, outside
 from crush_trio.tools.processes import Command, ProcessGroup, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
@@ -71,11 +71,11 @@ async def find_place(
 ) -> Place:
     """Return the place that *path* names, once it is clear that the search may look there."""
     target = await locate(bench, path or ".")
-    if not bench.inside(target):
+    if not bench.shared(target):
         await call.permit(
             Wanted(
                 action=action,
-                description=f"Search outside the workspace: {target}",
+                description=f"Search {target}, which is {outside(bench, target)}",
                 params=params,
                 path=target,
             )
@@ -91,7 +91,9 @@ def _survey(bench: Workbench, target: Path) -> Place:
     return Place(
         root=root,
         file=None if is_dir else target.name,
-        ignoring=Ignoring(root, project_root(root, bench.directory), hidden=True),
+        ignoring=Ignoring(
+            root, project_root(root, bench.directory), hidden=True, private=bench.private
+        ),
         ripgrep=find_program(RIPGREP, bench.env),
     )
 

@@ -11,7 +11,7 @@ from crush_trio.tools.arguments import About, read_arguments, schema_of
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted, described
 from crush_trio.tools.changing import Diagnose
 from crush_trio.tools.history import History
-from crush_trio.tools.places import judged, locate
+from crush_trio.tools.places import judged, locate, outside
 from crush_trio.tools.sections import Picture, Section, look
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.fields import JsonObject
@@ -31,7 +31,7 @@ class ViewArguments:
 
 @define(eq=False)
 class ViewTool:
-    """Shows files. Outside the workspace and the *readable* directories it asks first."""
+    """Shows files. It asks first for those outside the workspace and *readable*, and for private ones."""
 
     name: ClassVar[str] = "view"
     parallel: ClassVar[bool] = True
@@ -79,12 +79,12 @@ class ViewTool:
     async def _ask(self, call: ToolCall, path: Path, offset: int, limit: int) -> None:
         """Ask for permission where it is needed, before anything is touched there."""
         await trio.lowlevel.checkpoint()
-        if any(path.is_relative_to(root) for root in (self.bench.directory, *self.readable)):
+        if self.bench.shared(path) or any(map(path.is_relative_to, self.readable)):
             return
         await call.permit(
             Wanted(
                 action="read",
-                description=f"Read {path}, which is outside the workspace",
+                description=f"Read {path}, which is {outside(self.bench, path)}",
                 params={"file_path": str(path), "offset": offset, "limit": limit},
                 path=judged(self.bench, path),
             )

@@ -22,7 +22,11 @@ class ToolStore(Changes, SessionReads, FileHistory, Protocol):
 
 @define(eq=False)
 class Workbench:
-    """One workspace, as its tools see it. `directory` is absolute and resolved."""
+    """One workspace, as its tools see it. `directory` is absolute and resolved, and so is `private`.
+
+    What is `private` is not the project's but the program's and the user's: keys, conversations. It may
+    lie inside the directory, and nobody gets to see it without asking.
+    """
 
     directory: Path
     store: ToolStore = field(repr=False)
@@ -30,6 +34,7 @@ class Workbench:
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     env: Mapping[str, str] = field(factory=dict, repr=False)
+    private: tuple[Path, ...] = ()
 
     def resolve(self, path: str) -> Path:
         """Return where *path* really leads: absolute, `..` and links followed (H4)."""
@@ -45,3 +50,7 @@ class Workbench:
     def inside(self, path: Path) -> bool:
         """Whether a resolved path lies in the workspace."""
         return path.is_relative_to(self.directory)
+
+    def shared(self, path: Path) -> bool:
+        """Whether a resolved path lies in the workspace and is not private."""
+        return self.inside(path) and not any(map(path.is_relative_to, self.private))

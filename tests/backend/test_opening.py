@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend.hosting import Terms, WorkspacePlan
 from crush_trio.backend.opening import workspace_opener
@@ -15,6 +16,7 @@ from crush_trio.testing.agents import ScriptedTool
 from crush_trio.testing.model_script import CallTool, Say
 from crush_trio.testing.no_commands import no_commands
 from crush_trio.tools.base import ToolResult
+from crush_trio.tools.recent_logs import keeping_logs
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Scope
@@ -30,7 +32,9 @@ async def in_memory(_data_dir):
 
 
 @asynccontextmanager
-async def open_project(directory, answers=(), provider_id="mine", entry=None, **brought):
+async def open_project(
+    directory, answers=(), provider_id="mine", entry=None, data_dir="", **brought
+):
     """Open a workspace whose configuration names the provider *provider_id*, and a session in it."""
     config = {
         "providers": {provider_id: {"models": [{"id": "m1", "name": "M One"}], **(entry or {})}}
@@ -49,7 +53,7 @@ async def open_project(directory, answers=(), provider_id="mine", entry=None, **
         id=WorkspaceId("w"),
         key=str(directory),
         path=str(directory),
-        terms=Terms(),
+        terms=Terms(data_dir=data_dir),
         created_by=ClientId("c"),
     )
     async with opener(plan) as opened:
@@ -154,3 +158,82 @@ async def test_a_tool_of_the_program_can_be_disabled_like_any_other(tmp_path):
         await outcome_of(opened)
     [asked] = [request for request in model.requests if request.tools]
     assert "weather" not in {spec.name for spec in asked.tools}
+
+
+# ── What is said about it ───────────────────────────────────────────────────────────────────────
+
+
+def told_by(model, name):
+    """Return what the tool *name* told the model."""
+    results = (part for request in model.requests for part in request.messages[-1].parts)
+    return next(part.content for part in results if getattr(part, "name", "") == name)
+
+
+async def test_the_report_tells_keys_variables_tools_and_notices_and_no_secret(tmp_path):
+    script = [[CallTool("crush_info", {})], [Say("done")]]
+    entry = {"api_key": "hidden-key-1", "base_url": "https://models.invalid/v1?k=hidden-too"}
+    async with open_project(tmp_path / "p", script, entry=entry) as (opened, model):
+        await opened.live.set(Scope.WORKSPACE, "options.disabled_tools", ["fetch"])
+        await opened.live.set(Scope.WORKSPACE, "nonsense", 1)
+        await opened.live.set(Scope.GLOBAL, "env.A_NAME", "hidden-value")
+        await outcome_of(opened)
+    text = told_by(model, "crush_info")
+    [tools] = [line for line in text.split("\n") if line.startswith("available = ")]
+    assert {"agent", "bash", "crush_info"} <= set(tools.removeprefix("available = ").split(", "))
+    assert "fetch" not in tools
+    assert ", has a key" in text
+    assert "[env]\nA_NAME" in text
+    assert "nonsense" in text.partition("[notices]")[2].partition("\n\n")[0]
+    assert "hidden" not in text
+
+
+async def test_the_data_and_the_configuration_of_the_user_are_private(tmp_path):
+    async with open_project(tmp_path / "p") as (opened, _model):
+        bench = opened.agency.bench(opened.durable.transcript)
+        for path in (".crush/crush.json", ".config/crush/crush.json", ".local/share/crush/x"):
+            assert not bench.shared(bench.resolve(path)), path
+        assert bench.shared(bench.resolve("crush.json"))
+
+
+async def test_data_in_the_workspace_itself_leaves_the_rest_of_it_open(tmp_path):
+    async with open_project(tmp_path / "p", data_dir=".") as (opened, _model):
+        bench = opened.agency.bench(opened.durable.transcript)
+        assert not bench.shared(bench.resolve("crush.json"))
+        assert bench.shared(bench.resolve("src/a.py"))
+
+
+async def test_what_the_configuration_has_to_say_is_logged_once_and_again_only_if_new(tmp_path):
+    with keeping_logs() as logs:
+        async with open_project(tmp_path / "p", entry={"nonsense": 1}) as (opened, _model):
+            revision = opened.live.current.revision
+            await opened.live.set(Scope.WORKSPACE, "other_nonsense", 1)
+            await opened.live.newer_than(revision)
+            await wait_all_tasks_blocked()
+        lines = logs.tail(99, workspace_id="w")
+        assert logs.tail(99, workspace_id="another") == []
+    notices = [line for line in lines if " config.notice " in line]
+    assert len([line for line in notices if ".nonsense" in line]) == 1
+    assert len([line for line in notices if "other_nonsense" in line]) == 1
+    assert all(" workspace_id='w'" in line for line in notices)
+
+
+async def test_the_failure_of_a_run_is_logged_for_its_workspace_whoever_started_it(tmp_path):
+    """The task of a request starts the run, and belongs to no workspace."""
+
+    async def fail(_run):
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("a secret of w")
+
+    async def hold(task_status):
+        async with open_project(tmp_path / "p", make_turn=lambda _transcript: fail) as (opened, _):
+            task_status.started(opened)
+            await done.wait()
+
+    done = trio.Event()
+    with keeping_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            opened = await nursery.start(hold)
+            await outcome_of(opened)
+            done.set()
+        assert "a secret of w" in "\n".join(logs.tail(99, workspace_id="w"))
+        assert logs.tail(99, workspace_id="another") == []

@@ -86,7 +86,7 @@ class Screen:
 
     def resize(self, width, height):
         """Break all lines anew; the cursor stays with its letter."""
-        rows, joined, place = [], [], (0, 0)
+        rows, place = [], (0, 0)
         for number, row in enumerate(self.rows):
             if number and self.joined[number]:
                 rows[-1] += row

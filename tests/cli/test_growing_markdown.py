@@ -94,8 +94,11 @@ def test_a_terminal_that_changes_its_size_loses_and_repeats_nothing(seed):
 
 
 WORDS = st.sampled_from(
-    ["alpha", "beta gamma", "*x*", "`c`", "**b", "- ", "1. ", "# ", "> ", "```\n", "| a | b |\n"]
-    + ["|---|---|\n", "---", "===", "\n", "\n\n", "    ", " ", "words that have to be broken"]
+    [
+        *("alpha", "beta gamma", "*x*", "`c`", "**b", "- ", "1. ", "# ", "> ", "```\n"),
+        *("| a | b |\n", "|---|---|\n", "---", "===", "\n", "\n\n", "    ", " "),
+        "words that have to be broken",
+    ]
 )
 
 

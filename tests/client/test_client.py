@@ -6,6 +6,7 @@ import uuid
 
 import httpx
 import pytest
+import trio
 
 from crush_trio.client import AnswerGarbled, AnswerLost, ServerUnreachable, open_client
 from crush_trio.errors import ServerNotIdle
@@ -119,6 +120,7 @@ async def test_a_server_ends_if_it_is_idle_and_says_so_if_it_is_not():
         async with client.open_workspace("/srv/project"):
             with pytest.raises(ServerNotIdle):
                 await client.shutdown(if_idle=True)
+        await trio.sleep(1)  # the workspace closes
         await client.shutdown()
         await server.backend.wait_shutdown()
 

@@ -80,7 +80,7 @@ async def test_whether_a_person_is_there_is_said_once_for_all_runs(interactive):
 @pytest.mark.parametrize("silently", [False, True])
 async def test_a_lost_answer_makes_the_submission_be_sent_again_and_it_is_the_same_run(silently):
     turns = WrittenTurns()
-    async with open_place(turns, patience=30) as place:
+    async with open_place(turns) as place:
         place.network.lose_answer("POST", "/agent", silently=silently)
         assert await (await place.submit("hello")).result_text() == "done"
         assert turns.started == ["hello"]

@@ -54,6 +54,11 @@ class Home:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         return path
 
+    def trust(self, directory=None):
+        """Let the user trust what is below a directory, the project unless told."""
+        where = str(directory or self.project)
+        self.write(self.system_file, {"crush_trio": {"trusted_directories": [where]}})
+
     def places(self, directory=None, **kwargs):
         return Places(
             directory=directory or self.project,

@@ -38,6 +38,15 @@ async def test_an_example_loads_and_there_is_nothing_wrong_with_it(home, number)
     assert json.loads(EXAMPLES[number]).keys() <= {each.key for each in wire_fields(ConfigFile)}
 
 
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+async def test_the_models_of_an_example_are_the_ones_in_use(home, number):
+    home.write(home.user_file, EXAMPLES[number])
+    loaded = await home.load(catalogue=CATALOGUE)
+    for slot, wanted in json.loads(EXAMPLES[number]).get("models", {}).items():
+        assert loaded.config.models[slot].model == wanted["model"]
+        assert loaded.config.models[slot].provider == wanted["provider"]
+
+
 def test_every_provider_and_every_variable_is_named():
     variables = set()
     for known in BY_ENVIRONMENT.values():

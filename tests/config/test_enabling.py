@@ -189,10 +189,9 @@ async def test_a_custom_provider_may_leave_its_models_to_be_found_out(home):
 
 
 async def test_it_is_said_when_a_project_decides_where_requests_go(home):
-    home.environment["OPENAI_API_KEY"] = "k"
-    home.write(home.project_file, {"providers": {"openai": {"base_url": "http://elsewhere"}}})
+    home.write(home.project_file, {"providers": {"theirs": custom(api_key="literal")}})
     loaded = await home.load(catalogue=CATALOGUE)
     [notice] = texts(loaded, NoticeKind.REDIRECTED)
-    assert notice.startswith(f"{home.project_file}: providers.openai.base_url: ")
-    home.write(home.user_file, {"crush_trio": {"trusted_directories": [str(home.project)]}})
+    assert notice.startswith(f"{home.project_file}: providers.theirs.base_url: ")
+    home.trust()
     assert texts(await home.load(catalogue=CATALOGUE), NoticeKind.REDIRECTED) == []

@@ -1,10 +1,11 @@
 """Templates filled in for a workspace, with regard to who wrote them."""
 
+import attrs
 import pytest
 import trio
 
 from crush_trio.config import CommandFailed, ExpansionFailed, NotConfigured, NoticeKind
-from tests.config.homes import CATALOGUE, SECRET, custom, texts
+from tests.config.homes import SECRET, custom, texts
 
 
 class Runner:
@@ -249,20 +250,48 @@ async def test_templates_see_the_variables_that_env_sets(home):
     assert (await (await home.load()).resolve_provider("x")).config.api_key == "from-env"
 
 
-async def test_a_project_sets_variables_for_its_own_values_and_not_for_the_users(home):
-    home.environment["ANTHROPIC_API_KEY"] = "k"
-    home.write(home.user_file, provider(api_key="$WHERE"))
-    home.write(
-        home.project_file,
-        {
-            "env": {"WHERE": "evil", "ANTHROPIC_BASE_URL": "http://evil"},
-            "providers": {"y": custom(base_url="http://$WHERE"), "anthropic": {"base_url": ""}},
-        },
+@pytest.mark.parametrize(
+    ("entry", "key", "piece"),
+    [
+        ({"api_key": "$TOKEN"}, "api_key", "${TOKEN}"),
+        ({"api_key": "${NO:-$TOKEN}"}, "api_key", "${NO:-${TOKEN}}"),
+        ({"base_url": "http://evil/$TOKEN"}, "base_url", "${TOKEN}"),
+        ({"extra_headers": {"x": "a $TOKEN"}}, "extra_headers.x", "${TOKEN}"),
+    ],
+)
+async def test_a_project_cannot_have_the_users_variables_sent(home, entry, key, piece):
+    home.environment["TOKEN"] = SECRET
+    home.write(home.project_file, provider(**entry))
+    loaded = await home.load()
+    with pytest.raises(ExpansionFailed) as caught:
+        await loaded.resolve_provider("x")
+    assert caught.value.detail == (
+        f"{home.project_file}: providers.x.{key}: {piece}: not read, because the file came with the "
+        f'project; to trust it, add "{home.project}" to crush_trio.trusted_directories in '
+        f"{home.data_file}"
     )
-    loaded = await home.load(catalogue=CATALOGUE)
-    assert (await loaded.resolve_provider("x")).config.api_key == ""
-    assert (await loaded.resolve_provider("y")).config.base_url == "http://evil"
-    anthropic = await loaded.resolve_provider("anthropic")
-    assert anthropic.config.base_url == "https://api.anthropic.com/v1"
-    assert loaded.environment["WHERE"] == "evil"
-    assert "WHERE" not in loaded.user_environment
+    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [caught.value.detail]
+    home.trust()
+    trusted = (await (await home.load()).resolve_provider("x")).config
+    assert SECRET in str(attrs.asdict(trusted))
+
+
+@pytest.mark.parametrize("section", ["mcp", "lsp"])
+async def test_nor_can_it_hand_them_to_a_server(home, section):
+    home.environment["TOKEN"] = SECRET
+    home.write(home.project_file, {section: {"s": {"command": "x", "args": ["--key", "$TOKEN"]}}})
+    loaded = await home.load()
+    with pytest.raises(ExpansionFailed, match=r"args\[1\]: \$\{TOKEN\}: not read, because"):
+        await getattr(loaded, f"resolve_{section}")("s")
+
+
+async def test_the_paths_of_a_project_may_name_variables_but_no_commands(home):
+    home.environment["DOCS"] = "docs"
+    home.write(home.project_file, {"options": {"skills_paths": ["$DOCS/a"]}})
+    loaded = await home.load()
+    [found] = await loaded.skills_paths()
+    assert (found.path, found.confined) == (home.project / "docs" / "a", True)
+    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    home.write(home.project_file, {"options": {"skills_paths": ["${DOCS:-$(evil)}"]}})
+    with pytest.raises(ExpansionFailed, match=r"\$\(evil\): not run"):
+        await (await home.load()).skills_paths()

@@ -36,14 +36,17 @@ async def test_a_later_file_wins_and_what_it_does_not_say_stays(home):
         (sub / ".crush.json", SourceKind.PROJECT),
         (sub / ".crush" / "crush.json", SourceKind.WORKSPACE),
     ]
+    trust = {"crush_trio": {"trusted_directories": [str(home.project)]}}
     for number, (path, _) in enumerate(paths):
-        home.write(path, {"env": {f"V{number}": "x", "LAST": str(number)}})
+        more = {} if number else trust
+        home.write(path, {"env": {f"V{number}": "x", "LAST": str(number)}, **more})
     loaded = await home.load(sub)
     assert [(source.path, source.kind) for source in loaded.sources] == paths
     assert loaded.env == {**{f"V{number}": "x" for number in range(8)}, "LAST": "7"}
 
 
 async def test_a_file_above_the_work_tree_says_nothing(home):
+    home.trust(home.root)
     home.write(home.root / "crush.json", {"env": {"ABOVE": "1"}})
     assert (await home.load()).env == {}
 
@@ -59,6 +62,7 @@ async def test_lists_are_replaced_and_null_puts_the_default_back(home):
 async def test_an_entry_that_is_null_is_taken_away(home):
     home.write(home.user_file, {"env": {"X": "1"}, "providers": {"p": custom()}})
     home.write(home.project_file, {"env": {"X": None}, "providers": {"p": None}})
+    home.trust()
     loaded = await home.load()
     assert loaded.env == {}
     assert loaded.config.providers.keys() == {"demo"}
@@ -72,10 +76,10 @@ async def test_a_file_that_is_both_the_users_and_in_the_workspace_is_the_users(h
 
 async def test_the_data_directory_can_be_configured_and_its_file_is_read(home):
     home.write(home.user_file, options(data_directory="kept"))
-    home.write(home.project / "kept" / "crush.json", {"env": {"X": "1"}})
+    home.write(home.project / "kept" / "crush.json", options(debug=True))
     loaded = await home.load()
     assert loaded.data_dir == home.project / "kept"
-    assert loaded.env == {"X": "1"}
+    assert loaded.config.options.debug
 
 
 async def test_a_project_that_wants_its_data_elsewhere_is_not_obeyed(home):
@@ -84,6 +88,30 @@ async def test_a_project_that_wants_its_data_elsewhere_is_not_obeyed(home):
     assert loaded.data_dir == home.project / ".crush"
     [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
     assert notice.startswith(f"{home.project_file}: options.data_directory: ")
+
+
+async def test_a_data_directory_that_is_a_link_out_of_the_project_is_not_followed(home):
+    sub = home.project / "sub"
+    sub.mkdir()
+    (home.root / "outside").mkdir()
+    (home.project / ".crush").symlink_to("../outside")
+    loaded = await home.load(sub)
+    assert loaded.data_dir == sub / ".crush"
+    [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
+    assert notice.startswith(f"{home.project / '.crush'}: ignored: ")
+    home.trust()
+    assert (await home.load(sub)).data_dir == home.project / ".crush"
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+async def test_where_only_such_a_link_is_left_the_workspace_is_refused(home, dangling):
+    if not dangling:
+        (home.root / "outside").mkdir()
+    (home.project / ".crush").symlink_to("../outside")
+    with pytest.raises(ConfigInvalid, match=r"\.crush: expected a directory within the project"):
+        await home.load()
+    home.write(home.user_file, options(data_directory="kept"))
+    assert (await home.load()).data_dir == home.project / "kept"
 
 
 # ── What is wrong ───────────────────────────────────────────────────────────────────────────────
@@ -166,6 +194,7 @@ async def test_a_provider_may_be_put_together_from_several_files(home):
     with pytest.raises(ConfigInvalid):
         await home.load()
     home.write(home.project_file, {"providers": {"x": custom()}})
+    home.trust()
     assert "x" in (await home.load()).config.providers
 
 
@@ -224,8 +253,19 @@ async def test_a_project_cannot_say_whom_to_trust(home):
         home.project_file, {"crush_trio": {"trusted_directories": ["/"]}, "env": {"X": "$(x)"}}
     )
     loaded = await home.load()
-    assert not loaded.may_run("env", "X")
+    assert loaded.env == {}
     assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith("say whom to trust")
+
+
+async def test_it_is_said_what_this_version_does_not_use(home):
+    hooks = {"PreToolUse": [{"command": "x"}]}
+    home.write(home.user_file, {"hooks": hooks, "mcp": {"m": {"command": "x"}}, "lsp": {}})
+    home.write(home.project_file, {"lsp": {"l": {"command": "x"}}})
+    assert texts(await home.load(), NoticeKind.NOT_USED) == [
+        f"{home.user_file}: hooks: not used by this version",
+        f"{home.user_file}: mcp: not used by this version",
+        f"{home.project_file}: lsp: not used by this version",
+    ]
 
 
 async def test_a_snapshot_does_not_show_keys(home):

@@ -4,8 +4,8 @@ import pytest
 
 from crush_trio.config import DEMO_CHOICE, DEMO_MODEL, NoticeKind
 from crush_trio.config.enabling import EnabledProvider
-from crush_trio.config.models import ModelSlot, call_options, reasoning_effort, select_models
-from crush_trio.wire.catalog import CatalogModel, ModelOptions, SelectedModel
+from crush_trio.config.models import ModelSlot, reasoning_effort, select_models
+from crush_trio.wire.catalog import CatalogModel, SelectedModel
 from crush_trio.wire.config import ProviderConfig
 from crush_trio.wire.requests import ModelType
 from tests.config.homes import CATALOGUE, MODEL_A, MODEL_B, custom, texts
@@ -147,29 +147,3 @@ def test_the_reasoning_effort_is_one_that_the_model_has(wanted, default, effort)
 def test_a_model_that_cannot_reason_has_no_effort():
     assert reasoning_effort("high", CatalogModel(id="m", reasoning_levels=("high",))) == ""
     assert reasoning_effort("high", CatalogModel(id="m", can_reason=True)) == ""
-
-
-def test_settings_come_from_the_catalogue_the_provider_and_the_slot_in_this_order():
-    model = CatalogModel(
-        id="m",
-        options=ModelOptions(temperature=1.0, top_p=0.5, provider_options={"a": 1, "n": {"x": 1}}),
-    )
-    slot = ModelSlot(
-        selected=SelectedModel(temperature=0.0, provider_options={"n": {"z": 3}}), model=model
-    )
-    own = provider("p", provider_options={"a": 2, "n": {"y": 2}})
-    assert call_options(slot, own) == ModelOptions(
-        temperature=0.0, top_p=0.5, provider_options={"a": 2, "n": {"x": 1, "y": 2, "z": 3}}
-    )
-
-
-async def test_the_settings_of_a_slot_are_at_hand(home):
-    home.write(
-        home.user_file,
-        {
-            "providers": {"mine": custom(provider_options={"a": 1})},
-            "models": {"large": {"provider": "mine", "model": "m1", "top_k": 3}},
-        },
-    )
-    found = (await home.load()).call_options(ModelType.LARGE)
-    assert found == ModelOptions(top_k=3, provider_options={"a": 1})

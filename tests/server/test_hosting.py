@@ -8,10 +8,11 @@ import pytest
 import trio
 from attrs import define
 
+from crush_trio.agent.attendance import PATIENCE
 from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.runtime import Completion
-from crush_trio.server import UnixAddress
+from crush_trio.server import UnixAddress, hosting
 from crush_trio.server.guard import GuardSettings
 from crush_trio.server.hosting import HostSettings, run_server
 from tests.server.raw_client import open_client
@@ -90,6 +91,39 @@ async def test_a_token_is_asked_for_by_the_settings(tmp_path):
         assert (await server.ask("GET", "/health"))[0] == 401
         proof = ("Authorization", "Bearer a-token-of-enough-characters")
         assert (await server.ask("GET", "/health", headers=[proof]))[0] == 200
+
+
+# ── What it takes from its environment ──────────────────────────────────────────────────────────
+
+
+def test_commands_do_not_see_the_token_of_the_server(tmp_path):
+    token, file = "a-token-of-enough-characters", tmp_path / "token"
+    file.write_text(token)
+    file.chmod(0o600)
+    for given in ({"CRUSH_TRIO_TOKEN": token}, {"CRUSH_TRIO_TOKEN_FILE": str(file)}):
+        settings = HostSettings.from_environment({"PATH": "/bin", **given})
+        assert settings.guard.token is not None
+        assert settings.environment == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("5", 5.0), ("0", 0.0), ("", PATIENCE), ("soon", PATIENCE)]
+)
+def test_how_long_an_ask_waits_for_somebody_can_be_set(value, seconds):
+    assert HostSettings.from_environment({"CRUSH_TRIO_PATIENCE": value}).patience == seconds
+    assert HostSettings.from_environment({}).patience == PATIENCE
+
+
+async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatch):
+    given = []
+
+    def opener(**options):
+        given.append(options["patience"])
+        return workspace_opener(**options)
+
+    monkeypatch.setattr(hosting, "workspace_opener", opener)
+    async with running(tmp_path, settings=HostSettings(patience=7)):
+        assert given == [7]
 
 
 # ── How it ends ─────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.cli.main import MISUSED, main
 from crush_trio.clock import CountingIds
+from crush_trio.logging_context import logged_for
 from crush_trio.server.logging_setup import (
     OWN,
     HumanFormatter,
@@ -52,6 +53,14 @@ def failed(error):
 
 
 # ── The forms ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@BOTH
+def test_an_event_says_whose_work_was_done(form):
+    with logged_for("w1"):
+        assert "w1" in formatter(form).format(record())
+        assert "w1" not in formatter(form).format(record(workspace_id="w2"))
+    assert "workspace_id" not in formatter(form).format(record())
 
 
 def test_for_people_an_event_is_one_line_with_its_fields():
@@ -251,6 +260,8 @@ async def test_neither_prompts_nor_answers_are_ever_logged(form):
     text = stream.getvalue()
     for event in ("provider.retry", "run.failed", "run.acceptance_not_stored", "request.failed"):
         assert event in text
+        told = [line for line in text.splitlines() if event in line]
+        assert all("workspace_id" in line for line in told), "each says whose it is"
     assert FLOWER not in text
     assert KEY not in text
 

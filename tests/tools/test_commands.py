@@ -75,6 +75,83 @@ def test_a_pattern_that_matches_a_name_with_a_hyphen_asks(workspace):
     assert verdict("sort ./-*", workspace, workspace / "hyphens") == Inert()
 
 
+def test_a_pattern_that_can_mean_the_directory_above_asks_if_that_is_outside(workspace):
+    for pattern in (".*", "..*", ".?", "./.*"):
+        assert isinstance(verdict(f"grep -r root {pattern}", workspace), Asks), pattern
+    assert verdict("ls src/.*", workspace) == Inert()
+    assert verdict("ls .g*", workspace) == Inert()
+
+
+# ── Private ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Return a workspace with something private in it, and a link to that."""
+    workspace = tmp_path.resolve() / "kept"
+    (workspace / ".crush").mkdir(parents=True)
+    (workspace / "src").mkdir()
+    (workspace / ".crush" / "crush.json").write_text("{}")
+    (workspace / "link").symlink_to(".crush")
+    return workspace
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "cat .crush/crush.json",
+            "cat .crush/*",
+            "cat link/crush.json",
+            "head < .crush/crush.json",
+        ),
+        *(
+            "cd .crush && cat crush.json",
+            "cd link && ls",
+            "ls .crush",
+            "cat src/../.crush/crush.json",
+        ),
+        *("grep -r key", "grep -r key .", "grep -d recurse key .", "grep -rn key *", "rg key"),
+        *("rg --hidden key .", "rg -e key", "grep key .crush/crush.json", "grep -r key src/.*"),
+    ],
+)
+def test_a_command_that_would_show_what_is_private_asks(command, kept):
+    private = (kept / ".crush",)
+    assert isinstance(judge(command, workspace=kept, working_dir=kept, private=private), Asks)
+    assert isinstance(
+        judge("cat crush.json", workspace=kept, working_dir=kept / ".crush", private=private), Asks
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "grep -r key src", "rg key src", "rg --files", "grep key a.py", "git status"]
+)
+def test_a_command_that_looks_beside_what_is_private_needs_no_permission(command, kept):
+    private = (kept / ".crush",)
+    assert judge(command, workspace=kept, working_dir=kept, private=private) == Inert()
+
+
+# ── Repositories ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_git_is_not_inert_where_a_directory_of_the_checkout_poses_as_a_repository(kept):
+    posing = kept / "docs" / "sample"
+    for name in ("objects", "refs", "below"):
+        (posing / name).mkdir(parents=True)
+    (posing / "HEAD").write_text("ref: refs/heads/main\n")
+    for command in ("cd docs/sample && git status", "cd docs/sample/below && git status"):
+        assert isinstance(verdict(command, kept), Asks)
+    assert isinstance(verdict("git status", kept, posing), Asks)
+    borrowing = kept / "borrowing"
+    borrowing.mkdir()
+    (borrowing / "HEAD").write_text("ref: refs/heads/main\n")
+    assert verdict("cd borrowing && git status", kept) == Inert()
+    (borrowing / "commondir").write_text("../docs/sample\n")
+    assert isinstance(verdict("cd borrowing && git status", kept), Asks)
+    assert verdict("git status", kept) == Inert()
+    assert verdict("cd docs && git status", kept) == Inert()
+
+
 # ── Blocked ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -3,8 +3,15 @@
 import logging
 
 import pytest
+from attrs import evolve
 
-from crush_trio.tools.crush_info import CrushInfoTool, InfoReport, known_secrets, written
+from crush_trio.tools.crush_info import (
+    CrushInfoTool,
+    InfoReport,
+    known_secrets,
+    secret_variables,
+    written,
+)
 from crush_trio.tools.crush_logs import CrushLogsTool
 from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.wire.catalog import CatalogModel, OAuthToken, SelectedModel
@@ -114,6 +121,16 @@ def test_report_says_how_everything_is_set_up(text):
 def test_no_secret_is_in_the_report(text):
     assert "secret" not in text
     assert "hunter2" not in text
+
+
+def test_notices_are_told_and_hold_none_of_the_secrets_that_the_caller_knows():
+    report = evolve(REPORT, notices=("/x: key: bad\nthing",), secrets=frozenset({"bad"}))
+    assert section(written(report), "notices") == ["/x: key: [redacted] thing"]
+
+
+def test_secret_variables_are_those_with_telling_names():
+    environment = {"A_TOKEN": "long-enough", "B_TOKEN": "short", "PATH": "/usr/local/bin"}
+    assert secret_variables(environment) == {"long-enough"}
 
 
 def test_report_of_an_empty_configuration_is_short():

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from crush_trio.logging_context import logged_for
 from crush_trio.tools.recent_logs import LONGEST, RecentLogs
 
 
@@ -77,6 +78,15 @@ def test_other_workspaces_stay_unseen(logger):
     logger.info("everybody's")
     assert messages(logs, "w1") == ["mine workspace_id='w1'", "everybody's"]
     assert messages(logs, "w2") == ["theirs workspace_id='w2'", "everybody's"]
+
+
+def test_records_belong_to_the_workspace_whose_work_is_done(logger):
+    logs = attached(logger)
+    with logged_for("w1"):
+        logger.info("mine")
+    logger.info("everybody's")
+    assert messages(logs, "w1") == ["mine workspace_id='w1'", "everybody's"]
+    assert messages(logs, "w2") == ["everybody's"]
 
 
 def test_secrets_are_taken_out(logger):

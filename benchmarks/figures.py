@@ -1,0 +1,124 @@
+"""Numbers with their spread, ratios of numbers that were measured together, and promises about them.
+
+Plain data. A figure has one value per round. Two servers take turns within a round, so the ratio of a
+round is of values under the same weather; what counts is the median of those, and the spread says how
+much to believe it.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+from statistics import median
+from typing import Final
+
+from attrs import define, field, frozen
+
+MS: Final = "ms"
+BYTES: Final = "bytes"
+TIMES: Final = "times"
+COUNT: Final = "count"
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """Return the smallest value that at least *share* of the *values* do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
+
+
+@frozen(kw_only=True)
+class Promise:
+    """A limit on a figure: on its own value, or on its ratio to the baseline's."""
+
+    limit: float
+    of_ratio: bool = False
+
+
+def at_most(limit: float) -> Promise:
+    """Promise that a value is no more than *limit*, in the unit of its figure."""
+    return Promise(limit=limit)
+
+
+def ratio_at_most(limit: float) -> Promise:
+    """Promise that a value is no more than *limit* times the baseline's."""
+    return Promise(limit=limit, of_ratio=True)
+
+
+@frozen(kw_only=True)
+class Figure:
+    """One line of a report: what was measured of the target, and perhaps of the baseline."""
+
+    workload: str
+    name: str
+    unit: str
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...] = ()
+    promise: Promise | None = None
+
+    @property
+    def value(self) -> float:
+        """The target's figure."""
+        return median(self.ours)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """How many times the baseline's, round by round; nothing where there is no baseline."""
+        return tuple(a / b for a, b in zip(self.ours, self.theirs, strict=False) if b)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the baseline's figure the target's is."""
+        return median(self.ratios) if self.ratios else None
+
+    @property
+    def promised(self) -> float | None:
+        """The number that the promise is about; None if there is no promise, or no baseline."""
+        if self.promise is None:
+            return None
+        return self.ratio if self.promise.of_ratio else self.value
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the promise is kept; None if there is nothing to say about that."""
+        if self.promise is None or self.promised is None:
+            return None
+        return self.promised <= self.promise.limit
+
+
+@define(eq=False)
+class Notes:
+    """Values as they are measured, by name and by server; made into figures at the end."""
+
+    workload: str
+    target: str
+    _values: dict[tuple[str, str], list[float]] = field(factory=dict, init=False)
+
+    def add(self, name: str, server: str, value: float | None) -> None:
+        """Note one value of one round; None is what could not be measured, and is left out."""
+        if value is not None:
+            self._values.setdefault((name, server), []).append(value)
+
+    def figure(self, name: str, unit: str, promise: Promise | None = None) -> list[Figure]:
+        """Return what was noted under *name* as a figure; nothing if the target has no value."""
+        ours = self._values.get((name, self.target), [])
+        theirs = [
+            v for (n, server), v in self._values.items() if n == name and server != self.target
+        ]
+        if not ours:
+            return []
+        return [
+            Figure(
+                workload=self.workload,
+                name=name,
+                unit=unit,
+                ours=tuple(ours),
+                theirs=tuple(theirs[0]) if theirs else (),
+                promise=promise,
+            )
+        ]
+
+    def values(self, name: str) -> Sequence[float]:
+        """Return the target's values under *name*."""
+        return self._values.get((name, self.target), [])
+
+    def names(self) -> list[str]:
+        """Return all names, in the order in which they were first used."""
+        return list(dict.fromkeys(name for name, _ in self._values))

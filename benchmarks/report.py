@@ -1,0 +1,185 @@
+"""A run's figures as a table for people, as JSON for programs, and as a section of a page.
+
+Plain functions of values: what is printed, stored and written into docs/performance.md is the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from attrs import asdict, frozen
+
+from benchmarks.figures import COUNT, MS, TIMES, Figure
+from benchmarks.machine import Machine
+
+BEGIN: Final = "<!-- figures: begin -->"
+END: Final = "<!-- figures: end -->"
+
+_VERDICTS: Final = {True: "met", False: "**missed**", None: ""}
+
+
+class NoMarkers(Exception):
+    """A page has no place for the figures."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """Everything there is to say about one run."""
+
+    machine: Machine
+    day: str
+    seconds: float
+    target: str
+    titles: Mapping[str, str]
+    """The title of each workload that was run, by its letter."""
+    figures: Sequence[Figure]
+    left_out: Sequence[str]
+
+    @property
+    def missed(self) -> list[Figure]:
+        """The figures whose promise was not kept."""
+        return [figure for figure in self.figures if figure.met is False]
+
+
+# ── Numbers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def number(value: float, unit: str) -> str:
+    """Return *value* as people read it, three digits and a unit that fits."""
+    if unit == COUNT:
+        return f"{value:g}"
+    if unit == TIMES:
+        return f"{value:.2f}"
+    if unit == MS:
+        return f"{value / 1e3:.2f} s" if value >= 1000 else f"{value:.3g} ms"
+    if abs(value) >= 2**20:
+        return f"{value / 2**20:.1f} MB"
+    return f"{value / 1024:.1f} KB" if abs(value) >= 1024 else f"{value:.0f} B"
+
+
+def spread(values: Sequence[float], unit: str) -> str:
+    """Return the median's neighbours at both ends; nothing if there is but one value."""
+    if len(values) < 2 or min(values) == max(values):
+        return ""
+    return f" ({number(min(values), unit)} to {number(max(values), unit)})"
+
+
+def with_spread(values: Sequence[float], middle: float | None, unit: str) -> str:
+    """Return a figure with its spread; nothing if there is none."""
+    return "" if middle is None else number(middle, unit) + spread(values, unit)
+
+
+def promise(figure: Figure) -> str:
+    """Return what is promised about a figure."""
+    if figure.promise is None:
+        return ""
+    limit = figure.promise.limit
+    if figure.promise.of_ratio:
+        return f"ratio ≤ {limit:.2g}"
+    return f"≤ {number(limit, figure.unit)}"
+
+
+def cells(figure: Figure) -> tuple[str, ...]:
+    """Return a figure as the cells of its row."""
+    return (
+        figure.name,
+        with_spread(figure.ours, figure.value, figure.unit),
+        number(_middle(figure.theirs), figure.unit) if figure.theirs else "",
+        with_spread(figure.ratios, figure.ratio, TIMES),
+        promise(figure),
+        _VERDICTS[figure.met],
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+# ── Forms ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def heads(report: Report) -> tuple[str, ...]:
+    """Return the heads of the columns."""
+    return ("", report.target, "baseline", "ratio", "promise", "")
+
+
+def text_table(report: Report) -> str:
+    """Return the report for a terminal."""
+    rows = [heads(report), *map(cells, report.figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [report.machine.line(), ""]
+    letter = ""
+    for figure, row in zip((None, *report.figures), rows, strict=True):
+        if figure is not None and figure.workload != letter:
+            letter = figure.workload
+            lines += ["", f"({letter}) {report.titles[letter]}"]
+        lines.append(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+    lines += ["", *(f"left out: {what}" for what in report.left_out)]
+    missed = len(report.missed)
+    lines.append(
+        f"{len(report.figures)} figures in {report.seconds:.0f} s, {missed} promises missed"
+    )
+    return "\n".join(lines)
+
+
+def markdown(report: Report) -> str:
+    """Return the report as a section of a page."""
+    lines = [
+        f"{report.day}; {report.machine.line()}. One run of {report.seconds:.0f} s; medians, and in "
+        "brackets the lowest and the highest of the rounds.",
+        "",
+        "Versions: " + ", ".join(f"{k} {v}" for k, v in report.machine.packages.items()) + ".",
+    ]
+    letter = ""
+    for figure in report.figures:
+        if figure.workload != letter:
+            letter = figure.workload
+            lines += [
+                "",
+                f"### ({letter}) {report.titles[letter]}",
+                "",
+                _row(heads(report)),
+                _row(["---"] * 6),
+            ]
+        lines.append(_row(cells(figure)))
+    lines += ["", *(f"Left out: {what}." for what in report.left_out)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
+
+
+def replaced(page: str, section: str) -> str:
+    """Return *page* with *section* between its markers; raise `NoMarkers` if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise NoMarkers(f"the page needs a line {BEGIN} and, below it, a line {END}")
+    return f"{before}{BEGIN}\n\n{section}\n{END}{after}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Return the report as JSON has it: every round of every figure."""
+    return {
+        "machine": asdict(report.machine),
+        "day": report.day,
+        "seconds": round(report.seconds, 1),
+        "target": report.target,
+        "left_out": list(report.left_out),
+        "figures": [
+            {
+                "workload": figure.workload,
+                "name": figure.name,
+                "unit": figure.unit,
+                "target": list(figure.ours),
+                "baseline": list(figure.theirs),
+                "ratio": figure.ratio,
+                "limit": None if figure.promise is None else figure.promise.limit,
+                "limit_is_of_ratio": figure.promise is not None and figure.promise.of_ratio,
+                "met": figure.met,
+            }
+            for figure in report.figures
+        ],
+    }

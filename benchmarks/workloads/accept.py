@@ -1,0 +1,65 @@
+"""(b) How long does a client wait for the 202 that says its prompt will be answered?
+
+One prompt after the other, and then waves of one prompt in each of 64 sessions at once. Each wave is
+answered to its end before the next; only the acceptances are timed.
+"""
+
+from typing import Final
+
+import trio
+
+from benchmarks.bench import Bench
+from benchmarks.driver.http import Caller
+from benchmarks.driver.stage import Stage
+from benchmarks.figures import MS, Figure, percentile, ratio_at_most
+
+LETTER: Final = "b"
+TITLE: Final = "Acceptance"
+
+SESSIONS: Final = 64
+SHARES: Final = ((0.5, "p50"), (0.99, "p99"))
+ALONE: Final = "one at a time"
+TOGETHER: Final = f"{SESSIONS} sessions at once"
+
+
+async def measure(bench: Bench) -> list[Figure]:
+    """Time both ways, by turns."""
+    notes = bench.notes(LETTER)
+    async with bench.stages() as stages:
+        halls = [await _sessions(stage, bench.size(SESSIONS, 8)) for stage in stages]
+        for _ in range(bench.rounds):
+            for stage, sessions in zip(stages, halls, strict=True):
+                times = await _one_by_one(stage, sessions[0], bench.size(150, 20))
+                waves = await _waves(stage, sessions, bench.size(5, 2))
+                for name, taken in ((ALONE, times), (TOGETHER, waves)):
+                    for share, label in SHARES:
+                        notes.add(f"{name}, {label}", stage.name, percentile(taken, share) * 1e3)
+    promises = {f"{name}, p50": ratio_at_most(3) for name in (ALONE, TOGETHER)}
+    return [f for name in notes.names() for f in notes.figure(name, MS, promises.get(name))]
+
+
+async def _sessions(stage: Stage, count: int) -> list[str]:
+    return [await stage.warm_session() for _ in range(count)]
+
+
+async def _one_by_one(stage: Stage, session: str, count: int) -> list[float]:
+    return [(await stage.play(session, "say 1")).seconds for _ in range(count)]
+
+
+async def _waves(stage: Stage, sessions: list[str], count: int) -> list[float]:
+    """Send a prompt to every session at once, *count* times; return how long each waited."""
+    callers = [Caller(stage.served.place) for _ in sessions]
+    times: list[float] = []
+
+    async def prompt(session: str, caller: Caller) -> None:
+        times.append((await stage.play(session, "say 1", caller)).seconds)
+
+    for _ in range(count):
+        for caller in callers:
+            await caller.connect()
+        async with trio.open_nursery() as nursery:
+            for session, caller in zip(sessions, callers, strict=True):
+                nursery.start_soon(prompt, session, caller)
+    for caller in callers:
+        await caller.aclose()
+    return times

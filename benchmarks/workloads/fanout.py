@@ -1,0 +1,168 @@
+"""(d) What does it cost to show an answer of 2,000 tokens to 1, 10, 100 and 500 clients?
+
+As a burst, which is what a server does at its fastest, and at five milliseconds per token, which is
+what models do. In native form and in the crush form, each with all clients attached before.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import frozen
+
+from benchmarks.bench import Bench
+from benchmarks.driver.frames import CRUSH, NATIVE
+from benchmarks.driver.provider import parse_prompt
+from benchmarks.driver.stage import Stage, Turn, open_stage
+from benchmarks.driver.targets import baseline
+from benchmarks.figures import (
+    BYTES,
+    MS,
+    TIMES,
+    Figure,
+    Notes,
+    Promise,
+    at_most,
+    ratio_at_most,
+)
+
+LETTER: Final = "d"
+TITLE: Final = "An answer to many"
+
+TOKENS: Final = 2000
+BURST: Final = "burst"
+DRIP: Final = "5 ms per token"
+CROWDS: Final = (1, 10, 100)
+MANY: Final = 100
+LARGEST: Final = 500
+TEXT_SHARE: Final = 1.6
+"""How many bytes a byte of text may cost on the way to a client, besides the frames around it."""
+
+WALL, CPU, SIZE = "wall", "server CPU", "bytes per client"
+DRIVER: Final = "share of a core that the driver used"
+SHARE: Final = "bytes per client / (1.6 x text + a frame per update)"
+SECOND: Final = "server CPU / that of a baseline that paces too"
+
+_SECONDS: Final = {
+    (LARGEST, NATIVE): 15.0,
+    (LARGEST, CRUSH): 60.0,
+    (MANY, NATIVE): 24.0,
+    (MANY, CRUSH): 28.0,
+}
+"""How long a round of the slow cells takes, both servers together."""
+
+_RESERVED: Final = 12.0
+"""Seconds that are left for what comes after the slow cells."""
+
+
+@frozen
+class Cell:
+    """One place in the table: how many clients read what, in which form, at which pace."""
+
+    clients: int
+    form: str
+    pace: str
+    tokens: int = TOKENS
+
+    @property
+    def prompt(self) -> str:
+        """What the model is told to do."""
+        return f"say {self.tokens}" if self.pace == BURST else f"drip {self.tokens} 5"
+
+    def named(self, what: str) -> str:
+        """Return the name of a figure of this cell."""
+        clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
+        return f"{self.form}, {clients}, {self.pace}: {what}"
+
+
+async def measure(bench: Bench) -> list[Figure]:
+    """Measure every cell by turns; those that take long, as often as there is time for them."""
+    notes, promises = bench.notes(LETTER), dict[str, Promise]()
+    async with bench.stages() as stages:
+        forms = stages[0].forms
+        for cell in _quick_cells(bench, forms):
+            for _ in range(bench.rounds):
+                await _round(stages, notes, cell)
+        if not bench.quick:
+            await _slow_cells(bench, stages, notes)
+    if bench.baseline is not None and not bench.quick:
+        await _second_afternoon(bench, notes, forms)
+    for form in forms:
+        promises |= _promises(form)
+    return [
+        f for name in notes.names() for f in notes.figure(name, _unit(name), promises.get(name))
+    ]
+
+
+def _quick_cells(bench: Bench, forms: Sequence[str]) -> list[Cell]:
+    crowds, tokens = (CROWDS[:2], 300) if bench.quick else (CROWDS, TOKENS)
+    return [Cell(clients, form, BURST, tokens) for form in forms for clients in crowds]
+
+
+async def _slow_cells(bench: Bench, stages: Sequence[Stage], notes: Notes) -> None:
+    """Measure what takes long: once in any case, then as often as there is time."""
+    forms = stages[0].forms
+    for number in range(bench.rounds):
+        for cell in (Cell(MANY, form, DRIP) for form in forms):
+            if number == 0 or _time_for(bench, cell, number):
+                await _round(stages, notes, cell)
+    for cell in (Cell(LARGEST, form, BURST) for form in forms):
+        if _time_for(bench, cell, 0):
+            await _round(stages, notes, cell)
+
+
+def _time_for(bench: Bench, cell: Cell, number: int) -> bool:
+    seconds = _SECONDS[cell.clients, cell.form] + _RESERVED
+    return bench.has_time(seconds, f"(d) {cell.named(f'round {number + 1}')}")
+
+
+async def _round(stages: Sequence[Stage], notes: Notes, cell: Cell) -> None:
+    """Measure one cell once with each server."""
+    for stage in stages:
+        turn = await fan_out(stage, cell)
+        notes.add(cell.named(WALL), stage.name, turn.wall * 1e3)
+        notes.add(cell.named(CPU), stage.name, None if turn.cpu is None else turn.cpu * 1e3)
+        notes.add(cell.named(SIZE), stage.name, turn.bytes)
+        if cell.clients >= MANY:
+            notes.add(cell.named(DRIVER), stage.name, turn.driver)
+        if cell.form == NATIVE and stage is stages[0]:
+            notes.add(cell.named(SHARE), stage.name, _share(cell, turn))
+
+
+async def fan_out(stage: Stage, cell: Cell) -> Turn:
+    """Play a cell's prompt to its clients, in a session of its own."""
+    session = await stage.warm_session()
+    async with stage.crowd(cell.clients, cell.form) as crowd:
+        return await stage.measure_turn(session, cell.prompt, crowd)
+
+
+def _share(cell: Cell, turn: Turn) -> float:
+    """Return how much of what a client may be sent it was sent."""
+    text = len(parse_prompt(cell.prompt).text.encode())
+    return turn.bytes / (TEXT_SHARE * text + turn.updates * turn.overhead)
+
+
+async def _second_afternoon(bench: Bench, notes: Notes, forms: Sequence[str]) -> None:
+    """Measure against a baseline that paces its events, to show how much of the rest pacing is."""
+    async with bench.alone() as own, open_stage(baseline(paced=True), bench.provider) as other:
+        for cell in (Cell(MANY, form, pace) for form in forms for pace in (BURST,)):
+            for _ in range(bench.rounds):
+                ours, theirs = await fan_out(own, cell), await fan_out(other, cell)
+                if ours.cpu is not None and theirs.cpu is not None:
+                    notes.add(cell.named(SECOND), own.name, ours.cpu / theirs.cpu)
+
+
+def _promises(form: str) -> dict[str, Promise]:
+    burst, drip = Cell(MANY, form, BURST), Cell(MANY, form, DRIP)
+    return {
+        burst.named(CPU): ratio_at_most(1 / 5),
+        burst.named(WALL): ratio_at_most(1 / 3),
+        drip.named(CPU): ratio_at_most(1 / 2),
+        burst.named(SHARE): at_most(1),
+        drip.named(SHARE): at_most(1),
+    }
+
+
+def _unit(name: str) -> str:
+    if name.endswith((SHARE, SECOND, DRIVER)):
+        return TIMES
+    return BYTES if name.endswith(SIZE) else MS

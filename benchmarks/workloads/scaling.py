@@ -1,0 +1,102 @@
+"""(g) How does the cost grow with the length of an answer, and with what the session has stored?
+
+The target is compared with itself. An answer sixteen times as long may cost sixteen times as much, and
+something for the machine. What has been said before must not make it dearer to stream and store what
+is said now; putting the conversation together for the model is another thing, and shown as such.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from benchmarks.bench import Bench
+from benchmarks.driver.frames import NATIVE
+from benchmarks.driver.stage import Stage, Turn
+from benchmarks.figures import MS, TIMES, Figure, Notes, at_most
+from benchmarks.workloads.fanout import BURST, MANY, Cell, fan_out
+from benchmarks.workloads.history import HISTORIES, seed
+
+LETTER: Final = "g"
+TITLE: Final = "Growth"
+
+LENGTHS: Final = (1000, 4000, 16000)
+LENGTH_LIMIT: Final = 20
+HISTORY_LIMIT: Final = 1.2
+
+
+async def measure(bench: Bench) -> list[Figure]:
+    """Measure answers of three lengths, then one answer after two histories."""
+    notes = bench.notes(LETTER)
+    lengths = (100, 400, 1600) if bench.quick else LENGTHS
+    figures: list[Figure] = []
+    async with bench.alone() as stage:
+        for form, clients in _audiences(stage, many=bench.size(MANY, 5)):
+            figures += await _lengths(bench, stage, notes, (form, clients), lengths)
+    if not bench.is_started:
+        bench.left_out.append(
+            "(g) stored messages: the store of a running server is not ours to fill"
+        )
+        return figures
+    return figures + await _histories(bench, notes)
+
+
+def _audiences(stage: Stage, many: int) -> list[tuple[str, int]]:
+    """Return who listens: one client, so that storing is most of it, and then many in each form."""
+    return [(stage.forms[0], 1), *((form, many) for form in stage.forms)]
+
+
+async def _lengths(
+    bench: Bench, stage: Stage, notes: Notes, who: tuple[str, int], lengths: tuple[int, ...]
+) -> list[Figure]:
+    form, clients = who
+    audience = f"{form}, 1 client" if clients == 1 else f"{form}, {clients} clients"
+    names = [f"{audience}, {length:,} tokens: server CPU" for length in lengths]
+    growth = f"{audience}: {lengths[-1]:,} tokens / {lengths[0]:,}"
+    for _ in range(bench.rounds):
+        costs = []
+        for name, length in zip(names, lengths, strict=True):
+            turn = await fan_out(stage, Cell(clients, form, BURST, length))
+            costs.append(turn.cpu)
+            notes.add(name, stage.name, None if turn.cpu is None else turn.cpu * 1e3)
+        short, long = costs[0], costs[-1]
+        notes.add(growth, stage.name, None if short is None or long is None else long / short)
+    # The crush form sends the whole message each time: its growth is its own, and only shown.
+    promise = at_most(LENGTH_LIMIT) if form == NATIVE else None
+    rows = [figure for name in names for figure in notes.figure(name, MS)]
+    return [*rows, *notes.figure(growth, TIMES, promise)]
+
+
+async def _histories(bench: Bench, notes: Notes) -> list[Figure]:
+    few, many = (50, 500) if bench.quick else HISTORIES
+    clients = bench.size(MANY, 10)
+    sessions = dict[int, str]()
+
+    async def prepare(workspace: Path) -> None:
+        for count in (few, many):
+            sessions[count] = await seed(workspace, count)
+
+    growth = f"{many:,} stored messages / {few:,}: streaming and storing"
+    asking = {
+        count: f"{count:,} stored messages: putting the prompt together" for count in (few, many)
+    }
+    async with bench.alone(prepare) as stage:
+        for _ in range(bench.rounds):
+            turns = {count: await _after(stage, sessions[count], clients) for count in (few, many)}
+            for count, turn in turns.items():
+                notes.add(asking[count], stage.name, _before_streaming(turn))
+            short, long = turns[few].streaming_cpu, turns[many].streaming_cpu
+            notes.add(growth, stage.name, None if not short or long is None else long / short)
+    rows = [figure for name in asking.values() for figure in notes.figure(name, MS)]
+    return [*notes.figure(growth, TIMES, at_most(HISTORY_LIMIT)), *rows]
+
+
+async def _after(stage: Stage, session: str, clients: int) -> Turn:
+    """Play an answer in a session that has a history."""
+    form = stage.witness.form
+    async with stage.crowd(clients, form) as crowd:
+        return await stage.measure_turn(session, "say 2000", crowd)
+
+
+def _before_streaming(turn: Turn) -> float | None:
+    if turn.cpu is None or turn.streaming_cpu is None:
+        return None
+    return (turn.cpu - turn.streaming_cpu) * 1e3

@@ -1,0 +1,29 @@
+"""The benchmarks run: both servers start, two workloads are measured, the report is complete."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("fastapi", reason="the baseline needs the extra `bench`")
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_quick_run_measures_both_servers_and_reports_it(tmp_path):
+    found = tmp_path / "found.json"
+    command = (sys.executable, "-m", "benchmarks", "--quick", "--only", "c,e", "--json", found)
+    ran = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    figures = {each["name"]: each for each in orjson.loads(found.read_bytes())["figures"]}
+    lag = figures["model's first word to client, p50"]
+    assert lag["target"]
+    assert lag["baseline"]
+    assert figures["storm: cancels without an ending"]["target"] == [0]
+    assert "First word" in ran.stdout
