@@ -213,8 +213,10 @@ async def _store_acceptance(run: Run) -> bool:
         with trio.fail_after(run.limits.accept):
             await run.journal.accept(run.accepted)
     except Exception as exc:  # whatever the storage raises, the caller gets one answer
-        level = logging.INFO if isinstance(exc, Conflict) else logging.ERROR
-        log.log(level, "run.acceptance_not_stored", extra={"run_id": run.id}, exc_info=exc)
+        if isinstance(exc, Conflict):
+            log.info("run.refused", extra={"run_id": run.id, "code": exc.code})
+        else:
+            log.exception("run.acceptance_not_stored", extra={"run_id": run.id})
         run.journal.retract(run.accepted)
         run.accepted.refuse(describe(exc))
         return False  # noqa: ASYNC910  # the journal has had its chance to wait

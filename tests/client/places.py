@@ -49,6 +49,7 @@ async def open_place(turns=None, *, number=1, server=None, **options):
         async with open_test_client(server, number, transport=network) as client:
             async with client.open_workspace(FOLDER, **options) as workspace:
                 session = (await workspace.sessions.create("a session")).id
+                await trio.sleep(1)  # the stream tells of it too
                 yield Place(server, network, client, workspace, session)
 
 

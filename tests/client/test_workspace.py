@@ -277,6 +277,7 @@ async def test_readers_end_when_the_workspace_is_left():
             async with place.workspace.events() as reader:
                 nursery.start_soon(collected, reader, seen)
             await (await place.submit("hello")).wait()
+            await trio.sleep(1)
     assert [event for event in seen if isinstance(event, RunEvent)]
 
 

@@ -213,7 +213,7 @@ async def test_a_file_too_large_to_be_shown_whole_is_not_changed(tmp_path):
         assert not (bench.root / "b").exists()
 
 
-@pytest.mark.parametrize("file_path", ["a\0b", "~nobody-of-this-name/a", "loop"])
+@pytest.mark.parametrize("file_path", ["a\0b", "loop"])
 async def test_a_path_that_leads_nowhere_is_told_to_the_model(tmp_path, file_path):
     async with open_bench(tmp_path) as bench:
         (bench.root / "loop").symlink_to("loop")
