@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from attrs import define, field
 
@@ -37,6 +38,8 @@ from crush_trio.tools.recent_logs import RecentLogs
 from crush_trio.wire.catalog import CatalogProvider
 
 log = logging.getLogger(__name__)
+
+_TOKEN: Final = "CRUSH_TRIO_TOKEN"
 
 MakeTurn = Callable[[Transcript], Turn]
 """What makes a workspace's turn function, given the transcript it writes to."""
@@ -176,9 +179,13 @@ class _Opener:
                 yield opened
 
     def _places(self, plan: WorkspacePlan) -> Places:
-        """Return where to look for configuration: the client's environment wins over the server's."""
+        """Return where to look for configuration: the client's environment wins over the server's.
+
+        Of what a client sends along, the token by which it reached us is not for commands to see.
+        """
         sent = dict(entry.split("=", 1) for entry in plan.terms.env if "=" in entry)
-        environment = sent or self.environment
+        kept = {name: value for name, value in sent.items() if not name.startswith(_TOKEN)}
+        environment = kept or self.environment
         home = Path(environment.get("HOME", ""))
         return Places(
             directory=Path(plan.key),
