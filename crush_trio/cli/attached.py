@@ -113,6 +113,7 @@ class Attached:
                         hands.nursery.start_soon(self._stage.perform)
                         hands.nursery.start_soon(self._read_keys, keyboard, hands)
                         await self._watch(events)
+                        self._leave.cancel()
             finally:
                 self._stage.close()
 
@@ -158,6 +159,7 @@ class Attached:
         while True:
             for key in await keyboard.read():
                 if key.name == "ctrl-z":
+                    self._stage.withdraw()
                     keyboard.suspend()
                 else:
                     self._press(key, hands)

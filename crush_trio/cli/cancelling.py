@@ -6,11 +6,11 @@ Only a server that is running has anything to cancel, so none is started for it.
 from collections.abc import Mapping
 
 import orjson
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from crush_trio.cli.choosing import find_run, match_id
-from crush_trio.cli.invocation import report_console, write
+from crush_trio.cli.invocation import print_report, write
 from crush_trio.cli.reaching import open_server
 from crush_trio.cli.receipts import merged, receipt_table, summary
 from crush_trio.client.client import Client
@@ -36,15 +36,14 @@ async def cancel_runs(
     if as_json:
         write(orjson.dumps(unstructure(receipt), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        print_receipt(report_console(), receipt)
+        print_report(receipt_report(receipt))
     return 0 if receipt.complete else 1
 
 
-def print_receipt(console: Console, receipt: ReceiptView) -> None:
-    """Print a receipt for people."""
-    if receipt.hits:
-        console.print(receipt_table(receipt))
-    console.print(Text(summary(receipt)), highlight=False)
+def receipt_report(receipt: ReceiptView) -> RenderableType:
+    """Return a receipt for people."""
+    table = [receipt_table(receipt)] if receipt.hits else []
+    return Group(*table, Text(summary(receipt)))
 
 
 async def _cancel_everywhere(client: Client, target: str | None) -> list[ReceiptView]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crush_trio.cli.exits import ExitCode
-from crush_trio.cli.invocation import report_console
+from crush_trio.cli.invocation import print_report
 from crush_trio.cli.places import configuration_of, places_of
 from crush_trio.cli.visible import one_line
 from crush_trio.config.errors import ConfigInvalid
@@ -21,17 +21,16 @@ from crush_trio.config.sources import Source
 
 async def check_config(environ: Mapping[str, str], directory: str) -> int:
     """Print what the configuration of a directory is, or what is wrong with it."""
-    console = report_console()
     await trio.lowlevel.checkpoint()
     try:
         config = await configuration_of(Path(directory), environ)
     except ConfigInvalid as error:
-        console.print(invalid_report(error))
+        print_report(invalid_report(error))
         return ExitCode.FAILED
-    console.print(config_report(config))
+    print_report(config_report(config))
     if not config.sources:
         user = places_of(Path(directory), environ).user_directory / "crush.json"
-        console.print(Text(f"To configure something, write {user}"))
+        print_report(Text(f"To configure something, write {user}"))
     return ExitCode.OK
 
 

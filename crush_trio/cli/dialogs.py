@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 BODY_LINES: Final = 200
 """How many lines of a change or a command are shown to the one who has to judge it."""
 
+_INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+
 PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [n] no "
 
 
@@ -111,11 +113,10 @@ def permission_details(request: PermissionRequest) -> list[Text]:
         return [Text(name, "bold"), *diff_lines(diff, BODY_LINES)]
     if isinstance(command := params.get("command"), str):
         return _limited(visible(command), "bold")
-    if isinstance(url := params.get("url"), str):
-        return _limited(visible(url), "bold")
-    if request.description:
-        return _limited(visible(request.description), "")
-    return _limited(visible(orjson.dumps(dict(params), option=orjson.OPT_INDENT_2).decode()), "")
+    told = [Text(one_line(request.description))] if request.description else []
+    if not params:
+        return told
+    return told + _limited(visible(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold")
 
 
 def _limited(text: str, style: str) -> list[Text]:

@@ -21,9 +21,10 @@ from rich.text import Text
 from crush_trio import __version__
 from crush_trio.cli.errors import NotOurs
 from crush_trio.cli.exits import ExitCode, explain
-from crush_trio.cli.invocation import report_console
+from crush_trio.cli.invocation import print_report
 from crush_trio.cli.places import configuration_of
 from crush_trio.cli.reaching import choose_address, client_token, probe
+from crush_trio.cli.receipts import count
 from crush_trio.cli.visible import one_line
 from crush_trio.client.client import open_client
 from crush_trio.client.errors import ServerUnreachable
@@ -74,7 +75,7 @@ async def examine_all(environ: Mapping[str, str], host: str | None, directory: s
         findings += configuration(config)
         findings += await providers(config)
         findings += await data_directory(config)
-    report_console().print(report(findings))
+    print_report(report(findings))
     bad = any(finding.verdict is Verdict.FAIL for finding in findings)
     return ExitCode.FAILED if bad else ExitCode.OK
 
@@ -136,7 +137,7 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
         return [Finding(Verdict.WARN, "server", *explain(error))]
     except CrushError as error:
         return [_failed("server", error)]
-    text = f"version {found} answers at {address} and hosts {hosted} workspaces"
+    text = f"version {found} answers at {address} and hosts {count(hosted, 'workspace')}"
     if found != __version__:
         advice = "restart it, so that server and command are of one version"
         return [Finding(Verdict.WARN, "server", text, advice)]
@@ -178,7 +179,7 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
         return _failed(subject, error)
     entry = resolved.config
     keyed = "key present" if entry.api_key or entry.oauth is not None else "no key"
-    return Finding(Verdict.OK, subject, f"{keyed}, {len(entry.models)} models")
+    return Finding(Verdict.OK, subject, f"{keyed}, {count(len(entry.models), 'model')}")
 
 
 async def data_directory(config: LoadedConfig) -> list[Finding]:
@@ -189,16 +190,16 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
     try:
         async with open_sqlite_store(place) as store:
             await store.check()
-            count = len(await store.sessions())
+            sessions = count(len(await store.sessions()), "session")
             orphans = len(await store.orphaned_runs())
     except StoreLocked as error:
         owner = error.detail or str(error)
         return [Finding(Verdict.OK, subject, f"in use: {owner}, which ends what was left behind")]
     except CrushError as error:
         return [_failed(subject, error)]
-    findings = [Finding(Verdict.OK, subject, f"{place} is sound and has {count} sessions")]
+    findings = [Finding(Verdict.OK, subject, f"{place} is sound and has {sessions}")]
     if orphans:
-        text = f"{orphans} runs of an earlier start have no ending"
+        text = f"{count(orphans, 'run')} of an earlier start without an ending"
         advice = "they are ended when the directory is next opened, as with crush-trio sessions"
         findings.append(Finding(Verdict.WARN, "orphans", text, advice))
     else:

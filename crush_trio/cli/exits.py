@@ -1,7 +1,7 @@
 """How commands end: the exit codes, and what is said when one cannot do its work.
 
-An expected failure is two short lines: what happened, and what to do about it. Our errors have both
-in one sentence, with a semicolon between; for those that only say what happened there is a table.
+An expected failure is two short lines: what happened, and what to do about it. Most of our errors
+have both in one sentence, with a semicolon between; for the others there is a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,10 +54,10 @@ ADVICE: Final[Mapping[str, str]] = {
     "not_configured": "see what is configured: crush-trio doctor",
     "not_a_crush_database": "give the path of a crush.db, or of the directory that contains it",
     "prompt_empty": "say what to do: crush-trio run PROMPT",
-    "store_locked": "use the server that has it open, or stop that process",
+    "store_locked": "wait for it, or start a server that all can use: crush-trio serve",
     "internal_error": "look into the log of the server, or run again with --debug",
 }
-"""What to do about an error, by its code, where the error itself does not say."""
+"""What to do about an error, by its code, where the error itself does not say, or not to us."""
 
 
 def exit_code_of(error: CrushError) -> ExitCode:
@@ -67,8 +67,10 @@ def exit_code_of(error: CrushError) -> ExitCode:
 
 def explain(error: CrushError) -> tuple[str, str]:
     """Return what happened, and what to do next; the latter is empty if nobody knows."""
+    if error.code in ADVICE:
+        return str(error), ADVICE[error.code]
     what, _, following = str(error).partition("; ")
-    return (what, following) if following else (what, ADVICE.get(error.code, ""))
+    return what, following
 
 
 def expected(error: BaseException) -> CrushError | None:

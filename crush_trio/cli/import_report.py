@@ -8,8 +8,9 @@ import trio
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crush_trio.cli.invocation import report_console
+from crush_trio.cli.invocation import print_report
 from crush_trio.cli.places import configuration_of
+from crush_trio.cli.receipts import count
 from crush_trio.store.sqlite.go_database import (
     ImportReport,
     NotCrushDatabase,
@@ -31,7 +32,7 @@ async def import_database(
         report = await import_go_database(
             file, store, root=default_root(file) if root is None else root
         )
-    report_console().print(import_text(file, config.data_dir, report))
+    print_report(import_text(file, config.data_dir, report))
     return 0
 
 
@@ -54,12 +55,12 @@ def import_text(file: Path, data_dir: Path, report: ImportReport) -> RenderableT
     """Return what was imported, and what was not."""
     lines = [
         Text(f"Imported from {file} into {data_dir}:"),
-        Text(f"  {report.sessions} sessions with {report.messages} messages"),
-        Text(f"  {report.files} versions of files"),
+        Text(f"  {count(report.sessions, 'session')} with {count(report.messages, 'message')}"),
+        Text(f"  {count(report.files, 'version')} of files"),
     ]
     if report.known:
-        lines.append(Text(f"  {report.known} sessions were here already and have been left alone"))
+        lines.append(Text(f"  {count(report.known, 'session')} known here already, left alone"))
     for what, times in sorted(report.left_out.items()):
-        lines.append(Text(f"  left out {times} times: {what}", "yellow"))
+        lines.append(Text(f"  left out {count(times, 'time')}: {what}", "yellow"))
     lines.append(Text("Next: see them with crush-trio sessions", "dim"))
     return Group(*lines)

@@ -13,7 +13,7 @@ from attrs import define, field
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import RenderableType
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,7 +22,6 @@ BROKEN_PIPE: Final = 141
 """The exit code of a command whose reader went away, as shells have it."""
 
 _DUMB: Final = {"", "dumb"}
-_WIDTH: Final = 120
 
 
 @define(eq=False)
@@ -140,11 +139,15 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def report_console() -> "Console":
-    """Return what reports are printed on: as wide as the terminal, or wide enough for a file."""
+def print_report(drawing: "RenderableType") -> None:
+    """Print what people read: as wide as the terminal, and in files and pipes without any breaks."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    from crush_trio.cli.render import WIDEST, Renderer
+
+    console = Console()
+    width = console.width if sys.stdout.isatty() else WIDEST
+    write("".join(f"{line}\n" for line in Renderer.like(console).lines(drawing, width)))
 
 
 def is_interactive(environ: Mapping[str, str]) -> bool:

@@ -31,12 +31,12 @@ def summary(receipt: ReceiptView) -> str:
         return "Nothing was running."
     ended = [hit.ended for hit in receipt.hits if hit.ended is not None]
     stopped = ended.count(RunState.CANCELLED)
-    parts = [f"stopped {_count(stopped, 'run')} in {_longest(receipt.hits):.2f} s"]
+    parts = [f"stopped {count(stopped, 'run')} in {_longest(receipt.hits):.2f} s"]
     if others := len(ended) - stopped:
-        parts.append(f"{_count(others, 'run')} ended otherwise")
+        parts.append(f"{count(others, 'run')} ended otherwise")
     processes = sum(len(hit.processes) for hit in receipt.hits)
     if processes:
-        parts.append(f"{_count(processes, 'process', 'processes')} ended with it")
+        parts.append(f"{count(processes, 'process', 'processes')} ended with it")
     left = "nothing is left running" if receipt.complete else "something is still running"
     sentence = "; ".join([*parts, left])
     return f"{sentence[0].upper()}{sentence[1:]}."
@@ -70,5 +70,6 @@ def _longest(hits: Iterable[HitView]) -> float:
     return max((hit.seconds or 0.0 for hit in hits), default=0.0)
 
 
-def _count(number: int, one: str, many: str = "") -> str:
+def count(number: int, one: str, many: str = "") -> str:
+    """Return how many there are of something, in words that agree."""
     return f"{number} {one if number == 1 else many or one + 's'}"

@@ -12,6 +12,9 @@ from attrs import define, field
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
+WIDEST: Final = 4096
+"""How many cells a line has at most, wherever it is to be shown."""
+
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _SPACES: Final = re.compile(r" +\Z")
 
@@ -28,6 +31,7 @@ class Renderer:
         colours = cast("Any", console.color_system)  # the names are a type of their own
         paper = Console(
             file=io.StringIO(),
+            width=WIDEST,
             force_terminal=console.is_terminal,
             color_system=colours,
             no_color=console.no_color,

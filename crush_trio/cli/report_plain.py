@@ -64,11 +64,12 @@ class PlainReporter:
     interactive: bool = field(default=False, init=False)
     _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False, repr=False)
 
-    def open(
-        self, workspace: RemoteWorkspace, interrupts: Interrupts
-    ) -> AbstractAsyncContextManager[None]:
+    def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
         """Nothing happens beside the run."""
         return _nothing()
+
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Nothing is answered here."""
 
     def began(self, start: Start) -> None:
         """Say who answers, if it is nobody real."""
@@ -218,11 +219,12 @@ class JsonReporter:
     interactive: bool = field(default=False, init=False)
     _start: JsonObject = field(factory=dict, init=False, repr=False)
 
-    def open(
-        self, workspace: RemoteWorkspace, interrupts: Interrupts
-    ) -> AbstractAsyncContextManager[None]:
+    def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
         """Nothing happens beside the run."""
         return _nothing()
+
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Nothing is answered here."""
 
     def began(self, start: Start) -> None:
         """Write the first line."""

@@ -43,6 +43,7 @@ class TerminalReporter:
     quiet: bool = False
     interactive: bool = True
     _start: Start | None = field(default=None, init=False, repr=False)
+    _workspace: RemoteWorkspace | None = field(default=None, init=False, repr=False)
     _state: str = field(default="", init=False)
     _over: bool = field(default=False, init=False)
     _conversation: Conversation = field(factory=Conversation, init=False, repr=False)
@@ -58,23 +59,26 @@ class TerminalReporter:
 
     # ── Beside the run ──────────────────────────────────────────────────────────────────────────
 
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Take note of where answers go."""
+        self._workspace = workspace
+
     @asynccontextmanager
-    async def open(self, workspace: RemoteWorkspace, interrupts: Interrupts) -> AsyncIterator[None]:
+    async def open(self, interrupts: Interrupts) -> AsyncIterator[None]:
         """Take the keyboard, and paint, for the length of the block."""
         with open_keyboard(sys.stdin.fileno(), signals=True) as keyboard:
             interrupts.before_leaving(keyboard.leave)
             try:
                 async with open_hidden_nursery() as nursery:
                     nursery.start_soon(self._stage.perform)
-                    nursery.start_soon(self._attend, keyboard, workspace, interrupts)
+                    nursery.start_soon(self._attend, keyboard, interrupts)
+                    self._stage.touch()
                     yield
                     nursery.cancel_scope.cancel()
             finally:
                 self._stage.close()
 
-    async def _attend(
-        self, keyboard: Keyboard, workspace: RemoteWorkspace, interrupts: Interrupts
-    ) -> None:
+    async def _attend(self, keyboard: Keyboard, interrupts: Interrupts) -> None:
         """Do what keys mean, for as long as there is a terminal."""
         while True:
             for key in await keyboard.read():
@@ -83,7 +87,7 @@ class TerminalReporter:
                     return
                 given = self._press(key, keyboard, interrupts)
                 if given is not None:
-                    await self._send(workspace, *given)
+                    await self._send(*given)
             self._stage.touch()
 
     def _press(
@@ -91,6 +95,7 @@ class TerminalReporter:
     ) -> tuple[Dialog, Answer] | None:
         """Do what a key means; return the answer that it completes."""
         if key.name == "ctrl-z":
+            self._stage.withdraw()
             keyboard.suspend()
         elif self._asking.dialog is not None:
             return self._asking.press(key, trio.current_time())
@@ -98,10 +103,11 @@ class TerminalReporter:
             interrupts.receive(signal.SIGINT)
         return None
 
-    async def _send(self, workspace: RemoteWorkspace, dialog: Dialog, answer: Answer) -> None:
+    async def _send(self, dialog: Dialog, answer: Answer) -> None:
         await trio.lowlevel.checkpoint()
+        assert self._workspace is not None  # what asks is a run, and that is in a workspace
         try:
-            await send_answer(workspace, dialog, answer)
+            await send_answer(self._workspace, dialog, answer)
         except CrushError as error:
             self._conversation.note(failure(*explain(error)))
 

@@ -100,10 +100,12 @@ class Reporter(Protocol):
         """Whether a person is here who can be asked."""
         ...
 
-    def open(
-        self, workspace: RemoteWorkspace, interrupts: Interrupts
-    ) -> AbstractAsyncContextManager[None]:
+    def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
         """Do whatever has to be done beside the run, for the length of the block."""
+        ...
+
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Take note of where the run will be; what it asks is answered there."""
         ...
 
     def began(self, start: Start) -> None:

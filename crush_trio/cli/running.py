@@ -53,13 +53,14 @@ async def run_prompt(options: RunOptions, reporter: Reporter, environ: Mapping[s
 
     async def work(interrupts: Interrupts) -> int:
         async with (
+            reporter.open(interrupts),
             open_server(options.host, environ, embed=True) as reached,
             open_directory(
                 reached, options.directory, environ, interactive=reporter.interactive
             ) as workspace,
             model_selected(workspace, options.model),
-            reporter.open(workspace, interrupts),
         ):
+            reporter.opened(workspace)
             return await _run(options, reporter, reached, workspace, interrupts)
 
     return await interruptible(work)

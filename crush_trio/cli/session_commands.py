@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import orjson
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from crush_trio.cli.choosing import find_session
 from crush_trio.cli.conversation import Conversation
-from crush_trio.cli.invocation import report_console, write
+from crush_trio.cli.invocation import print_report, write
 from crush_trio.cli.places import has_data
 from crush_trio.cli.reaching import open_server
 from crush_trio.cli.receipts import short
@@ -46,7 +47,7 @@ async def list_sessions(environ: Mapping[str, str], place: Place, as_json: bool)
     if as_json:
         _print_json([unstructure(session) for session in found])
     elif found:
-        report_console().print(sessions_table(found, SystemClock().unix()))
+        print_report(sessions_table(found, SystemClock().unix()))
     else:
         print("There are no sessions here yet. Begin one with: crush-trio run PROMPT")
     return 0
@@ -72,8 +73,8 @@ async def show_session(
     if as_json:
         _print_json({"session": unstructure(found), "messages": unstructure(messages)})
         return 0
-    console = report_console()
-    console.print(Text(f"{one_line(found.title)} · {found.id}", "dim"), highlight=False)
+    print_report(Text(f"{one_line(found.title)} · {found.id}", "dim"))
+    console = Console()
     lines = transcript_lines(messages, Renderer.like(console), console.width)
     write("".join(f"{line}\n" for line in lines))
     return 0

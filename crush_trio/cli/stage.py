@@ -99,6 +99,10 @@ class Stage:
         self._write(self._region.paint(shown.done, whole, width))
         self.seen()
 
+    def withdraw(self) -> None:
+        """Take the bottom away, and leave the terminal to others until the next picture."""
+        self._write(self._region.close(self._size()[0]))
+
     def close(self) -> None:
         """Show everything that is left of the conversation, and nothing below it."""
         width, _ = self._size()

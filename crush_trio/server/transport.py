@@ -213,6 +213,7 @@ class Connection(TCPServer):
             if not data:
                 break
         await self.protocol.handle(Closed())
+        await self.idle_task.stop()  # else the connection would be kept for as long as an idle one
 
 
 def _places(error: BaseException) -> Iterator[str]:

@@ -39,6 +39,7 @@ from crush_trio.store.changes import (
     PartsCut,
     TextAppended,
 )
+from crush_trio.store.load import Load
 from crush_trio.testing.faults import Moment
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -127,6 +128,12 @@ class FaultyStore(Store):
     @override
     def boot_id(self) -> str:
         return self.inner.boot_id
+
+    @property
+    @override
+    def load(self) -> Load:
+        """What the real store has to do, and how long that takes."""
+        return self.inner.load
 
     @property
     @override

@@ -4,6 +4,8 @@ Where the stack as it is shipped fails, a second test shows that it does: when o
 after an upgrade, the remedy beside it may no longer be needed.
 """
 
+from pathlib import Path
+
 import h11
 import pytest
 import trio
@@ -267,6 +269,21 @@ async def test_idle_connections_are_closed_after_the_keep_alive_time(app):
             with trio.fail_after(SOON):
                 assert await client.wait_closed() == b""
                 assert await silent.wait_closed() == b""
+
+
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_client_that_leaves_is_not_kept_for_as_long_as_an_idle_one(app, used):
+    async with open_server(app.quart, keep_alive=60) as server:
+        before = open_files()
+        async with open_client(server.address) as client:
+            if used:
+                await client.get("/hello")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert open_files() == before
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def test_as_shipped_idle_connections_stay_for_ever(app):
