@@ -245,7 +245,7 @@ def test_a_second_server_on_the_socket_is_told_what_to_do_and_the_first_stays(tm
     with serving(tmp_path, host=host) as server:
         code, said = refused("serve", "--host", host)
         assert code == 1
-        assert len(said.splitlines()) == 1
+        assert len(said.splitlines()) == 2  # what happened, and what to do
         assert "stop the other server or choose another address" in said
         assert server.ask("GET", "/health") == (200, None)
 
