@@ -18,6 +18,7 @@ from attrs import frozen
 
 from crush_trio.events import EventLog, Form, GrowingMessage, MessageChange, Position, RunChange
 from crush_trio.events.log import Window
+from crush_trio.server.coverage import POSTPONED
 from crush_trio.testing.replica import Replica
 from crush_trio.wire.events import EventType
 from crush_trio.wire.messages import Message, Role
@@ -187,7 +188,14 @@ ITEMS = {
     *(f"A{number}" for number in range(1, 41)),
     *(f"B{number}" for number in range(1, 21)),
     *(f"C{number}" for number in range(1, 11)),
-    *(f"G{number}" for number in range(1, 6)),
+    *(f"D{number}" for number in range(1, 36)),
+    *("D14a", "D14b", "D14c", "D23a", "D23b", "D23c", "D27a"),
+    *(f"E{number}" for number in range(1, 25)),
+    *(f"F{number}" for number in range(1, 18)),
+    *(f"G{number}" for number in range(1, 16)),
+    *(f"H{number}" for number in range(1, 15)),
+    *(f"I{number}" for number in range(1, 12)),
+    *(f"J{number}" for number in range(1, 9)),
 }
 
 
@@ -209,9 +217,15 @@ def items_answered_elsewhere():
     return {item for row in rows for item in row.split(", ")}
 
 
+def items_not_built():
+    """Return what the page about the wire says is postponed; a part of an item may be."""
+    return {item for items in POSTPONED for item in items.split(", ")}
+
+
 def test_every_contract_item_has_a_test_or_a_reason_not_to():
     assert items_answered_elsewhere()
-    assert ITEMS - items_with_a_test() - items_answered_elsewhere() == set()
+    reasons = items_answered_elsewhere() | items_not_built()
+    assert ITEMS - items_with_a_test() - reasons == set()
 
 
 def test_no_item_with_a_test_is_said_to_be_answered_elsewhere():

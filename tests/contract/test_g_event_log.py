@@ -11,7 +11,8 @@ import trio
 from crush_trio.errors import LogClosed
 from crush_trio.events import EventLog, Fact, Form, RunChange, Window, open_event_log
 from crush_trio.testing.replica import Replica
-from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
+from crush_trio.wire.codec import encode
+from crush_trio.wire.events import AgentEvent, AgentEventType, ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import RunId, SessionId, WorkspaceId
 from crush_trio.wire.native import RunState, RunView
 
@@ -146,3 +147,21 @@ def test_every_reader_sees_events_of_all_kinds_in_the_one_order_of_publication(f
     assert lazy.take().encode(form) == streamed
     positions = [streamed.index(b'"%d"' % number) for number in range(20)]
     assert positions == sorted(positions)
+
+
+@pytest.mark.item("G6")
+def test_an_agent_reports_in_the_words_that_clients_know():
+    known = {"agent_finished", "error", "re_authenticate", "aws_sso_auth", "aws_sso_auth_result"}
+    assert known <= {kind.value for kind in AgentEventType}
+    told = orjson.loads(encode(AgentEvent(type=AgentEventType.ERROR, error="boom")))
+    assert (told["type"], told["error"]) == ("error", "boom")
+
+
+@pytest.mark.item("G11")
+def test_a_fact_is_of_the_kind_it_says_or_does_not_come_to_be():
+    with pytest.raises(TypeError, match="session events carry a Session"):
+        Fact(
+            payload_type=PayloadType.SESSION,
+            change=EventType.UPDATED,
+            entity=AgentEvent(type=AgentEventType.ERROR),
+        )
