@@ -88,6 +88,7 @@ async def measure(options: argparse.Namespace) -> report.Report:
         titles={module.LETTER: module.TITLE for module in chosen},
         figures=sorted(figures, key=lambda figure: figure.workload),
         left_out=bench.left_out,
+        quick=options.quick,
     )
 
 

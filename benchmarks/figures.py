@@ -60,8 +60,11 @@ class Figure:
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """How many times the baseline's, round by round; nothing where there is no baseline."""
-        return tuple(a / b for a, b in zip(self.ours, self.theirs, strict=False) if b)
+        """How many times the baseline's, round by round; nothing where that is no number.
+
+        A difference of two weights can be nothing, or less: the one before had left room.
+        """
+        return tuple(a / b for a, b in zip(self.ours, self.theirs, strict=False) if b > 0)
 
     @property
     def ratio(self) -> float | None:

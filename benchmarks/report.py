@@ -14,6 +14,10 @@ from benchmarks.machine import Machine
 BEGIN: Final = "<!-- figures: begin -->"
 END: Final = "<!-- figures: end -->"
 
+QUICK: Final = (
+    "A quick run: sizes are smaller than their names say, and nothing here is to be quoted."
+)
+
 _VERDICTS: Final = {True: "met", False: "**missed**", None: ""}
 
 
@@ -33,6 +37,7 @@ class Report:
     """The title of each workload that was run, by its letter."""
     figures: Sequence[Figure]
     left_out: Sequence[str]
+    quick: bool = False
 
     @property
     def missed(self) -> list[Figure]:
@@ -106,7 +111,7 @@ def text_table(report: Report) -> str:
     """Return the report for a terminal."""
     rows = [heads(report), *map(cells, report.figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [report.machine.line(), ""]
+    lines = [report.machine.line(), QUICK if report.quick else ""]
     letter = ""
     for figure, row in zip((None, *report.figures), rows, strict=True):
         if figure is not None and figure.workload != letter:

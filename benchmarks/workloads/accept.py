@@ -29,8 +29,8 @@ async def measure(bench: Bench) -> list[Figure]:
         halls = [await _sessions(stage, bench.size(SESSIONS, 8)) for stage in stages]
         for _ in range(bench.rounds):
             for stage, sessions in zip(stages, halls, strict=True):
-                times = await _one_by_one(stage, sessions[0], bench.size(150, 20))
-                waves = await _waves(stage, sessions, bench.size(5, 2))
+                times = await _one_by_one(stage, sessions[0], bench.size(100, 20))
+                waves = await _waves(stage, sessions, bench.size(4, 2))
                 for name, taken in ((ALONE, times), (TOGETHER, waves)):
                     for share, label in SHARES:
                         notes.add(f"{name}, {label}", stage.name, percentile(taken, share) * 1e3)
@@ -39,7 +39,10 @@ async def measure(bench: Bench) -> list[Figure]:
 
 
 async def _sessions(stage: Stage, count: int) -> list[str]:
-    return [await stage.warm_session() for _ in range(count)]
+    sessions = [await stage.new_session() for _ in range(count)]
+    for session in sessions:
+        await stage.play(session, "say 1")  # its title, and all that is done once
+    return sessions
 
 
 async def _one_by_one(stage: Stage, session: str, count: int) -> list[float]:

@@ -10,10 +10,10 @@ from typing import Final
 import trio
 
 from benchmarks.bench import Bench
-from benchmarks.driver.stage import Stage
+from benchmarks.driver.stage import Stage, Turn
 from benchmarks.figures import COUNT, TIMES, Figure, at_most, percentile
 from benchmarks.workloads.cancel import singles, storm
-from benchmarks.workloads.fanout import BURST, MANY, Cell, fan_out
+from benchmarks.workloads.fanout import BURST, MANY, Cell, play_to
 from benchmarks.workloads.lag import first_words
 
 LETTER: Final = "h"
@@ -69,13 +69,9 @@ async def _live(stage: Stage, runs: int) -> None:
 
 async def _figures(stage: Stage, bench: Bench) -> dict[str, float]:
     """Measure what is compared: medians, of as many as it takes to be sure of a seventh."""
-    words = await first_words(stage, await stage.warm_session(), bench.size(200, 15))
-    turns = [
-        await fan_out(stage, Cell(bench.size(MANY, 5), form, BURST, bench.size(2000, 200)))
-        for form in stage.forms
-        for _ in range(bench.size(5, 1))
-    ]
-    let_go, told = await singles(stage, await stage.warm_session(), bench.size(150, 10))
+    words = await first_words(stage, await stage.warm_session(), bench.size(120, 15))
+    turns = [turn for form in stage.forms for turn in await _turns(stage, form, bench)]
+    let_go, told = await singles(stage, await stage.warm_session(), bench.size(80, 10))
     found = {
         "first word to client, p50": percentile(words, 0.5),
         f"{MANY} clients, burst: wall": percentile([turn.wall for turn in turns], 0.5),
@@ -86,3 +82,10 @@ async def _figures(stage: Stage, bench: Bench) -> dict[str, float]:
     return (
         {**found, f"{MANY} clients, burst: server CPU": percentile(costs, 0.5)} if costs else found
     )
+
+
+async def _turns(stage: Stage, form: str, bench: Bench) -> list[Turn]:
+    """Play an answer to a crowd a few times."""
+    cell = Cell(bench.size(MANY, 5), form, BURST, bench.size(2000, 200))
+    async with stage.crowd(cell.clients, form) as crowd:
+        return [await play_to(crowd, stage, cell) for _ in range(bench.size(5, 1))]

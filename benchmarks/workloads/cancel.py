@@ -48,10 +48,9 @@ async def measure(bench: Bench) -> list[Figure]:
     """Time single cancels by turns, then have the storm on each server."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
-        sessions = [await stage.warm_session() for stage in stages]
         for _ in range(bench.rounds):
-            for stage, session in zip(stages, sessions, strict=True):
-                await _note_singles(stage, session, bench.size(100, 15), notes)
+            for stage in stages:
+                await _note_singles(stage, await stage.warm_session(), bench.size(80, 15), notes)
         for stage in stages:
             note_storm(await storm(stage, bench.size(STORM, 60)), stage, notes)
     return figures(notes)

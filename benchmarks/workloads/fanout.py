@@ -4,13 +4,17 @@ As a burst, which is what a server does at its fastest, and at five milliseconds
 what models do. In native form and in the crush form, each with all clients attached before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from itertools import count, takewhile
 from typing import Final
 
 from attrs import frozen
 
 from benchmarks.bench import Bench
 from benchmarks.driver.frames import CRUSH, NATIVE
+from benchmarks.driver.listeners import Crowd
 from benchmarks.driver.provider import parse_prompt
 from benchmarks.driver.stage import Stage, Turn, open_stage
 from benchmarks.driver.targets import baseline
@@ -80,8 +84,7 @@ async def measure(bench: Bench) -> list[Figure]:
     async with bench.stages() as stages:
         forms = stages[0].forms
         for cell in _quick_cells(bench, forms):
-            for _ in range(bench.rounds):
-                await _round(stages, notes, cell)
+            await _measure_cell(stages, notes, cell, lambda number: number < bench.rounds)
         if not bench.quick:
             await _slow_cells(bench, stages, notes)
     if bench.baseline is not None and not bench.quick:
@@ -99,40 +102,55 @@ def _quick_cells(bench: Bench, forms: Sequence[str]) -> list[Cell]:
 
 
 async def _slow_cells(bench: Bench, stages: Sequence[Stage], notes: Notes) -> None:
-    """Measure what takes long: once in any case, then as often as there is time."""
+    """Measure what takes long: at the pace of models in any case, and more if there is time."""
     forms = stages[0].forms
-    for number in range(bench.rounds):
-        for cell in (Cell(MANY, form, DRIP) for form in forms):
-            if number == 0 or _time_for(bench, cell, number):
-                await _round(stages, notes, cell)
-    for cell in (Cell(LARGEST, form, BURST) for form in forms):
-        if _time_for(bench, cell, 0):
-            await _round(stages, notes, cell)
+    for form in forms:
+        drip = Cell(MANY, form, DRIP)
+        await _measure_cell(stages, notes, drip, partial(_another, bench, drip))
+    for form in forms:
+        large = Cell(LARGEST, form, BURST)
+        if _has_time(bench, large, 0):
+            await _measure_cell(stages, notes, large, lambda number: number == 0)
 
 
-def _time_for(bench: Bench, cell: Cell, number: int) -> bool:
+def _another(bench: Bench, cell: Cell, number: int) -> bool:
+    """Whether to measure *cell* once more: the first time in any case."""
+    return number == 0 or (number < bench.rounds and _has_time(bench, cell, number))
+
+
+def _has_time(bench: Bench, cell: Cell, number: int) -> bool:
     seconds = _SECONDS[cell.clients, cell.form] + _RESERVED
     return bench.has_time(seconds, f"(d) {cell.named(f'round {number + 1}')}")
 
 
-async def _round(stages: Sequence[Stage], notes: Notes, cell: Cell) -> None:
-    """Measure one cell once with each server."""
-    for stage in stages:
-        turn = await fan_out(stage, cell)
-        notes.add(cell.named(WALL), stage.name, turn.wall * 1e3)
-        notes.add(cell.named(CPU), stage.name, None if turn.cpu is None else turn.cpu * 1e3)
-        notes.add(cell.named(SIZE), stage.name, turn.bytes)
-        if cell.clients >= MANY:
-            notes.add(cell.named(DRIVER), stage.name, turn.driver)
-        if cell.form == NATIVE and stage is stages[0]:
-            notes.add(cell.named(SHARE), stage.name, _share(cell, turn))
+async def _measure_cell(
+    stages: Sequence[Stage], notes: Notes, cell: Cell, another: Callable[[int], bool]
+) -> None:
+    """Measure one cell with each server by turns, for as many rounds as *another* wants."""
+    async with AsyncExitStack() as stack:
+        crowds = [
+            await stack.enter_async_context(stage.crowd(cell.clients, cell.form))
+            for stage in stages
+        ]
+        for number in takewhile(another, count()):
+            for stage, crowd in zip(stages, crowds, strict=True):
+                turn = await play_to(crowd, stage, cell)
+                _note(notes, stage.name, cell, turn)
+                if number == 0 and cell.form == NATIVE and stage is stages[0]:
+                    notes.add(cell.named(SHARE), stage.name, _share(cell, turn))
 
 
-async def fan_out(stage: Stage, cell: Cell) -> Turn:
-    """Play a cell's prompt to its clients, in a session of its own."""
-    session = await stage.warm_session()
-    async with stage.crowd(cell.clients, cell.form) as crowd:
-        return await stage.measure_turn(session, cell.prompt, crowd)
+def _note(notes: Notes, server: str, cell: Cell, turn: Turn) -> None:
+    notes.add(cell.named(WALL), server, turn.wall * 1e3)
+    notes.add(cell.named(CPU), server, None if turn.cpu is None else turn.cpu * 1e3)
+    notes.add(cell.named(SIZE), server, turn.bytes)
+    if cell.clients >= MANY:
+        notes.add(cell.named(DRIVER), server, turn.driver)
+
+
+async def play_to(crowd: Crowd, stage: Stage, cell: Cell) -> Turn:
+    """Play a cell's prompt to its crowd, in a session of its own."""
+    return await stage.measure_turn(await stage.warm_session(), cell.prompt, crowd)
 
 
 def _share(cell: Cell, turn: Turn) -> float:
@@ -144,11 +162,12 @@ def _share(cell: Cell, turn: Turn) -> float:
 async def _second_afternoon(bench: Bench, notes: Notes, forms: Sequence[str]) -> None:
     """Measure against a baseline that paces its events, to show how much of the rest pacing is."""
     async with bench.alone() as own, open_stage(baseline(paced=True), bench.provider) as other:
-        for cell in (Cell(MANY, form, pace) for form in forms for pace in (BURST,)):
-            for _ in range(bench.rounds):
-                ours, theirs = await fan_out(own, cell), await fan_out(other, cell)
-                if ours.cpu is not None and theirs.cpu is not None:
-                    notes.add(cell.named(SECOND), own.name, ours.cpu / theirs.cpu)
+        for cell in (Cell(MANY, form, BURST) for form in forms):
+            async with own.crowd(MANY, cell.form) as ours, other.crowd(MANY, cell.form) as theirs:
+                for _ in range(bench.rounds):
+                    here, there = await play_to(ours, own, cell), await play_to(theirs, other, cell)
+                    if here.cpu is not None and there.cpu is not None:
+                        notes.add(cell.named(SECOND), own.name, here.cpu / there.cpu)
 
 
 def _promises(form: str) -> dict[str, Promise]:

@@ -21,10 +21,9 @@ async def measure(bench: Bench) -> list[Figure]:
     """Time first words, by turns."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
-        sessions = [await stage.warm_session() for stage in stages]
         for _ in range(bench.rounds):
-            for stage, session in zip(stages, sessions, strict=True):
-                lags = await first_words(stage, session, bench.size(120, 20))
+            for stage in stages:
+                lags = await first_words(stage, await stage.warm_session(), bench.size(100, 20))
                 notes.add(P50, stage.name, percentile(lags, 0.5) * 1e3)
                 notes.add(P99, stage.name, percentile(lags, 0.99) * 1e3)
     return [*notes.figure(P50, MS, at_most(3)), *notes.figure(P99, MS, at_most(12))]

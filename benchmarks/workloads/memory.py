@@ -30,9 +30,9 @@ async def measure(bench: Bench) -> list[Figure]:
     for _ in range(bench.rounds):
         async with bench.stages() as stages:
             for stage in stages:
-                sessions = bench.size(600, 100)
+                sessions = bench.size(500, 100)
                 notes.add(SESSION, stage.name, await _per_session(stage, sessions))
-                notes.add(STREAM, stage.name, await _per_stream(stage, bench.size(150, 20)))
+                notes.add(STREAM, stage.name, await _per_stream(stage, bench.size(100, 20)))
                 notes.add(MESSAGE, stage.name, await _per_message(stage, bench.size(3, 1)))
     return [
         *notes.figure(SESSION, BYTES, at_most(4 * KILOBYTE)),

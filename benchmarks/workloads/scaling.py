@@ -12,7 +12,7 @@ from benchmarks.bench import Bench
 from benchmarks.driver.frames import NATIVE
 from benchmarks.driver.stage import Stage, Turn
 from benchmarks.figures import MS, TIMES, Figure, Notes, at_most
-from benchmarks.workloads.fanout import BURST, MANY, Cell, fan_out
+from benchmarks.workloads.fanout import BURST, MANY, Cell, play_to
 from benchmarks.workloads.history import HISTORIES, seed
 
 LETTER: Final = "g"
@@ -51,14 +51,14 @@ async def _lengths(
     audience = f"{form}, 1 client" if clients == 1 else f"{form}, {clients} clients"
     names = [f"{audience}, {length:,} tokens: server CPU" for length in lengths]
     growth = f"{audience}: {lengths[-1]:,} tokens / {lengths[0]:,}"
-    for _ in range(bench.rounds):
-        costs = []
-        for name, length in zip(names, lengths, strict=True):
-            turn = await fan_out(stage, Cell(clients, form, BURST, length))
-            costs.append(turn.cpu)
-            notes.add(name, stage.name, None if turn.cpu is None else turn.cpu * 1e3)
-        short, long = costs[0], costs[-1]
-        notes.add(growth, stage.name, None if short is None or long is None else long / short)
+    async with stage.crowd(clients, form) as crowd:
+        for _ in range(bench.rounds):
+            cells = [Cell(clients, form, BURST, length) for length in lengths]
+            costs = [(await play_to(crowd, stage, cell)).cpu for cell in cells]
+            for name, cost in zip(names, costs, strict=True):
+                notes.add(name, stage.name, None if cost is None else cost * 1e3)
+            short, long = costs[0], costs[-1]
+            notes.add(growth, stage.name, None if short is None or long is None else long / short)
     # The crush form sends the whole message each time: its growth is its own, and only shown.
     promise = at_most(LENGTH_LIMIT) if form == NATIVE else None
     rows = [figure for name in names for figure in notes.figure(name, MS)]

@@ -36,10 +36,3 @@ class PromptMissing(CrushError):
 
     code = "prompt_missing"
     message = "there is no prompt; write it as arguments, or pipe it in"
-
-
-class DirectoryMissing(CrushError):
-    """A directory to work in that is not there."""
-
-    code = "directory_missing"
-    message = "there is no such directory"

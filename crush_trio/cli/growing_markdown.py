@@ -11,11 +11,9 @@ wider or narrower in between.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Final
 
 from attrs import define, field, frozen
-from markdown_it import MarkdownIt
 from rich.console import RenderableType
 from rich.markdown import Markdown
 
@@ -145,17 +143,11 @@ def _trimmed(lines: list[str]) -> list[str]:
     return lines
 
 
-@lru_cache(maxsize=1)
-def _parser() -> MarkdownIt:
-    """Return a parser that sees the same blocks as the one which draws them."""
-    return MarkdownIt().enable("strikethrough").enable("table")
-
-
 def _blocks(text: str) -> Iterator[str]:
-    """Cut *text* in front of each of its blocks; all pieces together are the text."""
+    """Cut *text* in front of each of its blocks, as those see them who draw it; nothing is left out."""
     starts = [
         token.map[0]
-        for token in _parser().parse(text)
+        for token in _markdown(text).parsed
         if token.level == 0 and token.nesting >= 0 and token.map
     ]
     lines = text.splitlines(keepends=True)

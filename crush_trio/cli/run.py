@@ -16,7 +16,7 @@ from crush_trio.cli.invocation import (
     pass_invocation,
     write,
 )
-from crush_trio.cli.serve import Seconds
+from crush_trio.cli.serve import seconds
 
 if TYPE_CHECKING:
     from crush_trio.cli.reports import Reporter
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The answer, one JSON object, or one JSON object for each thing that happens.",
 )
-@click.option(
-    "--timeout", type=Seconds(), metavar="S", help="Cancel the run after so many seconds."
-)
+@click.option("--timeout", type=seconds, metavar="S", help="Cancel the run after so many seconds.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but the answer and errors.")
 @debug_option
 @pass_invocation

@@ -16,6 +16,7 @@ from crush_trio.cli.interrupts import Interrupts, interruptible
 from crush_trio.cli.model_choice import model_selected
 from crush_trio.cli.reaching import Reached, open_server
 from crush_trio.cli.reports import End, Reporter, Start, exit_code_of_run, is_refusal
+from crush_trio.client.client import TOKEN_VARIABLE
 from crush_trio.client.following import RunEnded, RunPiece
 from crush_trio.client.pieces import TextPiece, ToolCallFinished, ToolResult
 from crush_trio.client.run_handle import RunHandle
@@ -79,7 +80,9 @@ def open_directory(
     A server of this user's is told this environment: the keys of the shell in which somebody types are
     those that are meant. It counts if nobody has the directory open yet. Other servers have their own.
     """
-    env = environ if reached.local and not reached.embedded else None
+    env = None
+    if reached.local and not reached.embedded:
+        env = {name: text for name, text in environ.items() if not name.startswith(TOKEN_VARIABLE)}
     return reached.client.open_workspace(directory, interactive=interactive, init=init, env=env)
 
 

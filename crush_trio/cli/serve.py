@@ -3,7 +3,6 @@
 import math
 
 import click
-from typing_extensions import override
 
 from crush_trio.cli.invocation import Invocation, OneOf, debug_option, pass_invocation
 
@@ -11,23 +10,15 @@ GRACE = 3.0
 """Seconds that a server has to end; the same as in `crush_trio.server.serve`."""
 
 
-class Seconds(click.ParamType[float]):
-    """A time that one can wait for."""
-
-    name = "seconds"
-
-    @override
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number of seconds, or refuse."""
-        try:
-            seconds = float(str(value))
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < math.inf:
-            self.fail(f"{value!r} is not a number of seconds; write 0 or more", param, ctx)
-        return seconds
+def seconds(text: str | float) -> float:
+    """Read a time that one can wait for; click says which option it was."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise click.BadParameter(f"{text!r} is not a number of seconds; write 0 or more")
+    return found
 
 
 @click.command(
@@ -46,7 +37,7 @@ Environment:
 )
 @click.option(
     "--grace",
-    type=Seconds(),
+    type=seconds,
     default=GRACE,
     show_default=True,
     metavar="S",
@@ -54,7 +45,7 @@ Environment:
 )
 @click.option(
     "--idle-timeout",
-    type=Seconds(),
+    type=seconds,
     metavar="S",
     help="End after so many seconds without workspaces; by default stay, unless the environment "
     "says otherwise.",

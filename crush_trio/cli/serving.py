@@ -8,6 +8,7 @@ grace; a second one ends it as signals do.
 import os
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 import trio
 from attrs import evolve
@@ -18,6 +19,8 @@ from crush_trio.server.hosting import HostSettings, run_server
 from crush_trio.server.logging_setup import LogFormat, LogLevel, open_log
 from crush_trio.server.serve import wait_for_signal
 from crush_trio.wire.addresses import Address
+
+_WHO_ANSWERS: Final = "Where no model is configured, the offline demo answers."
 
 
 def serve_until_told(
@@ -56,7 +59,7 @@ async def _serve(address: Address, settings: HostSettings, grace: float) -> None
         server = partial(run_server, [address], settings=settings, shutdown=stop.wait, grace=grace)
         async with open_hidden_nursery() as serving:
             [bound] = await serving.start(server)
-            print(f"Listening on {bound}. Ctrl-C stops it.", flush=True)
+            print(f"Listening on {bound}. {_WHO_ANSWERS}", flush=True)
         nursery.cancel_scope.cancel()
 
 

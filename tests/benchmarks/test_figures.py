@@ -52,8 +52,8 @@ def test_a_promise_is_about_the_value_or_about_the_ratio(promise, met):
     assert figure((5.0,), (10.0,), promise).met is met
 
 
-def test_a_baseline_of_zero_gives_no_ratio():
-    assert figure((1.0, 2.0), (0.0, 1.0)).ratios == (2.0,)
+def test_a_baseline_of_nothing_or_less_gives_no_ratio():
+    assert figure((1.0, 2.0, 3.0), (0.0, 1.0, -1.0)).ratios == (2.0,)
 
 
 def test_notes_keep_servers_apart_and_leave_out_what_could_not_be_measured():

@@ -4,14 +4,14 @@ import io
 
 from rich.console import Console
 
-from crush_trio.cli.render import Renderer, plain
+from crush_trio.cli.render import WIDEST, Renderer, plain
 
 
 def renderer(*, colours=False):
     console = Console(
         file=io.StringIO(),
         force_terminal=True,
-        width=80,
+        width=WIDEST,
         color_system="standard" if colours else None,
         legacy_windows=False,
     )

@@ -85,12 +85,10 @@ def test_what_is_too_long_to_show_is_said_to_be():
     assert drawn(PermissionDialog(permission(params=params)).body())[-1] == "  … 100 more lines"
 
 
-def test_anything_else_is_shown_by_its_description_or_its_arguments():
-    assert "  Reach out" in drawn(dialog_for(permission(params={}, description="Reach out")).body())
-    assert '    "depth": 3' in drawn(dialog_for(permission(params={"depth": 3})).body())
-    assert "  https://x.example" in drawn(
-        dialog_for(permission(params={"url": "https://x.example"})).body()
-    )
+def test_anything_else_is_shown_by_its_description_and_its_arguments():
+    body = drawn(dialog_for(permission(params={"depth": 3}, description="Reach out")).body())
+    assert body[1:] == ["  Reach out", "  {", '    "depth": 3', "  }"]
+    assert drawn(dialog_for(permission(params=None)).body())[1:] == []
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────

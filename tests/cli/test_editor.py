@@ -1,7 +1,7 @@
 """Typing a line."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -69,6 +69,7 @@ def test_wide_letters_take_two_cells():
     assert (shown.row, shown.column) == (1, 4)
 
 
+@settings(deadline=None)
 @given(st.text("ab漢\n\t\x1b ", max_size=60), st.integers(4, 30), st.data())
 def test_no_row_is_wider_than_the_screen_and_the_cursor_is_on_it(text, width, data):
     cursor = data.draw(st.integers(0, len(text)))

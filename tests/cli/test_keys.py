@@ -1,7 +1,7 @@
 """What people type, however the terminal cuts it into pieces."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crush_trio.cli.keys import ESCAPE, Key, KeyDecoder
@@ -52,6 +52,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_rest():
     assert [key.text for key in decode(b"\xffa")][-1] == "a"
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "é", "\r", "\x1b[A", "\x1b[1;5C", "\x1b[200~x\x1b[201~"])))
 def test_it_does_not_matter_how_the_bytes_are_cut(typed):
     data = "".join(typed).encode()

@@ -1,6 +1,6 @@
 """The bottom of the screen: drawn anew, without a trace, whatever becomes of the terminal."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crush_trio.cli.region import Bottom, Region
@@ -42,6 +42,7 @@ lines = st.lists(st.text("abc", max_size=12), max_size=4)
 pictures = st.lists(st.tuples(lines, lines, st.integers(6, 30), st.booleans()), max_size=12)
 
 
+@settings(deadline=None)
 @given(pictures)
 def test_the_screen_shows_all_that_is_done_and_the_last_bottom_and_nothing_else(pictures):
     screen, region, done, bottom = Screen(12, 40), Region(), [], []

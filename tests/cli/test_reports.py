@@ -153,43 +153,43 @@ def test_an_ask_that_nobody_here_can_answer_is_mentioned():
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("piece", "line"),
-    [
-        (TextPiece("m1", "hi"), {"type": "text", "message_id": "m1", "text": "hi"}),
-        (ReasoningPiece("m1", "hm"), {"type": "reasoning", "message_id": "m1", "text": "hm"}),
-        (ToolCallBegun("m1", CALL), None),
-        (
-            ToolCallFinished("m1", CALL),
-            {
-                "type": "tool_call",
-                "message_id": "m1",
-                "id": "c1",
-                "name": "bash",
-                "input": {"command": "touch x"},
-            },
-        ),
-        (
-            ToolResult("m2", RESULT),
-            {
-                "type": "tool_result",
-                "message_id": "m2",
-                "id": "c1",
-                "name": "bash",
-                "content": "hi",
-                "is_error": False,
-            },
-        ),
-        (
-            MessageFinished("m1", FinishPart(reason=FinishReason.ERROR, time=1, message="no")),
-            {"type": "message_end", "message_id": "m1", "reason": "error", "error": "no"},
-        ),
-        (MessageRestarted("m1"), {"type": "restart", "message_id": "m1"}),
-        (RunEvent(run(RunState.QUEUED)), {"type": "state", "state": "queued"}),
-        (Settled(ASK, granted=True), {"type": "settled", "id": "p1", "granted": True}),
-        (RunEnded(run()), None),
-    ],
-)
+PIECES = [
+    (TextPiece("m1", "hi"), {"type": "text", "message_id": "m1", "text": "hi"}),
+    (ReasoningPiece("m1", "hm"), {"type": "reasoning", "message_id": "m1", "text": "hm"}),
+    (ToolCallBegun("m1", CALL), None),
+    (
+        ToolCallFinished("m1", CALL),
+        {
+            "type": "tool_call",
+            "message_id": "m1",
+            "id": "c1",
+            "name": "bash",
+            "input": {"command": "touch x"},
+        },
+    ),
+    (
+        ToolResult("m2", RESULT),
+        {
+            "type": "tool_result",
+            "message_id": "m2",
+            "id": "c1",
+            "name": "bash",
+            "content": "hi",
+            "is_error": False,
+        },
+    ),
+    (
+        MessageFinished("m1", FinishPart(reason=FinishReason.ERROR, time=1, message="no")),
+        {"type": "message_end", "message_id": "m1", "reason": "error", "error": "no"},
+    ),
+    (MessageRestarted("m1"), {"type": "restart", "message_id": "m1"}),
+    (RunEvent(run(RunState.QUEUED)), {"type": "state", "state": "queued"}),
+    (Settled(ASK, granted=True), {"type": "settled", "id": "p1", "granted": True}),
+    (RunEnded(run()), None),
+]
+
+
+@pytest.mark.parametrize(("piece", "line"), PIECES)
 def test_each_thing_that_happens_is_one_line(piece, line):
     assert piece_object(piece) == line
 

@@ -27,7 +27,7 @@ def test_without_a_server_and_without_a_key_the_demo_answers_and_says_how_to_go_
     assert out.startswith("I am the offline demo of crush_trio.")
     assert "ANTHROPIC_API_KEY" in err
     assert "\x1b" not in out + err
-    assert os.listdir(home.root / "run") == [], "the socket of the embedded server is gone"
+    assert list((home.root / "run").iterdir()) == [], "the socket of the embedded server is gone"
 
 
 def test_a_program_reads_one_object_for_each_thing_that_happens(home):

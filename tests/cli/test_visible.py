@@ -1,7 +1,7 @@
 """Nothing that a stranger wrote is obeyed by the terminal."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crush_trio.cli.visible import one_line, visible
@@ -22,6 +22,7 @@ def test_what_a_terminal_could_obey_is_shown_instead(text, shown):
     assert visible(text) == shown
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_control_character_is_left(text):
     assert all(
