@@ -40,8 +40,11 @@ ROUND = 0.05
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What does not end a guard: its command may well send signals to its parent."""
 
-RESTORED = (*IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python or the guard treats in its own way; a command gets the usual one."""
+RESTORED = (*IGNORED, signal.SIGQUIT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python, the guard or whoever started the server treats in its own way.
+
+A command gets the usual one: a server that a script started in the background ignores SIGQUIT.
+"""
 
 
 # ── What is below a process ─────────────────────────────────────────────────────────────────────

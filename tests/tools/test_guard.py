@@ -119,9 +119,9 @@ async def test_a_command_outlives_the_thread_that_started_it(probe, monkeypatch)
     """Linux would send a parent-death signal of the guard when Trio's idle worker thread ends."""
     monkeypatch.setattr("trio._core._thread_cache.IDLE_TIMEOUT", 0.01)
     stdout = Watched()
-    with trio.fail_after(5):
+    with trio.fail_after(40):  # threads of tests before this one wait longer until they end
         async with open_process_group(
-            probe.command("echo ready; read -t 3 x; echo still here"),
+            probe.command("echo ready; read -t 30 x; echo still here"),
             clock=CLOCK,
             stdin=subprocess.PIPE,
             stdout=stdout,
