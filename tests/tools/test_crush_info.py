@@ -72,7 +72,7 @@ REPORT = InfoReport(
     version="1.2",
     directory="/w",
     config=CONFIG,
-    config_files=("/home/x/crush.json",),
+    config_files=("/srv/x/crush.json",),
     tools=("view", "bash"),
     mcp=(McpClientInfo(name="tools", state=McpState.CONNECTED, tool_count=3),),
     lsp=(
@@ -98,7 +98,7 @@ def test_report_says_how_everything_is_set_up(text):
     assert section(text, "workspace") == [
         "directory = /w",
         "version = 1.2",
-        "config_file = /home/x/crush.json",
+        "config_file = /srv/x/crush.json",
     ]
     assert section(text, "models") == ["large = p/l, thinks", "small = p/s"]
     assert section(text, "providers") == [
