@@ -12,7 +12,8 @@ from crush_trio.server.sockets import (
     Listening,
     open_listeners,
 )
-from crush_trio.server.transport import StreamNeedsHttp1, begin_stream, safe_app
+from crush_trio.server.streaming import StreamNeedsHttp1, begin_stream
+from crush_trio.server.transport import safe_app
 from crush_trio.wire.addresses import (
     Address,
     BadAddress,

@@ -13,9 +13,11 @@ from inspect import iscoroutinefunction
 from typing import Any, Final
 
 import trio
-from hypercorn.typing import ASGIFramework
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable
 from quart import Response, request
 from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.wrappers import TrioRequest
 from typing_extensions import override
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
@@ -36,6 +38,7 @@ from crush_trio.server import (
 from crush_trio.server.answers import with_cleanup
 from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.guard import GuardSettings, guarded
+from crush_trio.server.http1 import take_whole_body
 from crush_trio.server.meters import counted, note_route
 from crush_trio.server.site import Site, at_site, site_of
 from crush_trio.server.status import error_body, status_of
@@ -57,12 +60,45 @@ _GROUPS: Final = (
 )
 
 
+class OneTaskRequest(TrioASGIHTTPConnection):
+    """Handles a request in the task that brought it, if the request has arrived whole.
+
+    The framework takes two more tasks for each: one to receive the body and to notice that the client
+    has left, one to handle it. They are taken for bodies that are still on their way, and under
+    servers that leave it to the application to notice.
+    """
+
+    @override
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Have the request handled, and send the answer."""
+        body = take_whole_body(self.scope)
+        if body is None:
+            await super().__call__(receive, send)
+            return
+        request = self._create_request_from_scope(send)
+        request.body.set_result(body)
+        await self._send_response(send, await self.app.handle_request(request))
+
+
+class RoutedRequest(TrioRequest):
+    """A request to which only the application's own hooks apply: no group of routes has any."""
+
+    @property
+    @override
+    def blueprints(self) -> list[str]:
+        """Return the groups whose hooks apply. The framework would work it out three times."""
+        return []
+
+
 class App(QuartTrio):
     """An application whose plain functions are called where they are.
 
     The framework would hand a view that is no coroutine to a thread. Ours is plain because it never
     waits: it decides something in one step, and must do so on Trio's own thread.
     """
+
+    request_class: type[TrioRequest] = RoutedRequest
+    asgi_http_class: type[TrioASGIHTTPConnection] = OneTaskRequest
 
     @override
     def ensure_async(self, func: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

@@ -106,6 +106,7 @@ class GuardSettings:
 
 # ── Deciding ────────────────────────────────────────────────────────────────────────────────────
 
+_HEADERS: Final = frozenset((b"host", b"origin", b"authorization"))
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
 
 
@@ -191,17 +192,19 @@ def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
     read as one with both values, which no rule here lets pass.
     """
     _, port = scope.get("server") or (None, None)
-    found: dict[bytes, list[str]] = {}
+    found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
-        found.setdefault(bytes(name).lower(), []).append(bytes(value).decode("latin-1"))
-    headers = {name: ", ".join(values) for name, values in found.items()}
+        key = bytes(name).lower()
+        if key in _HEADERS:
+            text = bytes(value).decode("latin-1")
+            found[key] = f"{found[key]}, {text}" if key in found else text
     check_request(
         settings,
         transport=Transport.UNIX if port is None else Transport.TCP,
         port=port,
-        host=headers.get(b"host"),
-        origin=headers.get(b"origin"),
-        authorization=headers.get(b"authorization"),
+        host=found.get(b"host"),
+        origin=found.get(b"origin"),
+        authorization=found.get(b"authorization"),
     )
 
 

@@ -14,7 +14,7 @@ from crush_trio.server.bodies import parse_client_id, query_client_id
 from crush_trio.server.pending import asks_frames
 from crush_trio.server.site import Site
 from crush_trio.server.sse import position_from, stream
-from crush_trio.server.transport import begin_stream
+from crush_trio.server.streaming import begin_stream
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
 from crush_trio.wire.workspaces import Workspace
@@ -92,7 +92,6 @@ async def _events(site: Site, wid: str) -> Response:
     cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
     cleanup(request.scope).enter_context(site.streams.attached(cursor))
     cleanup(request.scope).enter_context(opened.permissions.attendance.present())
-    begin_stream(request.scope)
     frames = stream(
         cursor,
         boot=log.boot,
@@ -100,6 +99,7 @@ async def _events(site: Site, wid: str) -> Response:
         first=missed,
         asks=asks,
         heartbeat=site.heartbeat,
+        send_now=begin_stream(request.scope),
     )
     response = Response(frames, content_type="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"

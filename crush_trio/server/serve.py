@@ -1,6 +1,6 @@
 """Serve an application until told to stop, and then stop in bounded time whatever clients do.
 
-`serve` takes Hypercorn's protocols and none of its accept loop, for the order of the end is ours:
+`serve` accepts connections itself, for the order of the end is ours:
 
 1. the socket files go and the sockets close: nobody new gets in, and a successor may take over;
 2. the application is told, so that its streams can send their last event and end;
@@ -20,9 +20,6 @@ from functools import partial
 from typing import Final, cast
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import (
     ASGIFramework,
     ASGIReceiveEvent,
@@ -33,8 +30,11 @@ from hypercorn.typing import (
 
 from crush_trio.errors import CrushError
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.http1 import Terms, serve_connection
+from crush_trio.server.interrupt import Interrupt
+from crush_trio.server.outgoing import SEND_LIMIT
 from crush_trio.server.sockets import open_listeners
-from crush_trio.server.transport import OWN_WORKER, SEND_LIMIT, Connection
+from crush_trio.server.transport import OWN_WORKER
 from crush_trio.wire.addresses import Address
 
 GRACE: Final = 3.0
@@ -69,7 +69,6 @@ async def serve(
     keep_alive: float = KEEP_ALIVE,
     send_limit: float = SEND_LIMIT,
     require_token: bool = False,
-    access_log: logging.Logger | None = None,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve *app* on *addresses* until *shutdown* returns; return within *grace* and a second.
@@ -81,20 +80,23 @@ async def serve(
     A client that takes nothing for *send_limit* seconds is dropped. *require_token* says that *app*
     refuses requests without a token, which listening beyond this machine calls for.
     """
-    context = WorkerContext(max_requests=None)
-    config = _hypercorn_config(keep_alive, access_log)
+    stopping = Interrupt()
     async with (
         open_listeners(addresses, require_token=require_token) as listening,
         _open_lifespan(app) as state,
         open_hidden_nursery() as connections,
     ):
-        connect = partial(
-            Connection, ASGIWrapper(app), config, context, state, send_limit=send_limit
+        terms = Terms(
+            app=app,
+            state=state,
+            stopping=stopping,
+            keep_alive=keep_alive,
+            send_limit=send_limit,
         )
         async with open_hidden_nursery() as accepting:
             await accepting.start(
                 partial(trio.serve_listeners, handler_nursery=connections),
-                connect,
+                partial(serve_connection, terms),
                 listening.listeners(),
             )
             task_status.started(listening.addresses)
@@ -105,7 +107,7 @@ async def serve(
         log.info("server.draining", extra={"connections": len(connections.child_tasks)})
         if on_draining is not None:
             on_draining()
-        await context.terminated.set()
+        stopping.call()
         connections.cancel_scope.deadline = trio.current_time() + grace
     log.info("server.stopped", extra={"cut": connections.cancel_scope.cancelled_caught})
 
@@ -120,16 +122,6 @@ async def wait_for_signal() -> signal.Signals:
         async for number in arrivals:
             return signal.Signals(number)
     raise AssertionError("the receiver of signals ended by itself")
-
-
-def _hypercorn_config(keep_alive: float, access_log: logging.Logger | None) -> Config:
-    """Return Hypercorn's settings. Loggers are given as objects: from names it makes handlers."""
-    config = Config()
-    config.keep_alive_timeout = keep_alive
-    config.accesslog = access_log
-    config.errorlog = log
-    config.include_server_header = False
-    return config
 
 
 # ── The application's own start and end ─────────────────────────────────────────────────────────

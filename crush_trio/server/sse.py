@@ -31,6 +31,8 @@ from crush_trio.errors import LogClosed
 from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
+from crush_trio.server.interrupt import Interrupt
+from crush_trio.server.streaming import SendNow, send_nothing_now
 from crush_trio.wire.codec import encode
 
 HEARTBEAT: Final = 15.0
@@ -62,8 +64,7 @@ class Drain:
     """
 
     announced: bool = field(default=False, init=False)
-    ended: bool = field(default=False, init=False)
-    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
+    ending: Interrupt = field(factory=Interrupt, init=False)
 
     @property
     def reason(self) -> EndReason:
@@ -76,20 +77,8 @@ class Drain:
 
     def end_streams(self) -> None:
         """Wake every stream to send what there is and end. Later streams end at once."""
-        self.announced = self.ended = True
-        for scope in self._waiting:
-            scope.cancel()
-
-    @contextmanager
-    def interrupts(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Cancel *scope* if the streams have to end while the body waits in it."""
-        self._waiting.add(scope)
-        try:
-            if self.ended:
-                scope.cancel()
-            yield
-        finally:
-            self._waiting.discard(scope)
+        self.announced = True
+        self.ending.call()
 
 
 @define(eq=False)
@@ -122,6 +111,7 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     first: bytes = b"",
     asks: Callable[[], bytes] = bytes,
     heartbeat: float = HEARTBEAT,
+    send_now: SendNow = send_nothing_now,
 ) -> AsyncGenerator[bytes, None]:
     """Give the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
@@ -130,6 +120,8 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     it knew about that. There is a first piece at once, also of a silent log: some servers hold the headers of a
     response back until then (G9). No scope is open while a piece is out, and there is nothing to
     clean up: the stream may be left at any point, by closing or by cancelling.
+
+    Pieces after the first are given to *send_now*; only what it does not take comes out here.
     """
     await trio.lowlevel.checkpoint()
     form = cursor.form
@@ -138,30 +130,45 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     more, data = True, _opening(cursor, form, boot, first, heartbeat)
     while more:
         yield data
-        more, data = await _next(cursor, form, drain, asks, trio.current_time() + heartbeat)
+        more, data = await _next(cursor, form, drain, asks, heartbeat, send_now)
     if data:
         yield data
 
 
 async def _next(
-    cursor: Cursor, form: Form, drain: Drain, asks: Callable[[], bytes], silent_until: float
+    cursor: Cursor,
+    form: Form,
+    drain: Drain,
+    asks: Callable[[], bytes],
+    heartbeat: float,
+    send_now: SendNow,
 ) -> tuple[bool, bytes]:
-    """Wait for the next piece; return whether more can follow, and the piece.
+    """Send what comes; return whether more can follow, and the next piece that has to be waited for.
 
     The last piece may be empty, others are not: a batch for which *form* has no word is passed
-    over, and counts as silence.
+    over, and counts as silence. A deadline that was set for an earlier silence is not moved with
+    each piece, it is set anew when it has come.
     """
-    with trio.CancelScope(deadline=silent_until) as scope, drain.interrupts(scope):
-        try:
-            while True:
-                data = _piece(await cursor.read(), form, asks)
-                if data:
-                    return True, data
-        except LogClosed:
-            return False, _ending(form, drain.reason)  # noqa: ASYNC910 - reading is a checkpoint
-    if drain.ended:
-        return False, _piece(cursor.take(), form, asks) + _ending(form, drain.reason)
-    return True, _HEARTBEATS[form]
+    spoken = trio.current_time()
+    while True:
+        deadline = spoken + heartbeat
+        with trio.CancelScope(deadline=deadline) as scope, drain.ending.ends(scope):
+            try:
+                while True:
+                    data = _piece(await cursor.read(), form, asks)
+                    sent = send_now(data)
+                    if sent < len(data):
+                        return True, data[sent:]
+                    if data:
+                        spoken = trio.current_time()
+            except LogClosed:
+                return False, _ending(form, drain.reason)  # noqa: ASYNC910 - reading is a checkpoint
+        # ASYNC910: what got here was cancelled while it waited.
+        if drain.ending.called:
+            rest = _piece(cursor.take(), form, asks)
+            return False, rest + _ending(form, drain.reason)  # noqa: ASYNC910
+        if spoken + heartbeat <= deadline:
+            return True, _HEARTBEATS[form]  # noqa: ASYNC910
 
 
 def _piece(batch: Batch, form: Form, asks: Callable[[], bytes]) -> bytes:

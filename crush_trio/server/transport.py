@@ -1,23 +1,20 @@
-"""One client's connection, made safe: it can always be ended, and a bad client harms itself alone.
+"""A connection that Hypercorn accepted, made safe: it can always be ended, and harms nobody else.
 
-Hypercorn speaks HTTP; this file owns what its Trio worker leaves to the good will of the client.
+Under `hypercorn -k trio` Hypercorn speaks HTTP; this file owns what its worker leaves to the good
+will of the client. (Our own server accepts connections itself: `server.http1`.)
 
-* No write waits for ever, and none resists cancellation. As shipped, one client that stops reading
-  keeps the whole server from stopping.
-* A write that was cut short ends the connection: half a frame may be out, and what follows would be
-  read as its other half.
+* Writes are those of `server.outgoing`. As shipped, one client that stops reading keeps the whole
+  server from stopping.
 * What comes after a response (the idle timer, the close) happens, although Quart-Trio cancels the
   very task that is doing it.
 * Whatever fails in a connection is logged and stays there. As shipped, one malformed request can
   end the server.
-* A connection that carries a stream does nothing else, see `begin_stream`.
+* A connection that carries a stream does nothing else, see `streaming.begin_stream`.
 
 The names taken from Hypercorn and h11 are few and tested for, and their versions are pinned.
 """
 
 import logging
-import os
-import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -41,46 +38,16 @@ from hypercorn.typing import (
 from hypercorn.utils import LifespanFailureError
 from typing_extensions import override
 
-from crush_trio.errors import BadRequest
-
-SEND_LIMIT: Final = 30.0
-"""Seconds a client may take none of what we send before it is given up."""
-
-LINGER: Final = 1.0
-"""Seconds a client has to close its side once we have closed ours."""
+from crush_trio.server.failures import places
+from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
+from crush_trio.server.streaming import CARRIER, SendNow, StreamNeedsHttp1
 
 OWN_WORKER: Final = "crush_trio.own_worker"
 """The key in the scope of a lifespan that says that our own server is serving."""
 
-_CONNECTION: Final = "crush_trio.connection"
-_STREAMABLE: Final = {"1.0", "1.1"}
 _lifespans: Final[set[object]] = set()
 
 log = logging.getLogger(__name__)
-
-
-class StreamNeedsHttp1(BadRequest):
-    """A stream was asked for over HTTP/2, where the server would buffer without limit."""
-
-    code = "http_version_unsupported"
-    message = "event streams are served over HTTP/1.1 only"
-
-
-def begin_stream(scope: Mapping[str, Any]) -> None:
-    """Give the connection of the request *scope* over to the response that is about to start.
-
-    The response is sent as it comes, without chunks, and its end is the end of the connection: a
-    client then takes even the death of this process for the end of the stream and connects again.
-    What the client still sends is thrown away, so that a request sent too early cannot hide that it
-    has hung up. Call this last, when nothing but the stream can be the answer. Raises
-    `StreamNeedsHttp1` for other versions; does no more than that under a server other than ours.
-    """
-    version = scope["http_version"]
-    if version not in _STREAMABLE:
-        raise StreamNeedsHttp1(f"this request came over HTTP/{version}")
-    connection = scope.get("state", {}).get(_CONNECTION)
-    if isinstance(connection, Connection):
-        connection.begin_stream()
 
 
 class Connection(TCPServer):
@@ -101,9 +68,9 @@ class Connection(TCPServer):
         *,
         send_limit: float = SEND_LIMIT,
     ) -> None:
-        super().__init__(app, config, context, {**state, _CONNECTION: self}, stream)
-        self._send_limit = send_limit
+        super().__init__(app, config, context, {**state, CARRIER: self}, stream)
         self._life = trio.CancelScope()
+        self._outgoing = Outgoing(stream, self._life, send_limit)
         self._parsing = trio.CancelScope()
         self._deaf = False
 
@@ -114,8 +81,7 @@ class Connection(TCPServer):
             with self._life:
                 await super().run()
         except* Exception as failures:  # noqa: BLE001 - the barrier between clients
-            # A traceback would show messages, and those can hold what the client sent: its token.
-            log.error("connection.failed", extra={"failures": sorted(_places(failures))})  # noqa: TRY400
+            log.error("connection.failed", extra={"failures": sorted(places(failures))})  # noqa: TRY400
         finally:
             await trio.aclose_forcefully(self.stream)
 
@@ -128,16 +94,18 @@ class Connection(TCPServer):
         client's departure, and cancels the task that is on its way here.
         """
         if isinstance(event, RawData):
-            await self._send(event.data)
+            async with self.send_lock:
+                await self._outgoing.send(event.data)
         elif isinstance(event, Closed) or self._deaf:
+            self._deaf = True
             with trio.CancelScope(shield=True):
-                await self._hang_up()
+                await self._outgoing.hang_up()
             await self.protocol.handle(Closed())
         else:
             with trio.CancelScope(shield=True):
                 await super().protocol_send(event)
 
-    def begin_stream(self) -> None:
+    def begin_stream(self) -> SendNow:
         """Serve the current response until it ends, then close; listen for the hang-up only."""
         parser = self.protocol.protocol.connection
         if not isinstance(parser, h11.Connection):
@@ -147,55 +115,7 @@ class Connection(TCPServer):
         if parser.trailing_data[0]:
             # The reader has met a second request and waits for its turn, which will not come.
             self._parsing.cancel()
-
-    # ── Writing ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _send(self, data: bytes) -> None:
-        """Send all of *data*, or end the connection: the protocol goes on as if it had been sent.
-
-        After a failure nothing more goes out, also from behind a shield.
-        """
-        try:
-            async with self.send_lock:
-                if not self._life.cancel_called:
-                    await self._write(data)
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            self._life.cancel()
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled:
-            self._life.cancel()
-            raise
-
-    async def _write(self, data: bytes) -> None:  # noqa: ASYNC910 - the caller's lock checkpoints
-        """Write at once what fits, and the rest piece by piece, each within the limit.
-
-        The limit is on silence and not on size, so that a slow client may take a large answer.
-        Nearly always everything fits, and setting up a deadline would double the cost.
-        """
-        stream: trio.abc.SendStream = self.stream
-        if not isinstance(stream, trio.SocketStream):
-            with trio.fail_after(self._send_limit):
-                await stream.send_all(data)
-            return
-        unsent = memoryview(data)[_write_now(stream, data) :]
-        while unsent:
-            with trio.fail_after(self._send_limit):
-                sent = await stream.socket.send(unsent)
-            unsent = unsent[sent:]
-
-    async def _hang_up(self) -> None:
-        """Say that no more will come, and leave the client a moment to close in its turn.
-
-        Closing while the client is still sending would reset the connection, and the client might
-        lose the answer that says why. What it sends until then is read and not kept.
-        """
-        self._deaf = True
-        self._life.deadline = min(self._life.deadline, trio.current_time() + LINGER)
-        try:
-            await self.stream.send_eof()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-            self._life.cancel()
-            await trio.lowlevel.checkpoint()
+        return self._outgoing.send_now
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -214,26 +134,6 @@ class Connection(TCPServer):
                 break
         await self.protocol.handle(Closed())
         await self.idle_task.stop()  # else the connection would be kept for as long as an idle one
-
-
-def _places(error: BaseException) -> Iterator[str]:
-    """Yield the kind and the line of code of each failure in *error*."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _places(inner)
-    else:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        yield f"{type(error).__name__} at {last.filename}:{last.lineno}"
-
-
-def _write_now(stream: trio.SocketStream, data: bytes) -> int:
-    """Give the kernel what it takes without waiting; return how much that was."""
-    if not data:
-        return 0
-    try:
-        return os.write(stream.socket.fileno(), data)
-    except BlockingIOError:
-        return 0
 
 
 # ── Under Hypercorn's own worker ────────────────────────────────────────────────────────────────
@@ -255,7 +155,7 @@ def worker_of(scope: Mapping[str, Any]) -> Worker | None:
     ASGI tells an application of the end only when all connections have ended, too late for streams
     that wait to be told. The worker tells its connections at once, and this is one of them.
     """
-    connection = scope.get("state", {}).get(_CONNECTION)
+    connection = scope.get("state", {}).get(CARRIER)
     if not isinstance(connection, Connection):
         return None
     return Worker(

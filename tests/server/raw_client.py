@@ -34,6 +34,8 @@ async def open_client(address, *, receive_buffer=None):
 class RawClient:
     stream: trio.SocketStream
     parser: h11.Connection = field(factory=lambda: h11.Connection(h11.CLIENT))
+    server: object = None
+    """Who is at the other end, if a test wants to keep that here."""
 
     async def request(self, path, *, method="GET", headers=(), body=b"", after=b""):
         """Send a request and do not wait for the answer; *after* follows it in the same packet."""

@@ -1,6 +1,5 @@
 """The server begins when it can answer, and ends in order, in time and whole."""
 
-import logging
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from crush_trio.server import (
     wait_for_signal,
 )
 from tests.server.raw_client import SMALL, open_client
-from tests.server.tiny_app import FRAME, HERE, LAST, TinyApp, open_server
+from tests.server.tiny_app import FRAME, HERE, LAST, TinyApp, open_own_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
@@ -75,7 +74,7 @@ async def test_an_application_is_not_started_for_an_address_that_is_taken(app, s
     started = []
     other = TinyApp()
     other.quart.before_serving(lambda: started.append(True))
-    async with open_server(app.quart, [socket_file]):
+    async with open_own_server(app.quart, [socket_file]):
         with pytest.raises(AddressInUse):
             await serve(other.quart, [socket_file], shutdown=trio.sleep_forever)
     assert started == []
@@ -89,20 +88,9 @@ async def test_requests_see_what_the_lifespan_has_set_up():
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": scope["state"]["word"]})
 
-    async with open_server(application) as server:
+    async with open_own_server(application) as server:
         async with open_client(server.address) as client:
             assert await client.get("/") == (200, b"ready")
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-async def test_requests_are_logged_only_on_demand(app, caplog, wanted):
-    access_log = logging.getLogger("test.access")
-    caplog.set_level(logging.INFO)
-    options = {"access_log": access_log} if wanted else {}
-    async with open_server(app.quart, **options) as server:
-        async with open_client(server.address) as client:
-            await client.get("/hello")
-    assert ("GET /hello" in caplog.text) is wanted
 
 
 # ── Ending ──────────────────────────────────────────────────────────────────────────────────────
@@ -115,7 +103,7 @@ async def test_nobody_gets_in_any_more_when_the_application_learns_of_the_end(ap
         seen.append(exists(socket_file))
         app.draining.set()
 
-    async with open_server(app.quart, [socket_file], on_draining=on_draining) as server:
+    async with open_own_server(app.quart, [socket_file], on_draining=on_draining) as server:
         async with open_client(server.address) as client:
             await client.request("/quiet")
             await app.opened.wait()
@@ -128,14 +116,16 @@ async def test_nobody_gets_in_any_more_when_the_application_learns_of_the_end(ap
 
 
 async def test_a_port_is_free_again_while_streams_are_still_ending(app):
-    async with open_server(app.quart, grace=60) as server:
+    async with open_own_server(app.quart, grace=60) as server:
         async with open_client(server.address) as client:
             await client.request("/quiet")
             await app.opened.wait()
             server.stop.set()
             successor = TinyApp()
             with trio.fail_after(SOON):
-                async with open_server(successor.quart, [await when_free(server.address)]) as next_:
+                async with open_own_server(
+                    successor.quart, [await when_free(server.address)]
+                ) as next_:
                     async with open_client(next_.address) as other:
                         assert await other.get("/hello") == (200, b"hello")
             assert not app.ended.is_set()
@@ -154,7 +144,7 @@ async def when_free(address):
 
 
 async def test_a_stream_that_does_not_end_by_itself_is_cut_after_the_grace(app):
-    async with open_server(app.quart, grace=0.3) as server:
+    async with open_own_server(app.quart, grace=0.3) as server:
         async with open_client(server.address) as client:
             await client.request("/quiet")
             await app.opened.wait()
@@ -166,7 +156,7 @@ async def test_a_stream_that_does_not_end_by_itself_is_cut_after_the_grace(app):
 
 
 async def test_all_kinds_of_clients_together_do_not_exceed_the_grace(app):
-    async with open_server(app.quart, grace=0.3) as server:
+    async with open_own_server(app.quart, grace=0.3) as server:
         async with (
             open_client(server.address, receive_buffer=SMALL) as stalled,
             open_client(server.address) as idle,
@@ -196,7 +186,7 @@ async def test_the_application_ends_after_its_streams_and_may_not_take_long(app)
         order.append(app.ended.is_set())
         await trio.sleep_forever()
 
-    async with open_server(app.quart, on_draining=app.draining.set) as server:
+    async with open_own_server(app.quart, on_draining=app.draining.set) as server:
         async with open_client(server.address) as client:
             await client.request("/quiet")
             await app.opened.wait()
@@ -247,7 +237,7 @@ async def test_a_crash_beside_the_server_ends_it_whatever_its_clients_do(app, so
 
 async def test_a_crash_in_a_task_of_the_application_ends_the_server_and_is_raised(app):
     async def run():
-        async with open_server(app.quart) as server:
+        async with open_own_server(app.quart) as server:
             async with open_client(server.address) as client:
                 await client.request("/crash")
                 await server.stopped.wait()
@@ -340,6 +330,6 @@ async def test_a_killed_process_reads_as_the_end_and_its_socket_can_be_taken_ove
                 assert await client.next_event() == h11.EndOfMessage()
                 await process.wait()
     assert exists(socket_file)
-    async with open_server(app.quart, [socket_file]) as server:
+    async with open_own_server(app.quart, [socket_file]) as server:
         async with open_client(server.address) as client:
             assert await client.get("/hello") == (200, b"hello")

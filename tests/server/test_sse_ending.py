@@ -70,12 +70,12 @@ async def test_a_client_that_is_cancelled_while_it_waits_leaves_nothing_behind(s
 
         nursery.start_soon(connected)
         await trio.sleep(5)
-        assert (len(log._readers), len(client.drain._waiting)) == (1, 1)
+        assert (len(log._readers), len(client.drain.ending._waiting)) == (1, 1)
         log.publish(fact())
         scope.cancel()
         await wait_all_tasks_blocked()
         assert scope.cancelled_caught
-        assert (len(log._readers), len(client.drain._waiting)) == (0, 0)
+        assert (len(log._readers), len(client.drain.ending._waiting)) == (0, 0)
         read = [piece for piece in client.sent if b"config_changed" in piece]
         assert len(read) == cursor.after, "what was not sent was not read"
 
@@ -158,7 +158,7 @@ async def test_streams_that_have_to_end_send_what_there_is_at_once(form, seed):
         assert (client.ended, trio.current_time()) == (True, began)
         last = end_of(b"server_shutting_down") if form is Form.NATIVE else b""
         assert b"".join(client.sent[1:]) == reference.take().encode(form) + last
-        assert len(drain._waiting) == 0
+        assert len(drain.ending._waiting) == 0
 
 
 async def test_a_stream_that_comes_after_the_end_of_streams_ends_at_once():

@@ -1,4 +1,4 @@
-"""A connection can always be ended, and a bad client harms itself alone.
+"""A connection can always be ended, and a bad client harms itself alone, whichever server has it.
 
 Where the stack as it is shipped fails, a second test shows that it does: when one of those goes red
 after an upgrade, the remedy beside it may no longer be needed.
@@ -11,9 +11,17 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.server.transport import LINGER
+from crush_trio.server.outgoing import LINGER
 from tests.server.raw_client import SMALL, header, open_client
-from tests.server.tiny_app import FRAME, LAST, TinyApp, open_server, open_stock_server
+from tests.server.tiny_app import (
+    FRAME,
+    LAST,
+    TinyApp,
+    live,
+    open_own_server,
+    open_safe_hypercorn,
+    open_stock_server,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
@@ -37,6 +45,12 @@ def app():
     return TinyApp()
 
 
+@pytest.fixture(params=[open_own_server, open_safe_hypercorn], ids=["own", "hypercorn"])
+def open_server(request):
+    """What serves an application safely: our own server, or Hypercorn made safe."""
+    return request.param
+
+
 async def stall(client, app, path="/flood"):
     """Ask for more than the client will ever read, and wait until no more is produced."""
     await client.request(path)
@@ -48,7 +62,7 @@ async def stall(client, app, path="/flood"):
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-async def test_a_stalled_client_cannot_keep_the_server_from_ending(app, how):
+async def test_a_stalled_client_cannot_keep_the_server_from_ending(app, how, open_server):
     async with open_server(app.quart, grace=0.1) as server:
         async with open_client(server.address, receive_buffer=SMALL) as client:
             await stall(client, app)
@@ -68,7 +82,7 @@ async def test_as_shipped_a_stalled_client_keeps_the_server_from_ending(app, how
 
 
 async def test_a_stalled_client_is_dropped_and_others_are_served_meanwhile(app):
-    async with open_server(app.quart, send_limit=0.3) as server:
+    async with open_own_server(app.quart, send_limit=0.3) as server:
         async with open_client(server.address, receive_buffer=SMALL) as client:
             await stall(client, app)
             async with open_client(server.address) as other:
@@ -79,7 +93,7 @@ async def test_a_stalled_client_is_dropped_and_others_are_served_meanwhile(app):
                 assert FRAME in await client.wait_closed()
 
 
-async def test_a_stalled_client_holds_no_more_than_the_buffers_of_the_kernel(app):
+async def test_a_stalled_client_holds_no_more_than_the_buffers_of_the_kernel(app, open_server):
     async with open_server(app.quart, grace=0) as server:
         async with open_client(server.address, receive_buffer=SMALL) as client:
             await stall(client, app)
@@ -94,7 +108,7 @@ async def test_a_stalled_client_holds_no_more_than_the_buffers_of_the_kernel(app
 async def test_a_slow_reader_gets_every_byte_in_order(app, begin):
     app.begin = begin
     frames = 1_500
-    async with open_server(app.quart, send_limit=0.3) as server:
+    async with open_own_server(app.quart, send_limit=0.3) as server:
         async with open_client(server.address, receive_buffer=SMALL) as client:
             await stall(client, app, f"/flood?frames={frames}")
             assert app.produced < frames, "the client was not slow at all"
@@ -104,7 +118,7 @@ async def test_a_slow_reader_gets_every_byte_in_order(app, begin):
 
 
 async def test_a_client_may_take_longer_than_the_limit_if_it_goes_on_reading(app):
-    async with open_server(app.quart, send_limit=0.2) as server:
+    async with open_own_server(app.quart, send_limit=0.2) as server:
         async with open_client(server.address, receive_buffer=SMALL) as client:
             await client.request("/one-large")
             started = trio.current_time()
@@ -114,12 +128,13 @@ async def test_a_client_may_take_longer_than_the_limit_if_it_goes_on_reading(app
             assert b"x" in await client.stream.receive_some(SMALL)
 
 
-async def test_nothing_follows_a_write_that_was_cut_short():
+async def test_nothing_follows_a_write_that_was_cut_short(open_server):
     """Half a piece is out; what came after it would be read as its other half."""
     cut_short, read_on = trio.Event(), trio.Event()
 
     async def application(scope, receive, send):
         if scope["type"] == "lifespan":
+            await live(receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         try:
@@ -154,7 +169,7 @@ async def open_quiet_stream(client, app):
     return head
 
 
-async def test_a_client_that_leaves_a_silent_stream_is_noticed_at_once(app):
+async def test_a_client_that_leaves_a_silent_stream_is_noticed_at_once(app, open_server):
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
             await open_quiet_stream(client, app)
@@ -162,7 +177,7 @@ async def test_a_client_that_leaves_a_silent_stream_is_noticed_at_once(app):
         assert await happens(app.ended)
 
 
-async def test_a_client_that_closes_its_side_only_counts_as_gone(app):
+async def test_a_client_that_closes_its_side_only_counts_as_gone(app, open_server):
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
             await open_quiet_stream(client, app)
@@ -181,14 +196,14 @@ async def leave_with_a_second_request(server, app, when):
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_a_client_that_spoke_out_of_turn_is_still_seen_to_leave(app, when):
+async def test_a_client_that_spoke_out_of_turn_is_still_seen_to_leave(app, when, open_server):
     async with open_server(app.quart) as server:
         await leave_with_a_second_request(server, app, when)
         assert await happens(app.ended)
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_a_client_that_speaks_out_of_turn_does_not_end_its_stream(app, when):
+async def test_a_client_that_speaks_out_of_turn_does_not_end_its_stream(app, when, open_server):
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
             more = b"GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -209,7 +224,7 @@ async def test_as_shipped_a_client_that_spoke_out_of_turn_seems_to_stay_for_ever
         assert not await happens(app.ended, within=A_WHILE)
 
 
-async def test_requests_sent_ahead_are_answered_in_turn(app):
+async def test_requests_sent_ahead_are_answered_in_turn(app, open_server):
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
             request = b"GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -222,7 +237,7 @@ async def test_requests_sent_ahead_are_answered_in_turn(app):
 # ── Streams ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_stream_has_no_chunks_and_ends_with_the_connection(app):
+async def test_a_stream_has_no_chunks_and_ends_with_the_connection(app, open_server):
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
             head = await open_quiet_stream(client, app)
@@ -234,7 +249,7 @@ async def test_a_stream_has_no_chunks_and_ends_with_the_connection(app):
                 assert b"".join([data async for data in client.body()]) == FRAME + LAST
 
 
-async def test_a_stream_that_was_begun_and_refused_is_answered_and_closed(app):
+async def test_a_stream_that_was_begun_and_refused_is_answered_and_closed(app, open_server):
     async with open_server(app.quart, keep_alive=60) as server:
         async with open_client(server.address) as client:
             with trio.fail_after(SOON):
@@ -242,7 +257,7 @@ async def test_a_stream_that_was_begun_and_refused_is_answered_and_closed(app):
                 assert await client.wait_closed() == b""
 
 
-async def test_a_stream_outlives_the_keep_alive_time(app):
+async def test_a_stream_outlives_the_keep_alive_time(app, open_server):
     async with open_server(app.quart, keep_alive=0.1) as server:
         async with open_client(server.address) as client:
             await open_quiet_stream(client, app)
@@ -250,7 +265,7 @@ async def test_a_stream_outlives_the_keep_alive_time(app):
 
 
 @pytest.mark.parametrize(("limit", "ends"), [(None, False), (0.1, True)])
-async def test_a_stream_lives_for_ever_only_without_quarts_own_limit(app, limit, ends):
+async def test_a_stream_lives_for_ever_only_without_quarts_own_limit(app, limit, ends, open_server):
     app.quart.config["RESPONSE_TIMEOUT"] = limit
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client:
@@ -261,7 +276,7 @@ async def test_a_stream_lives_for_ever_only_without_quarts_own_limit(app, limit,
 # ── Idle connections ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_idle_connections_are_closed_after_the_keep_alive_time(app):
+async def test_idle_connections_are_closed_after_the_keep_alive_time(app, open_server):
     async with open_server(app.quart, keep_alive=0.2) as server:
         async with open_client(server.address) as client, open_client(server.address) as silent:
             assert await client.get("/hello") == (200, b"hello")
@@ -272,7 +287,7 @@ async def test_idle_connections_are_closed_after_the_keep_alive_time(app):
 
 
 @pytest.mark.parametrize("used", [True, False])
-async def test_a_client_that_leaves_is_not_kept_for_as_long_as_an_idle_one(app, used):
+async def test_a_client_that_leaves_is_not_kept_for_as_long_as_an_idle_one(app, used, open_server):
     async with open_server(app.quart, keep_alive=60) as server:
         before = open_files()
         async with open_client(server.address) as client:
@@ -295,7 +310,7 @@ async def test_as_shipped_idle_connections_stay_for_ever(app):
             assert waiting.cancelled_caught
 
 
-async def test_an_idle_connection_does_not_hold_up_the_end(app):
+async def test_an_idle_connection_does_not_hold_up_the_end(app, open_server):
     async with open_server(app.quart, grace=60) as server:
         async with open_client(server.address) as client:
             await client.get("/hello")
@@ -313,7 +328,7 @@ async def test_as_shipped_an_idle_connection_holds_up_the_end(app):
 
 
 @pytest.mark.parametrize("close", [True, False])
-async def test_a_response_that_closes_is_followed_by_the_close(app, close):
+async def test_a_response_that_closes_is_followed_by_the_close(app, close, open_server):
     async with open_server(app.quart, keep_alive=60) as server:
         async with open_client(server.address) as client:
             await client.request("/hello", headers=[("Connection", "close")] if close else ())
@@ -327,7 +342,7 @@ async def test_a_response_that_closes_is_followed_by_the_close(app, close):
 # ── Answers that come before the end of the question ────────────────────────────────────────────
 
 
-async def test_a_client_still_sending_gets_the_answer_that_refuses_it(app):
+async def test_a_client_still_sending_gets_the_answer_that_refuses_it(app, open_server):
     size = 4_000_000
     async with open_server(app.quart) as server:
         async with open_client(server.address) as client, trio.open_nursery() as nursery:
@@ -341,7 +356,7 @@ async def test_a_client_still_sending_gets_the_answer_that_refuses_it(app):
             assert answer.endswith(b"the body is too large")
 
 
-async def test_a_client_that_never_closes_its_side_is_not_waited_for(app):
+async def test_a_client_that_never_closes_its_side_is_not_waited_for(app, open_server):
     async with open_server(app.quart, grace=60) as server:
         async with open_client(server.address) as client:
             await client.request("/hello", headers=[("Connection", "close")])

@@ -24,7 +24,13 @@ from hypercorn.utils import LifespanFailureError
 from crush_trio.server import StreamNeedsHttp1, begin_stream, safe_app
 from crush_trio.server.transport import Connection
 from tests.server.raw_client import SMALL, open_client
-from tests.server.tiny_app import FRAME, TinyApp, open_server, open_stock_server
+from tests.server.tiny_app import (
+    FRAME,
+    TinyApp,
+    open_own_server,
+    open_safe_hypercorn,
+    open_stock_server,
+)
 
 SOON = 2.0
 A_WHILE = 0.25
@@ -68,7 +74,7 @@ def status_in(events):
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_http2_is_for_everything_but_streams(app, path, status):
-    async with open_server(app.quart, grace=0) as server:
+    async with open_safe_hypercorn(app.quart, grace=0) as server:
         async with open_client(server.address) as client:
             with trio.fail_after(SOON):
                 assert status_in(await ask_over_http2(client, path)) == status
@@ -133,7 +139,7 @@ NONSENSE = [
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_a_client_that_sends_nonsense_ends_its_own_connection_only(app, nonsense, caplog):
-    async with open_server(app.quart) as server:
+    async with open_safe_hypercorn(app.quart) as server:
         with trio.fail_after(SOON):
             async with open_client(server.address) as client:
                 await nonsense(client)
@@ -162,9 +168,10 @@ async def test_as_shipped_a_client_that_sends_nonsense_ends_the_server(app, nons
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00\x01", b"HELO\r\n\r\n", b"GET / HTTP/1.1\r\n", b"\r\n" * 9]
 )
+@pytest.mark.parametrize("open_server", [open_own_server, open_safe_hypercorn])
 @pytest.mark.slow
 @pytest.mark.real_clock
-async def test_garbage_and_a_hang_up_leave_no_trace(app, garbage, caplog):
+async def test_garbage_and_a_hang_up_leave_no_trace(app, open_server, garbage, caplog):
     async with open_server(app.quart, keep_alive=0.1) as server:
         with trio.fail_after(SOON):
             async with open_client(server.address) as client:
@@ -277,7 +284,7 @@ async def test_a_safe_app_that_cannot_start_says_why(app):
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_our_own_server_leaves_hypercorns_worker_as_it_is(app):
-    async with open_server(safe_app(app.quart)) as server:
+    async with open_own_server(safe_app(app.quart)) as server:
         async with open_client(server.address) as client:
             assert await client.get("/hello") == (200, b"hello")
             assert hypercorn_worker.TCPServer is TCPServer

@@ -10,7 +10,7 @@ from hypercorn.trio import serve as hypercorn_serve
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from crush_trio.server import StreamNeedsHttp1, TcpAddress, begin_stream, serve
+from crush_trio.server import StreamNeedsHttp1, TcpAddress, begin_stream, safe_app, serve
 
 HERE = TcpAddress("127.0.0.1", 0)
 FRAME = b"data: " + b"x" * 1000 + b"\n\n"
@@ -101,6 +101,13 @@ class TinyApp:
             self.ended.set()
 
 
+async def live(receive, send):
+    """Be the lifespan of an application that has nothing to do in it."""
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
 @define(eq=False)
 class Serving:
     """A server under test: where it is, how to stop it, and when it has stopped."""
@@ -112,11 +119,19 @@ class Serving:
 
 
 @asynccontextmanager
-async def open_server(app, addresses=(HERE,), **options):
+async def open_own_server(app, addresses=(HERE,), **options):
     """Serve *app* with our server and stop it when the block ends."""
     stop = trio.Event()
     run = partial(serve, app, addresses, shutdown=stop.wait, **options)
     async with _in_nursery(run, stop, lambda bound: bound[0]) as serving:
+        yield serving
+
+
+@asynccontextmanager
+async def open_safe_hypercorn(app, *, grace=3.0, keep_alive=120.0):
+    """Serve *app* with Hypercorn, made safe."""
+    timeouts = {"graceful_timeout": grace, "keep_alive_timeout": keep_alive}
+    async with open_stock_server(safe_app(app), **timeouts) as serving:
         yield serving
 
 

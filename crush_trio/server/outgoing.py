@@ -1,0 +1,103 @@
+"""What goes to one client: all of it and in order, or the end of its connection.
+
+* No write waits for ever, and none resists cancellation: a client that stops reading is given up
+  after a while, and cannot keep anybody from stopping until then.
+* A write that was cut short ends the connection: half a frame may be out, and what follows would be
+  read as its other half.
+"""
+
+import os
+from typing import Final
+
+import trio
+from attrs import define
+
+SEND_LIMIT: Final = 30.0
+"""Seconds a client may take none of what we send before it is given up."""
+
+LINGER: Final = 1.0
+"""Seconds a client has to close its side once we have closed ours."""
+
+
+@define(eq=False)
+class Outgoing:
+    """The sending half of a connection. Its user sends one thing at a time.
+
+    It shares the *life* of the connection with whoever reads from it: when sending has failed, the
+    connection has no purpose left, and its life is cancelled.
+    """
+
+    stream: trio.abc.Stream
+    life: trio.CancelScope
+    limit: float = SEND_LIMIT
+
+    async def send(self, data: bytes) -> None:  # noqa: ASYNC910 - what fits is not waited for
+        """Send all of *data*, or end the connection; the caller goes on as if it had been sent.
+
+        After a failure nothing more goes out, also from behind a shield.
+        """
+        if self.life.cancel_called:
+            return  # noqa: ASYNC910 - whoever sends in a loop waits for something else in it
+        try:
+            await self._send(data)
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            self.life.cancel()
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled:
+            self.life.cancel()
+            raise
+
+    async def _send(self, data: bytes) -> None:  # noqa: ASYNC910 - what fits is not waited for
+        """Write at once what fits, and the rest piece by piece, each within the limit.
+
+        The limit is on silence and not on size, so that a slow client may take a large answer.
+        Nearly always everything fits, and setting up a deadline would double the cost.
+        """
+        if not isinstance(self.stream, trio.SocketStream):
+            with trio.fail_after(self.limit):
+                await self.stream.send_all(data)
+            return
+        unsent = memoryview(data)[_write(self.stream, data) :]
+        while unsent:
+            with trio.fail_after(self.limit):
+                sent = await self.stream.socket.send(unsent)
+            unsent = unsent[sent:]
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the kernel takes of *data* without waiting; return how many bytes it took.
+
+        The rest has to be sent next. Whatever is wrong with the connection is left to that.
+        """
+        if self.life.cancel_called or not isinstance(self.stream, trio.SocketStream):
+            return 0
+        try:
+            return _write(self.stream, data)
+        except OSError:
+            return 0
+
+    async def hang_up(self) -> None:
+        """Say that no more will come, and leave the client a moment to close in its turn.
+
+        Closing while the client is still sending would reset the connection, and the client might
+        lose the answer that says why. Whoever reads has to throw away what it sends until then. A
+        stream that cannot close one side only, as under TLS, is closed with a word of farewell.
+        """
+        self.life.deadline = min(self.life.deadline, trio.current_time() + LINGER)
+        try:
+            if isinstance(self.stream, trio.abc.HalfCloseableStream):
+                await self.stream.send_eof()
+            else:
+                await self.stream.aclose()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            self.life.cancel()
+            await trio.lowlevel.checkpoint()
+
+
+def _write(stream: trio.SocketStream, data: bytes) -> int:
+    """Give the kernel what it takes of *data* without waiting; return how much that was."""
+    if not data:
+        return 0
+    try:
+        return os.write(stream.socket.fileno(), data)
+    except BlockingIOError:
+        return 0
