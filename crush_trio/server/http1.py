@@ -14,6 +14,7 @@ read when its turn has come. Whatever fails stays in its connection.
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -59,8 +60,8 @@ class Terms:
 
 async def serve_connection(terms: Terms, stream: trio.SocketStream) -> None:
     """Serve one client until it leaves, is idle for too long, or the server stops."""
-    connection = Connection(terms, stream)
     try:
+        connection = Connection(terms, stream)
         with connection.life:
             await connection.serve()
     except* Exception as failures:  # noqa: BLE001 - the barrier between clients
@@ -78,7 +79,7 @@ class Connection:
     life: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     outgoing: Outgoing = field(init=False)
     http: h11.Connection = field(init=False)
-    client: tuple[str, int] | None = field(init=False)
+    client: tuple[str, int] | None = field(default=None, init=False)
     server: tuple[str, int] | None = field(init=False)
     _heard: trio.MemoryReceiveChannel[bytes] = field(init=False)
 
@@ -86,8 +87,9 @@ class Connection:
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         self.http = h11.Connection(h11.SERVER)
         socket = self.stream.socket
-        self.client = parse_socket_addr(socket.family, socket.getpeername())
         self.server = parse_socket_addr(socket.family, socket.getsockname())
+        with suppress(OSError):  # it has left already, which will be noticed in a moment
+            self.client = parse_socket_addr(socket.family, socket.getpeername())
 
     async def serve(self) -> None:
         """Answer requests until there are to be no more, then close."""

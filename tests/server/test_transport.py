@@ -4,6 +4,8 @@ Where the stack as it is shipped fails, a second test shows that it does: when o
 after an upgrade, the remedy beside it may no longer be needed.
 """
 
+import socket
+import struct
 from pathlib import Path
 
 import h11
@@ -183,6 +185,17 @@ async def test_a_client_that_closes_its_side_only_counts_as_gone(app, open_serve
             await open_quiet_stream(client, app)
             await client.stream.send_eof()
             assert await happens(app.ended)
+
+
+async def test_a_client_that_has_left_before_it_was_met_harms_nobody(app, open_server, caplog):
+    at_once = struct.pack("ii", 1, 0)
+    async with open_server(app.quart) as server:
+        for _ in range(3):
+            async with open_client(server.address) as client:
+                client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        async with open_client(server.address) as client:
+            assert await client.get("/hello") == (200, b"hello")
+    assert "connection.failed" not in caplog.messages
 
 
 async def leave_with_a_second_request(server, app, when):
