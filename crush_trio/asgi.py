@@ -28,12 +28,11 @@ from hypercorn.utils import LifespanFailureError
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
-from crush_trio.backend.opening import workspace_opener
 from crush_trio.errors import CrushError, ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import HostForbidden
-from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late
+from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late, usual_opener
 from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, error_headers, status_of
@@ -143,15 +142,10 @@ class HostedApp:
         """Open a backend and answer from it while *live*, given the application, goes on."""
         meters = Meters()
         with keeping_logs() as logs:
-            opener = workspace_opener(
-                environment=settings.environment,
-                home=settings.home,
-                logs=logs,
-                patience=settings.patience,
-            )
+            opener = usual_opener(settings, logs)
             async with (
                 open_backend(
-                    metered(opener, meters),
+                    metered(opener.open, meters),
                     settings=settings.backend,
                     version=__version__,
                     keeps_open=keeps_open,
@@ -160,6 +154,7 @@ class HostedApp:
             ):
                 self._serving = serving = _Serving(Site(backend, meters=meters), settings)
                 nursery.start_soon(serving.watch)
+                nursery.start_soon(opener.import_ahead)
                 try:
                     await live(serving.app)
                 finally:

@@ -21,9 +21,9 @@ from rich.text import Text
 from crush_trio import __version__
 from crush_trio.cli.errors import NotOurs
 from crush_trio.cli.exits import ExitCode, explain
-from crush_trio.cli.invocation import print_report
+from crush_trio.cli.invocation import choose_address, print_report
 from crush_trio.cli.places import configuration_of
-from crush_trio.cli.reaching import choose_address, client_token, probe
+from crush_trio.cli.reaching import client_token, probe
 from crush_trio.cli.receipts import count
 from crush_trio.cli.visible import one_line
 from crush_trio.client.client import open_client

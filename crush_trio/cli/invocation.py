@@ -12,6 +12,8 @@ import click
 from attrs import define, field
 from typing_extensions import override
 
+from crush_trio.wire.addresses import Address, default_address, parse_address
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -107,6 +109,11 @@ def host_option(command: Command) -> Command:
         metavar="ADDRESS",
         help="The server: unix:///path or tcp://host:port; by default the user's socket.",
     )(command)
+
+
+def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> Address:
+    """Return the address that was asked for, or where clients look; raises `BadAddress`."""
+    return default_address(environ, uid) if host is None else parse_address(host)
 
 
 def cwd_option(command: Command) -> Command:

@@ -16,16 +16,11 @@ import trio
 from attrs import frozen
 
 from crush_trio.cli.errors import NotOurs
+from crush_trio.cli.invocation import choose_address
 from crush_trio.client.client import TOKEN_VARIABLE, Client, open_client
 from crush_trio.client.errors import AnswerGarbled, AnswerLost, ApiError, ServerUnreachable
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.addresses import (
-    PATH_LIMIT,
-    Address,
-    UnixAddress,
-    default_address,
-    parse_address,
-)
+from crush_trio.wire.addresses import PATH_LIMIT, Address, UnixAddress
 
 PROBE_LIMIT: Final = 5.0
 """Seconds within which a server that is there says what it is."""
@@ -51,11 +46,6 @@ class Reached:
     def local(self) -> bool:
         """Whether it can only be on this machine, and run by this user."""
         return isinstance(self.client.address, UnixAddress)
-
-
-def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> Address:
-    """Return the address that was asked for, or where clients look; raises `BadAddress`."""
-    return default_address(environ, uid) if host is None else parse_address(host)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 from attrs import evolve
 
-from crush_trio.cli.reaching import choose_address
+from crush_trio.cli.invocation import choose_address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.hosting import HostSettings, run_server
 from crush_trio.server.logging_setup import LogFormat, LogLevel, open_log

@@ -40,6 +40,7 @@ from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.guard import GuardSettings, guarded
 from crush_trio.server.http1 import take_whole_body
 from crush_trio.server.meters import counted, note_route
+from crush_trio.server.rules import MatchedRule
 from crush_trio.server.site import Site, at_site, site_of
 from crush_trio.server.status import error_body, status_of
 from crush_trio.server.transport import safe_app
@@ -129,6 +130,7 @@ def routed() -> App:
     app = App("crush_trio", static_folder=None)
     app.config["RESPONSE_TIMEOUT"] = None  # streams last
     app.config["MAX_CONTENT_LENGTH"] = LIMITS.size
+    app.url_rule_class = MatchedRule
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
     app.url_value_preprocessor(_prepare)

@@ -23,8 +23,8 @@ from crush_trio import __version__
 from crush_trio.agent.attendance import PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.hosting import OpenWorkspace
+from crush_trio.backend.late_opening import LateOpener
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
-from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
@@ -72,8 +72,9 @@ class HostSettings:
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
         """Take the settings from *environ*; reads the file of the token, if it names one.
 
-        Workspaces get all of *environ* but the server's token, which is no business of theirs. A server that somebody started stays until somebody stops it. Only where the variable for
-        the idle time is set does it end by itself, as one does that a client started for itself.
+        Workspaces get all of *environ* but the server's token, which is no business of theirs. A
+        server that somebody started stays until somebody stops it. Only where the variable for the
+        idle time is set does it end by itself, as one does that a client started for itself.
         Raises `TokenUnusable`.
         """
         backend = BackendSettings.from_environment(environ)
@@ -107,9 +108,10 @@ async def run_server(
     settings = HostSettings() if settings is None else settings
     meters = Meters()
     with trio.CancelScope() as life, keeping_logs() as logs:
+        usual = usual_opener(settings, logs)
         async with (
             open_backend(
-                metered(_opener(settings, logs) if opener is None else opener, meters),
+                metered(usual.open if opener is None else opener, meters),
                 settings=settings.backend,
                 version=__version__,
                 keeps_open=keeps_open,
@@ -117,6 +119,8 @@ async def run_server(
             open_hidden_nursery() as late,
         ):
             site = Site(backend, meters=meters)
+            if opener is None:
+                late.start_soon(usual.import_ahead)
 
             def drain() -> None:
                 begin_drain(site)
@@ -137,13 +141,20 @@ async def run_server(
         log.error("server.close_forced")
 
 
-def _opener(settings: HostSettings, logs: RecentLogs) -> OpenWorkspace[OpenedWorkspace]:
-    return workspace_opener(
-        environment=settings.environment,
-        home=settings.home,
-        logs=logs,
-        patience=settings.patience,
-    )
+def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedWorkspace]:
+    """Return what opens workspaces as *settings* have it: data in SQLite, the agent configured."""
+
+    def make() -> OpenWorkspace[OpenedWorkspace]:
+        from crush_trio.backend.opening import workspace_opener
+
+        return workspace_opener(
+            environment=settings.environment,
+            home=settings.home,
+            logs=logs,
+            patience=settings.patience,
+        )
+
+    return LateOpener(make)
 
 
 def begin_drain(site: Site) -> None:

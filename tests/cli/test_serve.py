@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from crush_trio import __version__
+from crush_trio.cli.invocation import choose_address
 from crush_trio.cli.main import FAILED, MISUSED, main
-from crush_trio.cli.reaching import choose_address
 from crush_trio.cli.serve import GRACE
 from crush_trio.cli.serving import choose_settings
 from crush_trio.server import TcpAddress, UnixAddress

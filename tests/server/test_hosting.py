@@ -9,10 +9,11 @@ import trio
 from attrs import define
 
 from crush_trio.agent.attendance import PATIENCE
+from crush_trio.backend import opening
 from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.runtime import Completion
-from crush_trio.server import UnixAddress, hosting
+from crush_trio.server import UnixAddress
 from crush_trio.server.guard import GuardSettings
 from crush_trio.server.hosting import HostSettings, run_server
 from tests.server.raw_client import open_client
@@ -121,9 +122,20 @@ async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatc
         given.append(options["patience"])
         return workspace_opener(**options)
 
-    monkeypatch.setattr(hosting, "workspace_opener", opener)
-    async with running(tmp_path, settings=HostSettings(patience=7)):
-        assert given == [7]
+    monkeypatch.setattr(opening, "workspace_opener", opener)
+    async with running(tmp_path, settings=HostSettings(patience=7)) as server:
+        await create(server, tmp_path)
+        assert set(given) == {7}
+
+
+async def test_what_workspaces_need_is_there_before_the_first_of_them(tmp_path, monkeypatch):
+    made = trio.Event()
+    monkeypatch.setattr(
+        opening, "workspace_opener", lambda **_: trio.from_thread.run_sync(made.set)
+    )
+    async with running(tmp_path):
+        with trio.fail_after(SOON):
+            await made.wait()
 
 
 # ── How it ends ─────────────────────────────────────────────────────────────────────────────────
