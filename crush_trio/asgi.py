@@ -28,14 +28,13 @@ from hypercorn.utils import LifespanFailureError
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
-from crush_trio.errors import CrushError, ServerShuttingDown
+from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
-from crush_trio.server.guard import HostForbidden
+from crush_trio.server.guard import HostForbidden, refuse
 from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late, usual_opener
 from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
-from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.server.transport import Worker, worker_of
 from crush_trio.tools.recent_logs import keeping_logs
 from crush_trio.wire.addresses import TcpAddress, is_loopback
@@ -63,7 +62,7 @@ class _Serving:
         """Answer a request; without a token, on addresses that other machines cannot reach."""
         self._meet(worker_of(cast("Mapping[str, Any]", scope)))
         if self.settings.guard.token is None and _is_exposed(scope):
-            await _refuse(HostForbidden(_EXPOSED), scope, send)
+            await refuse(scope["type"], HostForbidden(_EXPOSED), send)
         else:
             await self.app(scope, receive, send)
 
@@ -105,7 +104,7 @@ class HostedApp:
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
         elif self._serving is None:
-            await _refuse(ServerShuttingDown("it has no lifespan"), scope, send)
+            await refuse(scope["type"], ServerShuttingDown("it has no lifespan"), send)
         else:
             await self._serving(scope, receive, send)
 
@@ -179,15 +178,6 @@ async def _end_when_decided(backend: Backend[OpenedWorkspace]) -> None:
     await backend.wait_shutdown()
     await trio.sleep(_ANSWER_TIME)
     raise LifespanFailureError("serving", "the server was asked to shut down")
-
-
-async def _refuse(error: CrushError, scope: Scope, send: ASGISendCallable) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": None})
-        return
-    headers, status = error_headers(error), status_of(error)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": error_body(error), "more_body": False})
 
 
 app = HostedApp()

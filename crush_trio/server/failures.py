@@ -13,5 +13,8 @@ def places(error: BaseException) -> Iterator[str]:
         for inner in error.exceptions:
             yield from places(inner)
     else:
-        *_, last = traceback.extract_tb(error.__traceback__)
-        yield f"{type(error).__name__} at {last.filename}:{last.lineno}"
+        trace = traceback.extract_tb(error.__traceback__)
+        place = (
+            f"{trace[-1].filename}:{trace[-1].lineno}" if trace else "no line: it was not raised"
+        )
+        yield f"{type(error).__name__} at {place}"

@@ -217,20 +217,22 @@ def guarded(app: ASGIFramework, settings: GuardSettings) -> ASGIFramework:
                 check_scope(scope, settings)
             except CrushError as error:
                 log.warning("request.refused", extra={"code": error.code, "path": scope["path"]})
-                await _refuse(scope["type"], error, send)
+                await refuse(scope["type"], error, send)
                 return
         await app(scope, receive, send)
 
     return wrapped
 
 
-async def _refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
+async def refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
+    """Answer a connection scope of the ASGI type *kind* with *error*, in place of the application."""
     if kind == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": None})
         return
-    headers = error_headers(error)
+    body = error_body(error)
+    headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
-    await send({"type": "http.response.body", "body": error_body(error), "more_body": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 # ── The server's own token ──────────────────────────────────────────────────────────────────────

@@ -7,12 +7,13 @@ cancelled when nobody waits for its answer any more; and an ordinary answer is o
 
 Nothing here lasts for ever on a client's account: a request has to be there within the time that a
 connection may be idle, sending has its limit (`server.outgoing`), and what a client sends ahead is
-read when its turn has come. Whatever fails stays in its connection.
+read when its turn has come, and so is its leaving after that. Whatever fails stays in its connection.
 
 `server.transport` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
 """
 
 import logging
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
@@ -38,8 +39,13 @@ from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
 from crush_trio.server.streaming import CARRIER, Carrier, SendNow
 
 _RECEIVE_SIZE: Final = 2**16
+_HEAD_SIZE: Final = 2**14
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
+_ADDRESS: Final = re.compile(rb"(?i:https?)://[^/?]+/?(.*)")
+"""A target as proxies are told it, with who is asked before what is asked for."""
+_AT_ONCE: Final = 8
+"""Pieces of a body that are taken in one step. A body that is here has few, unless it is meant to."""
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +87,12 @@ class Connection:
     http: h11.Connection = field(init=False)
     client: tuple[str, int] | None = field(default=None, init=False)
     server: tuple[str, int] | None = field(init=False)
+    _deaf: bool = field(default=False, init=False)
     _heard: trio.MemoryReceiveChannel[bytes] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
-        self.http = h11.Connection(h11.SERVER)
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_SIZE)
         socket = self.stream.socket
         self.server = parse_socket_addr(socket.family, socket.getsockname())
         with suppress(OSError):  # it has left already, which will be noticed in a moment
@@ -123,12 +130,9 @@ class Connection:
         except h11.RemoteProtocolError as error:
             await self.refuse(error.error_status_hint)
             return False
-        if request.http_version > b"1.1":
-            await self.refuse(505)
-            return False
         await exchange.run()
         done = self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
-        return done and not self.terms.stopping.called
+        return done and not self.last
 
     async def _next_request(self) -> h11.Request | None:
         """Wait for a request; return None when there is none in time, or the server stops."""
@@ -139,10 +143,17 @@ class Connection:
         return None
 
     async def next_event(self) -> object:
-        """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense."""
-        while (event := self.http.next_event()) is h11.NEED_DATA:
+        """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense.
+
+        What was heard before is not lost by cancelling, and others have their turn before it.
+        """
+        event = self.http.next_event()
+        if event is not h11.NEED_DATA:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        while event is h11.NEED_DATA:
             self.http.receive_data(await self._heard.receive())
-        return event  # noqa: ASYNC910 - it may have been heard before
+            event = self.http.next_event()
+        return event  # noqa: ASYNC910 - see above
 
     async def refuse(self, status: int) -> None:
         """Answer what is no request, or was none in the end, unless an answer has begun."""
@@ -160,7 +171,13 @@ class Connection:
 
     def be_deaf(self) -> None:
         """Throw away what the client still says, and notice only that it leaves."""
+        self._deaf = True
         self._heard.close()
+
+    @property
+    def last(self) -> bool:
+        """Whether there is to be no request after the one that is being answered."""
+        return self._deaf or self.terms.stopping.called
 
 
 @define(eq=False)
@@ -169,6 +186,8 @@ class Exchange(Carrier):
 
     connection: Connection
     request: h11.Request
+    _target: bytes = field(init=False)
+    """The path and the query that are asked for."""
     _body: list[bytes] = field(factory=list, init=False)
     """What is here of the request's body, and was not asked for yet."""
     _ended: bool = field(default=False, init=False)
@@ -181,8 +200,11 @@ class Exchange(Carrier):
     """Whether the answer ends with its head, whatever the application gives for a body."""
 
     def __attrs_post_init__(self) -> None:
+        self._target = _checked(self.request)
         http = self.connection.http
-        while not self._ended and not http.they_are_waiting_for_100_continue:
+        for _ in range(_AT_ONCE):
+            if self._ended or http.they_are_waiting_for_100_continue:
+                break
             event = http.next_event()
             if event is h11.NEED_DATA:
                 break
@@ -210,7 +232,7 @@ class Exchange(Carrier):
 
     def _scope(self) -> Scope:
         request, connection = self.request, self.connection
-        path, _, query = request.target.partition(b"?")
+        path, _, query = self._target.partition(b"?")
         scope: dict[str, Any] = {
             "type": "http",
             "asgi": _ASGI,
@@ -262,19 +284,36 @@ class Exchange(Carrier):
         """Wait for the next of the body. If it makes no sense, the connection ends here."""
         connection = self.connection
         if connection.http.they_are_waiting_for_100_continue:
-            go_on = connection.http.send(h11.InformationalResponse(status_code=100, headers=[]))
-            await connection.outgoing.send(go_on or b"")
+            self._ask_for_body()
         try:
             self._take(await connection.next_event())
         except h11.RemoteProtocolError as error:
             await connection.refuse(error.error_status_hint)
             await connection.close()
             await trio.sleep_forever()
+        except trio.ClosedResourceError:  # the answer is a stream, and nothing is heard any more
+            await trio.sleep_forever()
+
+    def _ask_for_body(self) -> None:
+        """Say that the body may come, in a step: another task may be about to send the answer.
+
+        A client with so much to read that this does not fit does not wait for it.
+        """
+        connection = self.connection
+        go_on = connection.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+        if 0 < connection.outgoing.send_now(go_on) < len(go_on):
+            connection.life.cancel()
 
     # ── The answer ──────────────────────────────────────────────────────────────────────────────
 
     async def send(self, event: ASGISendEvent) -> None:  # noqa: ASYNC910 - what fits is not waited for
-        """Send a part of the answer: its head with the first of its body, all in one write."""
+        """Send a part of the answer: its head with the first of its body, all in one write.
+
+        An answer to what turned out to be no request is thrown away.
+        """
+        if self.connection.http.their_state is h11.ERROR:
+            await trio.lowlevel.checkpoint()
+            return
         if event["type"] == "http.response.start":
             status = event["status"]
             headers = self._headers(event.get("headers", ()))
@@ -289,7 +328,7 @@ class Exchange(Carrier):
 
     def _headers(self, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         headers = [*given, (b"date", formatdate(usegmt=True).encode())]
-        if self.connection.terms.stopping.called:
+        if self.connection.last:
             headers.append((b"connection", b"close"))
         return headers
 
@@ -304,6 +343,30 @@ class Exchange(Carrier):
         if not more:
             pieces.append(http.send(h11.EndOfMessage()))
         return b"".join(piece for piece in pieces if piece)
+
+
+def _checked(request: h11.Request) -> bytes:
+    """Return the path and query that *request* is for; raise what h11 would for what it lets pass.
+
+    A body whose end is told in two ways could be understood in two ways, by us and by a proxy. And
+    h11 minds the size of a head only if it does not come at once.
+    """
+    if request.http_version > b"1.1":
+        raise h11.RemoteProtocolError("unknown version", error_status_hint=505)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+        raise h11.RemoteProtocolError("a length and an encoding")
+    target: bytes = request.target
+    if (
+        len(target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+        > _HEAD_SIZE
+    ):
+        raise h11.RemoteProtocolError("a large head", error_status_hint=431)
+    if target.startswith(b"/") or target == b"*":
+        return target
+    address = _ADDRESS.fullmatch(target)
+    if address is None:
+        raise h11.RemoteProtocolError("no path")
+    return b"/" + address[1]
 
 
 def take_whole_body(scope: Scope) -> bytes | None:

@@ -53,7 +53,10 @@ def begin_stream(scope: Mapping[str, Any]) -> SendNow:
     if version not in _STREAMABLE:
         raise StreamNeedsHttp1(f"this request came over HTTP/{version}")
     carrier = scope.get("state", {}).get(CARRIER)
-    return carrier.begin_stream() if isinstance(carrier, Carrier) else send_nothing_now
+    if not isinstance(carrier, Carrier):
+        return send_nothing_now
+    send_now = carrier.begin_stream()
+    return send_nothing_now if scope["method"] == "HEAD" else send_now
 
 
 def send_nothing_now(_data: bytes) -> int:
