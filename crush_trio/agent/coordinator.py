@@ -4,6 +4,8 @@ The workspace decides when a run executes, whether, and how it ends. This decide
 meanwhile: answer a prompt, do a task for another run, or summarise the session.
 """
 
+from functools import partial
+
 from attrs import define, field
 
 from crush_trio.agent.plan import Desk, Planner
@@ -38,8 +40,8 @@ class Coordinator:
         await run.record_prompt()
         plan = await self.planner.plan(run)
         span.planned(plan.model)
+        steps = Steps(run, plan, self.desk)
         if self.titles is not None and run.kind is RunKind.PROMPT:
-            history = await self.desk.store.messages(run.session_id)
-            self.titles.begin(run.host.services, run, history)
+            steps.opening = partial(self.titles.begin, run)
         with self.desk.permissions.granting(run.id):
-            return await Steps(run, plan, self.desk).play()
+            return await steps.play()

@@ -5,16 +5,16 @@ error for the model, and nothing is published (F11). It exists for agents that a
 whoever builds the tools of a run leaves it out for all others (F17).
 """
 
-from importlib.resources import files
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import orjson
 from attrs import define, field, frozen
 
 from crush_trio.agent.asks import Resolution
 from crush_trio.agent.questions import Questions
-from crush_trio.tools.arguments import About, read_arguments, schema_of
+from crush_trio.tools.arguments import About, read_arguments
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.wire.asks import (
     Choice,
     Question,
@@ -22,7 +22,6 @@ from crush_trio.wire.asks import (
     QuestionResponse,
     QuestionType,
 )
-from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import AskId, QuestionId
 
 CANCELLED: Final = "User cancelled this question"
@@ -167,25 +166,13 @@ def _answer_text(question: Question, response: QuestionResponse | None) -> str:
 
 
 @define(eq=False)
-class QuestionTool:
+class QuestionTool(BuiltIn):
     """Asks a person and waits. Satisfies `tools.base.Tool`."""
 
-    name: ClassVar[str] = "question"
-    parallel: ClassVar[bool] = False
+    name = "question"
+    arguments = QuestionArguments
 
     _questions: Questions = field(repr=False)
-
-    @property
-    def description(self) -> str:
-        """What the tool does and when to use it."""
-        page = files("crush_trio.agent").joinpath("question.md")
-        return page.read_text(encoding="utf-8").strip()
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The JSON Schema of its arguments."""
-        schema: dict[str, Json] = schema_of(QuestionArguments)
-        return schema
 
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Ask, and answer with what the person said; one who would not say ends the turn."""

@@ -9,10 +9,9 @@ Nothing in here cleans up after a cancel or a failure. The journal does, for eve
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-import trio
 from attrs import define, evolve, field, frozen
 
 from crush_trio.agent.answer import Answer
@@ -49,6 +48,8 @@ class Step:
     finish: FinishPart
     goes_on: bool
     full: bool
+    title: str
+    """What the session was called when the step ended."""
     stopped_by: str = ""
     """What the tool answered that ended the turn, if one did."""
 
@@ -60,6 +61,8 @@ class Steps:
     run: Run
     plan: TurnPlan
     desk: Desk
+    opening: Callable[[Sequence[Message]], None] = lambda _: None
+    """Is shown the conversation as the first step finds it."""
     _guard: LoopGuard = field(factory=LoopGuard, init=False)
     _tools: ToolRunner = field(init=False)
 
@@ -77,11 +80,11 @@ class Steps:
 
     async def play(self) -> Completion:
         """Answer the run's prompt."""
-        await trio.lowlevel.checkpoint()
+        messages = await self._messages()
+        self.opening(messages)
         while True:
-            await self.run.fold()
             with self.desk.spans.step(self.run):
-                step = await self._step()
+                step = await self._step(messages)
             if step.full and self.plan.auto_summarize:
                 await self._make_room(step)
             elif step.goes_on:
@@ -89,7 +92,13 @@ class Steps:
             else:
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
-                return await self._completion(step)
+                return self._completion(step)
+            messages = await self._messages()
+
+    async def _messages(self) -> list[Message]:
+        """Return the conversation, with the prompts that wait behind the run in it."""
+        await self.run.fold()
+        return await self.desk.store.messages(self.run.session_id)
 
     async def _make_room(self, step: Step) -> None:
         """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
@@ -115,7 +124,7 @@ class Steps:
         )
         await self.desk.transcript.write(finished(message))
 
-    async def _completion(self, step: Step) -> Completion:
+    def _completion(self, step: Step) -> Completion:
         """Return what the run tells of itself; the notice goes out with its ending (D28).
 
         A turn that a tool stopped before the model had said a word tells why: there are clients
@@ -124,17 +133,15 @@ class Steps:
         said = step.answer.said()
         said = evolve(said, text=said.text or step.stopped_by)
         if not self.plan.interactive:
-            await trio.lowlevel.checkpoint()
             return said
-        session = await self.desk.store.session(self.run.session_id)
-        return evolve(said, notices=(finished_notice(self.run.session_id, session.title),))
+        return evolve(said, notices=(finished_notice(self.run.session_id, step.title),))
 
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
-    async def _step(self) -> Step:
+    async def _step(self, messages: Sequence[Message]) -> Step:
         tools = self.plan.tools()
         session = await self.desk.store.session(self.run.session_id)
-        request = await self._request(session, tools)
+        request = self._request(session, messages, tools)
         answer = Answer(
             await self.desk.begin_answer(self.run.session_id, self.plan.model),
             called_in(request.messages),
@@ -151,11 +158,11 @@ class Steps:
             span.answered(ending, lambda: answer.message().parts)
         results = await self._answer_calls(answer, ending, tools)
         used = await self._count(request, ending, answer)
-        return self._judge(answer, ending, results, used)
+        session = await self._show_session()
+        return self._judge(answer, ending, results, used, session)
 
-    async def _request(self, session: Session, tools: Tools) -> ModelRequest:
+    def _request(self, session: Session, messages: Sequence[Message], tools: Tools) -> ModelRequest:
         model = self.plan.model
-        messages = await self.desk.store.messages(session.id)
         can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
         prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
         return ModelRequest(
@@ -187,7 +194,7 @@ class Steps:
         return []
 
     async def _count(self, request: ModelRequest, ending: Finished, answer: Answer) -> UsageAdded:
-        """Store what the step used, and show the session as it is now."""
+        """Store what the step used."""
         used = step_usage(
             self.run.session_id,
             ending.usage,
@@ -197,11 +204,21 @@ class Steps:
             self.desk.clock.unix(),
         )
         await self.desk.transcript.commit(used)
-        self.run.publish(session_fact(await self.desk.store.session(self.run.session_id)))
         return used
 
+    async def _show_session(self) -> Session:
+        """Let every reader see the session as it is now, and return it."""
+        session = await self.desk.store.session(self.run.session_id)
+        self.run.publish(session_fact(session))
+        return session
+
     def _judge(
-        self, answer: Answer, ending: Finished, results: Sequence[ToolResult], used: UsageAdded
+        self,
+        answer: Answer,
+        ending: Finished,
+        results: Sequence[ToolResult],
+        used: UsageAdded,
+        session: Session,
     ) -> Step:
         """Decide whether another step follows, and how this one's message ends (D14)."""
         asked = ending.reason in _WHOLE and bool(answer.calls)
@@ -220,6 +237,7 @@ class Steps:
                 reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
             ),
             goes_on=goes_on,
+            title=session.title,
             stopped_by="\n".join(stopping),
             full=nearly_full(
                 self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0

@@ -6,8 +6,7 @@ left, the task has ended by then.
 """
 
 import logging
-from importlib.resources import files
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -18,10 +17,10 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import SessionCreated, UsageAdded
-from crush_trio.tools.arguments import About, read_arguments, schema_of
+from crush_trio.tools.arguments import About, read_arguments
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.wire.events import EventType
-from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.views import Session
@@ -40,24 +39,15 @@ class AgentArguments:
 
 
 @define(eq=False)
-class AgentTool:
+class AgentTool(BuiltIn):
     """Has a task done in a session below the one of *parent*."""
 
-    name: ClassVar[str] = "agent"
-    parallel: ClassVar[bool] = True
+    name = "agent"
+    parallel = True
+    arguments = AgentArguments
 
     parent: Run
     desk: Desk = field(repr=False)
-
-    @property
-    def description(self) -> str:
-        """What the tool is for."""
-        return files("crush_trio.agent").joinpath("agent.md").read_text(encoding="utf-8").strip()
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of its arguments."""
-        return schema_of(AgentArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Start the task, wait for it, and return what it said last."""

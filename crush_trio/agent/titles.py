@@ -8,6 +8,7 @@ its session (D24 to D26, L35).
 import logging
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import trio
@@ -58,10 +59,10 @@ class Titles:
     models: ModelSource = field(repr=False)
     deadline: float = DEADLINE
 
-    def begin(self, services: trio.Nursery, run: Run, history: Sequence[Message]) -> None:
-        """Start on a title if *run* has the first words of its session."""
+    def begin(self, run: Run, history: Sequence[Message]) -> None:
+        """Start on a title if *run* has the first words of its session, whose *history* this is."""
         if run.prompt and first_words(history, run):
-            services.start_soon(
+            run.host.services.start_soon(
                 self._give, run.session_id, run.prompt, run.events.publish, name="title"
             )
 
@@ -136,8 +137,8 @@ def first_words(history: Sequence[Message], run: Run) -> bool:
     """Whether nobody has said anything in the session before *run* (D24)."""
     return not any(
         isinstance(part, TextPart) and part.text
-        for message in history
-        if message.role is Role.USER and message.id != MessageId(run.id)
+        for message in takewhile(lambda message: message.id != MessageId(run.id), history)
+        if message.role is Role.USER
         for part in message.parts
     )
 

@@ -15,7 +15,6 @@ flush tries again (D8).
 
 import logging
 from collections.abc import Iterable
-from math import inf
 
 import trio
 from attrs import define, evolve, field
@@ -184,18 +183,19 @@ class OpenMessage:
     # ── The writer ──────────────────────────────────────────────────────────────────────────────
 
     async def write(self) -> None:  # noqa: ASYNC910  # a closed message has nothing to wait for
-        """Store and publish until the message is closed. A task of the workspace's services."""
-        next_flush = -inf
+        """Store and publish until the message is closed. A task of the workspace's services.
+
+        After each flush it lets some time go by before it looks again, so what is appended meanwhile
+        wakes nobody.
+        """
         while not self._closed:
             while self._stored_version == self._version and not self._closed:
                 await self._changed.park()
-            with trio.move_on_at(next_flush):
-                while not self._hurry:
-                    await self._hurried.park()
             if not self._closed:
                 await self._flush_once()
-                pause = self._transcript.pace if self._failure is None else RETRY
-                next_flush = trio.current_time() + pause
+            with trio.move_on_after(self._transcript.pace if self._failure is None else RETRY):
+                while not self._hurry:
+                    await self._hurried.park()
 
     @property
     def _hurry(self) -> bool:

@@ -52,7 +52,12 @@ class _Call:
     index: int
     id: ToolCallId
     name: str = ""
-    arguments: str = ""
+    pieces: list[str] = field(factory=list, init=False)
+    """Its arguments, as they came: a file may be among them, in thousands of pieces."""
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
 
 
 @define(eq=False)
@@ -78,7 +83,7 @@ class ChatReading:
         if chunk.get("error"):
             raise failure_in_stream(chunk["error"], self.secrets)
         used = chunk.get("usage") or _object(chunk.get("x_groq")).get("usage")
-        if isinstance(used, Mapping):
+        if isinstance(used, dict):
             self._usage = usage_of(used)
         for choice in _objects(chunk.get("choices"))[:1]:
             yield from self._choice(choice)
@@ -137,10 +142,11 @@ class ChatReading:
         if not call.name and function.get("name"):
             call.name = str(function["name"])
             yield ToolCallBegin(call.id, call.name)
-            if call.arguments:
+            if call.pieces:
                 yield ToolCallDelta(call.id, call.arguments)
         more = _arguments(function.get("arguments"))
-        call.arguments += more
+        if more:
+            call.pieces.append(more)
         if call.name and more:
             yield ToolCallDelta(call.id, more)
 
@@ -230,7 +236,7 @@ def _words(block: JsonObject) -> str:
 def _calls(delta: JsonObject) -> list[JsonObject]:
     calls = _objects(delta.get("tool_calls"))
     alone = delta.get("function_call")  # as it was before there could be several
-    return calls or ([{"index": 0, "function": alone}] if isinstance(alone, Mapping) else [])
+    return calls or ([{"index": 0, "function": alone}] if isinstance(alone, dict) else [])
 
 
 def _goes_on(last: JsonObject, detail: JsonObject) -> bool:
@@ -258,8 +264,8 @@ def _count(said: Json) -> int:
 
 
 def _object(said: Json) -> JsonObject:
-    return said if isinstance(said, Mapping) else {}
+    return said if isinstance(said, dict) else {}
 
 
 def _objects(said: Json) -> list[JsonObject]:
-    return [item for item in said if isinstance(item, Mapping)] if isinstance(said, list) else []
+    return [item for item in said if isinstance(item, dict)] if isinstance(said, list) else []

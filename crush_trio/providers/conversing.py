@@ -117,14 +117,10 @@ class _Call:
     sink: Sink
     patience: Patience
     watch: "_Watch"
-    _end: float = field(init=False)
     _number: int = field(default=1, init=False)
     _slow: int = field(default=0, init=False)
     _took: bool = field(default=False, init=False)
     """Whether the sink has parts of this attempt."""
-
-    def __attrs_post_init__(self) -> None:
-        self._end = trio.current_time() + self.patience.whole
 
     async def answer(self) -> Finished:
         while True:
@@ -139,33 +135,30 @@ class _Call:
                 await self.sink.reset()
 
     async def _attempt(self) -> Finished:
-        """Read one answer to its end. Every wait has a deadline; taking a part has none."""
-        with trio.CancelScope() as scope, self.watch.done_after():
-            self._expect(scope, MODEL, self.patience.first_part)
+        """Read one answer to its end. Every wait has a limit; taking a part has none."""
+        model, more = (
+            Waiting(what=what, seconds=0.0, attempt=self._number) for what in (MODEL, MORE)
+        )
+        with self.watch.minding():
+            self.watch.expect(model, limit=self.patience.first_part)
             async with self.provider.stream(self.request) as parts:
                 while True:
                     part = await _next(parts)
-                    await self._hand_over(part, scope)
+                    await self._hand_over(part)
                     if isinstance(part, Finished):
                         return part
-                    self._expect(scope, MORE, self.patience.between_parts)
+                    self.watch.expect(more, limit=self.patience.between_parts)
         raise self._too_slow()
 
-    async def _hand_over(self, part: StreamPart, scope: trio.CancelScope) -> None:
+    async def _hand_over(self, part: StreamPart) -> None:
         """Give *part* to the sink, with all the time in the world."""
-        scope.deadline = inf
-        await trio.lowlevel.checkpoint_if_cancelled()  # it came with the deadline: too late
-        self.watch.rest()
+        self.watch.arrived()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._took = True
         await self.sink.take(part)
 
-    def _expect(self, scope: trio.CancelScope, what: str, limit: float) -> None:
-        """Let the provider have *limit* seconds from now, or what is left of the whole."""
-        scope.deadline = min(trio.current_time() + limit, self._end)
-        self.watch.expect(Waiting(what=what, seconds=0.0, attempt=self._number), limit=limit)
-
     def _too_slow(self) -> ProviderTooSlow:
-        if trio.current_time() >= self._end:
+        if trio.current_time() >= self.watch.end:
             return ProviderTooSlow(f"no end after {self.patience.whole:.0f} s")
         self._slow += 1
         if self._took:
@@ -183,7 +176,7 @@ class _Call:
             detail = f"{exc.detail} (it asks for a pause of {asked:.0f} s)".strip()
             raise type(exc)(detail, status=exc.status, retry_after=asked) from exc
         pause = self._backoff() if asked is None else asked + self._jitter()
-        if trio.current_time() + pause >= self._end:
+        if trio.current_time() + pause >= self.watch.end:
             raise exc
         self._log_retry(exc, pause)
         return pause
@@ -209,10 +202,9 @@ class _Call:
 
     async def _rest(self, pause: float, cause: ProviderError) -> None:
         what = f"another attempt after {cause.title}"
-        with self.watch.done_after():
-            self.watch.expect(
-                Waiting(what=what, seconds=0.0, attempt=self._number, cause=cause), limit=0.0
-            )
+        wait = Waiting(what=what, seconds=0.0, attempt=self._number, cause=cause)
+        with self.watch.minding():
+            self.watch.expect(wait, notice=0.0)
             await trio.sleep(pause)
 
     def _log_retry(self, exc: ProviderError, pause: float) -> None:
@@ -241,59 +233,79 @@ async def _next(parts: Parts) -> StreamPart:
 
 @define(eq=False)
 class _Watch:
-    """Tells of waits that grow long.
+    """Tells of waits that grow long, and ends those that grow too long.
 
     The call says what it waits for, and when it does not wait; one task sleeps until there is
-    something to tell. Its alarm is a cancel scope whose deadline the call moves, so nothing is
-    polled, and while nothing is waited for there is no timer at all.
+    something to tell or to end. Its alarm is a cancel scope whose deadline the call moves, the only
+    timer there is: nothing is polled, and while nothing is waited for it is off.
     """
 
     patience: Patience
     waiting: Callable[[Waiting], None]
+    end: float = field(init=False)
+    """When the whole is over."""
+    _begun: float = field(factory=trio.current_time, init=False)
+    _ending: float = field(init=False)
     _wait: Waiting | None = field(default=None, init=False)
     _since: float = field(default=inf, init=False)
     _next: float = field(default=inf, init=False)
-    _begun: float = field(factory=trio.current_time, init=False)
-    _ending: float = field(init=False)
+    _until: float = field(default=inf, init=False)
+    _minded: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     _alarm: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.end = self._begun + self.patience.whole
         self._ending = self._begun + 0.9 * self.patience.whole
 
-    def expect(self, wait: Waiting, *, limit: float) -> None:
-        """We wait from now on, for no more than *limit* seconds; tell of it halfway at the latest."""
-        self._wait, self._since = wait, trio.current_time()
-        self._next = self._since + min(self.patience.notice_after, limit / 2)
+    @contextmanager
+    def minding(self) -> Generator[None]:
+        """Have the waits of a block watched; the block is cancelled if one takes too long."""
+        try:
+            with trio.CancelScope() as self._minded:
+                yield
+        finally:
+            self.rest()
+
+    def expect(self, wait: Waiting, *, limit: float = inf, notice: float = inf) -> None:
+        """We wait from now on, for no more than *limit* seconds.
+
+        Tell of it after *notice* seconds, or when it begins to be long, halfway at the latest.
+        """
+        now = trio.current_time()
+        self._wait, self._since, self._until = wait, now, min(now + limit, self.end)
+        self._next = now + min(notice, self.patience.notice_after, limit / 2)
         self._alarm.deadline = self._due
+
+    def arrived(self) -> None:
+        """What we waited for is here. If it comes with the deadline, it is too late."""
+        if trio.current_time() >= self._until:
+            self._minded.cancel()
+        self.rest()
 
     def rest(self) -> None:
         """We wait for nothing: what we do now is our own."""
         self._wait = None
-        self._alarm.deadline = self._due
-
-    @contextmanager
-    def done_after(self) -> Generator[None]:
-        """Wait for nothing afterwards, whatever happens in between."""
-        try:
-            yield
-        finally:
-            self.rest()
+        self._alarm.deadline = inf
 
     async def keep(self) -> None:
-        """Tell of every wait that is due, and once when the whole is nearly over."""
+        """Tell of waits that are due, and once when the whole is nearly over; end what is too long."""
         while True:
             with trio.CancelScope(deadline=self._due) as self._alarm:
                 await trio.sleep_forever()
-            self._ring(trio.current_time())
+            if self._wait is not None:
+                self._ring(self._wait, trio.current_time())
 
     @property
     def _due(self) -> float:
-        return inf if self._wait is None else min(self._next, self._ending)
+        return inf if self._wait is None else min(self._next, self._ending, self._until)
 
-    def _ring(self, now: float) -> None:
-        if self._wait is not None and now >= self._next:
+    def _ring(self, wait: Waiting, now: float) -> None:
+        if now >= self._next:
             self._next = now + self.patience.notice_every
-            self.waiting(evolve(self._wait, seconds=now - self._since))
-        if self._wait is not None and now >= self._ending:
+            self.waiting(evolve(wait, seconds=now - self._since))
+        if now >= self._ending:
             self._ending = inf
-            self.waiting(evolve(self._wait, what=END, seconds=now - self._begun, cause=None))
+            self.waiting(evolve(wait, what=END, seconds=now - self._begun, cause=None))
+        if now >= self._until:
+            self._until = inf
+            self._minded.cancel()

@@ -8,13 +8,14 @@ may stop at any part and leave, and there is nothing that would have to be close
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import groupby
 from typing import Final, Protocol
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from crush_trio.providers.base import StreamPart
+from crush_trio.providers.base import ReasoningDelta, StreamPart, TextDelta, ToolCallDelta
 from crush_trio.providers.errors import ProviderError, ProviderGarbled, ProviderUnreachable
 from crush_trio.providers.exchange import Answer
 from crush_trio.wire.fields import Json
@@ -145,7 +146,9 @@ class Reading(Protocol):
 class AnswerParts:
     """The parts of an answer, read from its body one after the other.
 
-    An error comes after the parts that came before it, also if one packet brought them all.
+    What one read brings is parsed in one go, and the text in it is one part, into however many
+    events the server has cut it. An error comes after the parts that came before it, also if one
+    packet brought them all.
     """
 
     _answer: Answer
@@ -160,40 +163,59 @@ class AnswerParts:
 
     async def __anext__(self) -> StreamPart:
         """Return the next part. After `Finished` there is none."""
-        await trio.lowlevel.checkpoint()
+        if self._ready:
+            await trio.lowlevel.checkpoint()
         while not self._ready:
             if self._failure is not None:
                 raise self._failure
             if self._reading.finished:
                 raise StopAsyncIteration
             await self._read_more()
-        return self._ready.popleft()
+        return self._ready.popleft()  # noqa: ASYNC910  # where no part was ready, one was read
 
     async def _read_more(self) -> None:  # noqa: ASYNC910  # receiving is what waits
         try:
             data = await self._answer.receive()
         except ProviderUnreachable as broken:
-            self._take(self._last)
+            self._take(self._last())
             if self._failure is not None:
                 self._failure = broken  # the reason, rather than that there is no end
         else:
-            self._take(lambda: self._more(data) if data else self._last())
+            self._take(self._read(lambda: self._decoder.feed(data)) if data else self._last())
 
-    def _take(self, parts: Callable[[], Iterable[StreamPart]]) -> None:
+    def _take(self, parts: Iterable[StreamPart]) -> None:
+        self._ready.extend(joined(self._sound(parts)))
+
+    def _sound(self, parts: Iterable[StreamPart]) -> Iterator[StreamPart]:
+        """Yield *parts* up to the failure that ends them, if one does."""
         try:
-            self._ready.extend(parts())
+            yield from parts
         except ProviderError as exc:
             self._failure = exc
 
-    def _more(self, data: bytes) -> Iterator[StreamPart]:
-        return self._read(self._decoder.feed(data))
-
     def _last(self) -> Iterator[StreamPart]:
-        yield from self._read(self._decoder.end())
+        yield from self._read(self._decoder.end)
         if not self._reading.finished:
             yield from self._reading.end()
 
-    def _read(self, events: Iterable[Event]) -> Iterator[StreamPart]:
-        for event in events:
+    def _read(self, events: Callable[[], Iterable[Event]]) -> Iterator[StreamPart]:
+        for event in events():
             if not self._reading.finished:
                 yield from self._reading.read(event)
+
+
+def joined(parts: Iterable[StreamPart]) -> Iterator[StreamPart]:
+    """Yield *parts*; pieces of one text, of one thought or of one call's arguments become one."""
+    for _, row in groupby(parts, _subject):
+        match same := [*row]:
+            case [(TextDelta() | ReasoningDelta() | ToolCallDelta()) as first, _, *_]:
+                yield evolve(
+                    first, text="".join(p.text for p in same if isinstance(p, type(first)))
+                )
+            case _:
+                yield from same
+
+
+def _subject(part: StreamPart) -> tuple[type[StreamPart], str]:
+    """Return what two parts have in common of which the second goes on where the first ends."""
+    return type(part), part.id if isinstance(part, ToolCallDelta) else ""

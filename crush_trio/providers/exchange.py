@@ -32,7 +32,8 @@ SETTLE_LIMIT: Final = 0.1
 HEAD_MOST: Final = 65536
 """Bytes that the head of a response may have."""
 
-_READ: Final = 65536
+READ_MOST: Final = 16384
+"""Bytes that are read at once. What is made of them is made in one go, and others wait meanwhile."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -57,19 +58,22 @@ class Connection:
         return event
 
     async def receive(self) -> bytes:
-        """Return more of the body; nothing at its end."""
-        if self._http.their_state is not h11.SEND_BODY:
+        """Return more of the body: all that has come of it, or what comes next; nothing at its end."""
+        if self._http.their_state not in {h11.SEND_BODY, h11.ERROR}:
             await trio.lowlevel.checkpoint()
             return b""
         event = await self._event()
-        return bytes(event.data) if isinstance(event, h11.Data) else b""
+        said = bytearray(event.data if isinstance(event, h11.Data) else b"")
+        with suppress(h11.RemoteProtocolError):  # the next call meets it, after what came before
+            while isinstance(more := self._http.next_event(), h11.Data):
+                said += more.data
+        return bytes(said)
 
-    async def settle(self) -> None:
+    async def settle(self) -> None:  # noqa: ASYNC910  # receiving is what waits
         """Receive what is left of a body that should be over, so that the connection is free.
 
         Whatever goes wrong here is of no consequence: the answer is complete.
         """
-        await trio.lowlevel.checkpoint()
         with trio.move_on_after(SETTLE_LIMIT), suppress(ProviderUnreachable, ProviderGarbled):
             while await self.receive():
                 pass
@@ -103,14 +107,14 @@ class Connection:
         await trio.aclose_forcefully(self._stream)
 
     async def _event(self) -> h11.Event:
-        await trio.lowlevel.checkpoint()
         with _translated():
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(data := bytes(await self._stream.receive_some(_READ)))
-                if not data:
-                    return self._last_event()
+            if (event := self._http.next_event()) is not h11.NEED_DATA:
+                await trio.lowlevel.checkpoint()
+            while event is h11.NEED_DATA:
+                self._http.receive_data(data := bytes(await self._stream.receive_some(READ_MOST)))
+                event = self._http.next_event() if data else self._last_event()
         assert isinstance(event, h11.Event), "a client is never paused here"
-        return event
+        return event  # noqa: ASYNC910  # where there was no event, data was waited for
 
     def _last_event(self) -> h11.Event:
         """Return the event that the end of the stream completes, if it completes one."""

@@ -45,18 +45,23 @@ class _Block:
     """The block that is being written: its beginning, and the texts that grow."""
 
     start: JsonObject
-    texts: dict[str, str] = field(factory=dict, init=False)
+    pieces: dict[str, list[str]] = field(factory=dict, init=False)
+    """What was added, as it came: a file may be among it, in thousands of pieces."""
 
     @property
     def type(self) -> str:
         return str(self.start.get("type"))
 
     def grow(self, key: str, more: str) -> None:
-        self.texts[key] = self.texts.get(key, "") + more
+        self.pieces.setdefault(key, []).append(more)
+
+    def grown(self, key: str) -> str:
+        """Return all that was added to the text *key*."""
+        return "".join(self.pieces.get(key, ()))
 
     def whole(self) -> dict[str, Any]:
         """Return the block with all that was added to it."""
-        return {**self.start, **self.texts}
+        return {**self.start, **{key: self.grown(key) for key in self.pieces}}
 
 
 @define(eq=False)
@@ -140,7 +145,7 @@ class MessagesReading:
         if block.type in THOUGHTS:
             self._thoughts.append(block.whole())
         elif block.type == "tool_use":
-            yield ToolCallEnd(_id(block), _name(block), block.texts.get("input") or _given(block))
+            yield ToolCallEnd(_id(block), _name(block), block.grown("input") or _given(block))
 
     def _end_thinking(self) -> Iterator[StreamPart]:
         """End a row of thoughts, with one signature for all thoughts so far."""
@@ -190,4 +195,4 @@ def _given(block: _Block) -> str:
 
 
 def _object(said: Json) -> JsonObject:
-    return said if isinstance(said, Mapping) else {}
+    return said if isinstance(said, dict) else {}

@@ -6,7 +6,6 @@ a cancel reaches it like everything else, and what it started must be gone when 
 """
 
 from collections.abc import Callable, Iterable
-from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
@@ -131,11 +130,6 @@ class Tool(Protocol):
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Do it. Raises `ToolError` for what the model should know and can act on."""
         ...
-
-
-def described(name: str) -> str:
-    """Return the text of `<name>.md`, which stands beside the tool's module."""
-    return files("crush_trio.tools").joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
 
 
 Metadata = dict[str, Json]

@@ -7,20 +7,20 @@ takes longer than the call is willing to wait, it is kept: it goes on in the bac
 """
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.commands import Asks, Blocked, Verdict, judge
 from crush_trio.tools.environment import shell_argv, unattended
 from crush_trio.tools.jobs import Job, Jobs
 from crush_trio.tools.processes import Command
 from crush_trio.tools.telling import COLUMNS, NO_OUTPUT, told
 from crush_trio.tools.workbench import Workbench
-from crush_trio.wire.fields import JsonObject
 
 PATIENCE: Final = 60
 """Seconds that a call waits for its command, if the model does not say."""
@@ -54,24 +54,14 @@ class BashArguments:
 
 
 @define(eq=False)
-class BashTool:
+class BashTool(BuiltIn):
     """The tool `bash`."""
 
-    name: ClassVar[str] = "bash"
-    parallel: ClassVar[bool] = False
+    name = "bash"
+    arguments = BashArguments
 
     bench: Workbench
     jobs: Jobs
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(BashArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Judge the command, ask if need be, run it, and tell how it went so far."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.recent_logs import RecentLogs
-from crush_trio.wire.fields import JsonObject
 
 LINES: Final = 50
 MOST_LINES: Final = 100
@@ -24,25 +24,16 @@ class CrushLogsArguments:
 
 
 @define(eq=False)
-class CrushLogsTool:
+class CrushLogsTool(BuiltIn):
     """The tool `crush_logs`. `secrets` are those that the configuration holds at the moment."""
 
-    name: ClassVar[str] = "crush_logs"
-    parallel: ClassVar[bool] = True
+    name = "crush_logs"
+    parallel = True
+    arguments = CrushLogsArguments
 
     logs: RecentLogs
     workspace_id: str
     secrets: Callable[[], Collection[str]] = field(default=tuple, kw_only=True)
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(CrushLogsArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Show the last lines."""

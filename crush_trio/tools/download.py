@@ -11,20 +11,20 @@ from io import BufferedWriter
 from pathlib import Path
 from secrets import token_hex
 from stat import S_IMODE
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.disk import told
 from crush_trio.tools.fetch import seconds_of
 from crush_trio.tools.places import locate, named
 from crush_trio.tools.urls import Url
 from crush_trio.tools.web import open_answer
 from crush_trio.tools.workbench import Workbench
-from crush_trio.wire.fields import JsonObject
 
 SECONDS: Final = 300
 MOST_SECONDS: Final = 600
@@ -55,24 +55,15 @@ class Saved:
 
 
 @define(eq=False)
-class DownloadTool:
+class DownloadTool(BuiltIn):
     """The tool `download`. `largest` is how many bytes a file may have."""
 
-    name: ClassVar[str] = "download"
-    parallel: ClassVar[bool] = True
+    name = "download"
+    parallel = True
+    arguments = DownloadArguments
 
     bench: Workbench
     largest: int = field(default=LARGEST, kw_only=True)
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(DownloadArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Ask, download, and put the file in its place."""

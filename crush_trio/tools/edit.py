@@ -1,17 +1,17 @@
 """The tool `edit`: one change to one file, given as the old text and the new."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import trio
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.changing import FileChanges, Proposal, Target
 from crush_trio.tools.matching import find_edit
 from crush_trio.tools.places import named
 from crush_trio.tools.text import Text, plain_text
-from crush_trio.wire.fields import JsonObject
 
 
 @frozen(kw_only=True)
@@ -25,23 +25,13 @@ class EditArguments:
 
 
 @define(eq=False)
-class EditTool:
+class EditTool(BuiltIn):
     """Replaces text in a file, deletes it, or creates the file with it."""
 
-    name: ClassVar[str] = "edit"
-    parallel: ClassVar[bool] = False
+    name = "edit"
+    arguments = EditArguments
 
     changes: FileChanges
-
-    @property
-    def description(self) -> str:
-        """What the model reads about the tool."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(EditArguments)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Change the file, if its text says where and a person agrees."""

@@ -2,13 +2,14 @@
 
 from codecs import getincrementaldecoder
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.pages import to_markdown, to_text
 from crush_trio.tools.urls import Url
 from crush_trio.tools.web import open_answer
@@ -56,23 +57,14 @@ class Fetched:
 
 
 @define(eq=False)
-class FetchTool:
+class FetchTool(BuiltIn):
     """The tool `fetch`."""
 
-    name: ClassVar[str] = "fetch"
-    parallel: ClassVar[bool] = True
+    name = "fetch"
+    parallel = True
+    arguments = FetchArguments
 
     bench: Workbench
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(FetchArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Ask, fetch, and return what can be read."""

@@ -9,13 +9,14 @@ if ignore files contradict each other.
 import re
 from heapq import nsmallest
 from itertools import islice
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.patterns import BadPattern, Patterns, split_base
 from crush_trio.tools.places import named
 from crush_trio.tools.processes import Command
@@ -31,7 +32,6 @@ from crush_trio.tools.searches import (
 from crush_trio.tools.walking import Walk
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
-from crush_trio.wire.fields import JsonObject
 
 SHOWN: Final = 100
 POOL: Final = 10_000
@@ -61,24 +61,15 @@ class Listing:
 
 
 @define(eq=False)
-class GlobTool:
+class GlobTool(BuiltIn):
     """The tool `glob`."""
 
-    name: ClassVar[str] = "glob"
-    parallel: ClassVar[bool] = True
+    name = "glob"
+    parallel = True
+    arguments = GlobArguments
 
     bench: Workbench
     limits: SearchLimits | None = field(default=None, kw_only=True)
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(GlobArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Find the files and list them."""

@@ -12,15 +12,16 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import orjson
 import trio
 from attrs import define, field, frozen
 
 from crush_trio.tools import _grep_worker as worker
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.output import width
 from crush_trio.tools.patterns import BadPattern, Patterns
 from crush_trio.tools.places import named
@@ -38,7 +39,6 @@ from crush_trio.tools.searches import (
 from crush_trio.tools.walking import Walk
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
-from crush_trio.wire.fields import JsonObject
 
 SHOWN: Final = 100
 COLUMNS: Final = 500
@@ -109,24 +109,15 @@ class Search:
 
 
 @define(eq=False)
-class GrepTool:
+class GrepTool(BuiltIn):
     """The tool `grep`."""
 
-    name: ClassVar[str] = "grep"
-    parallel: ClassVar[bool] = True
+    name = "grep"
+    parallel = True
+    arguments = GrepArguments
 
     bench: Workbench
     limits: SearchLimits | None = field(default=None, kw_only=True)
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(GrepArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Find the lines and show them."""

@@ -1,13 +1,13 @@
 """Ends a background job."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.jobs import Jobs
-from crush_trio.wire.fields import JsonObject
 
 
 @frozen(kw_only=True)
@@ -18,23 +18,13 @@ class JobKillArguments:
 
 
 @define(eq=False)
-class JobKillTool:
+class JobKillTool(BuiltIn):
     """The tool `job_kill`."""
 
-    name: ClassVar[str] = "job_kill"
-    parallel: ClassVar[bool] = False
+    name = "job_kill"
+    arguments = JobKillArguments
 
     jobs: Jobs
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(JobKillArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """End the job and everything it started, and forget it."""

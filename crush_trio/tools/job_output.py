@@ -1,15 +1,15 @@
 """Shows what a background job has written."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import trio
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.jobs import Jobs
 from crush_trio.tools.telling import COLUMNS, NO_OUTPUT, told
-from crush_trio.wire.fields import JsonObject
 
 
 @frozen(kw_only=True)
@@ -21,23 +21,13 @@ class JobOutputArguments:
 
 
 @define(eq=False)
-class JobOutputTool:
+class JobOutputTool(BuiltIn):
     """The tool `job_output`."""
 
-    name: ClassVar[str] = "job_output"
-    parallel: ClassVar[bool] = False
+    name = "job_output"
+    arguments = JobOutputArguments
 
     jobs: Jobs
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(JobOutputArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Return what the job has written. A cancel ends the waiting, not the job."""

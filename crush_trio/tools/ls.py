@@ -6,13 +6,14 @@ levels whole.
 
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.ignoring import Ignoring, Rules, project_root, work_tree
 from crush_trio.tools.patterns import BadPattern, expand
 from crush_trio.tools.places import locate, outside
@@ -20,7 +21,6 @@ from crush_trio.tools.searches import printable
 from crush_trio.tools.walking import Entry, Walk
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import ListingLimits
-from crush_trio.wire.fields import JsonObject
 
 ENTRIES: Final = 1000
 SECONDS: Final = 10.0
@@ -53,24 +53,15 @@ class Tree:
 
 
 @define(eq=False)
-class LsTool:
+class LsTool(BuiltIn):
     """The tool `ls`."""
 
-    name: ClassVar[str] = "ls"
-    parallel: ClassVar[bool] = True
+    name = "ls"
+    parallel = True
+    arguments = LsArguments
 
     bench: Workbench
     limits: ListingLimits | None = field(default=None, kw_only=True)
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(LsArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """List the directory, after asking if it lies outside the workspace or is private."""

@@ -1,19 +1,20 @@
 """The tool `multiedit`: several changes to one file, in order, written at once."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import orjson
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.changing import FileChanges, Target
 from crush_trio.tools.edit import created, edit_metadata, replaced
 from crush_trio.tools.places import named
 from crush_trio.tools.text import Text
-from crush_trio.wire.fields import Json, JsonObject
+from crush_trio.wire.fields import Json
 
 
 @frozen(kw_only=True)
@@ -49,23 +50,13 @@ class Applied:
 
 
 @define(eq=False)
-class MultiEditTool:
+class MultiEditTool(BuiltIn):
     """Applies several edits to a file, or creates it with the first one."""
 
-    name: ClassVar[str] = "multiedit"
-    parallel: ClassVar[bool] = False
+    name = "multiedit"
+    arguments = MultiEditArguments
 
     changes: FileChanges
-
-    @property
-    def description(self) -> str:
-        """What the model reads about the tool."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(MultiEditArguments)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Apply what applies, if a person agrees; write nothing if no edit does."""

@@ -1,19 +1,19 @@
 """The tool `todos`: the list of what the session is about to do, replaced as a whole."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import trio
 from attrs import define, frozen
 
 from crush_trio.events.facts import Fact
 from crush_trio.store.changes import SessionEdited
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.views import Todo, TodoStatus
 
 STORE_LIMIT: Final = 5.0
@@ -53,23 +53,13 @@ class SentTodos:
 
 
 @define(eq=False)
-class TodosTool:
+class TodosTool(BuiltIn):
     """Replaces the todo list of the session."""
 
-    name: ClassVar[str] = "todos"
-    parallel: ClassVar[bool] = False
+    name = "todos"
+    arguments = TodosArguments
 
     bench: Workbench
-
-    @property
-    def description(self) -> str:
-        """What the model reads about the tool."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(TodosArguments)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Store the list and tell everybody. A status that does not exist fails the run."""

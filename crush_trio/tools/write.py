@@ -1,15 +1,15 @@
 """The tool `write`: a whole file at once."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, read_arguments, schema_of
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, described
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.changing import FileChanges, Target
 from crush_trio.tools.places import named
 from crush_trio.tools.text import Text
-from crush_trio.wire.fields import JsonObject
 
 
 @frozen(kw_only=True)
@@ -21,23 +21,13 @@ class WriteArguments:
 
 
 @define(eq=False)
-class WriteTool:
+class WriteTool(BuiltIn):
     """Creates a file, or replaces all of one that the session has seen."""
 
-    name: ClassVar[str] = "write"
-    parallel: ClassVar[bool] = False
+    name = "write"
+    arguments = WriteArguments
 
     changes: FileChanges
-
-    @property
-    def description(self) -> str:
-        """What the model reads about the tool."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(WriteArguments)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
         """Write the file, if a person agrees."""

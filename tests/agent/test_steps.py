@@ -6,11 +6,14 @@ import trio
 from crush_trio.agent.steps import CUT_OFF, REPEATED
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.runtime.outcome import Completion
+from crush_trio.store.changes import SessionCreated
+from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.agents import ScriptedTool, open_test_agent
 from crush_trio.testing.gates import Gate
 from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say, Think
 from crush_trio.testing.scripted_provider import ScriptedProvider
 from crush_trio.tools.base import Media, ToolError, ToolResult
+from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import (
     FinishReason,
     ReasoningPart,
@@ -20,6 +23,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 from crush_trio.wire.native import RunState
+from crush_trio.wire.views import Session
 from tests.agent.durable import check_complete, finish_of, parts_of
 
 
@@ -275,6 +279,23 @@ async def test_prompts_that_wait_are_taken_in_before_the_next_step():
         await check_complete(bench.store)
     said = [p.text for m in model.requests[1].messages for p in m.parts if isinstance(p, TextPart)]
     assert said == ["go", "and this"]
+
+
+async def test_a_turn_reads_the_conversation_once_per_step(monkeypatch):
+    read, store = [], MemoryStore("boot")
+    await store.commit(SessionCreated(session=Session(id=SessionId("s"))))
+    messages = store.messages
+
+    async def counted(session_id):
+        read.append(session_id)
+        return await messages(session_id)
+
+    monkeypatch.setattr(store, "messages", counted)
+    model = ScriptedProvider(lambda request: [Say("Title")] if not request.tools else steps.pop(0))
+    steps = [[CallTool("look")], [Say("done")]]
+    async with open_test_agent(model, [ScriptedTool("look")], titles=True, store=store) as bench:
+        await bench.accept("go").wait()
+    assert len(read) == 2
 
 
 @pytest.mark.item("D14a")

@@ -52,6 +52,17 @@ async def test_later_prompts_do_not():
     assert sum(map(is_title, model.requests)) == 1
 
 
+@pytest.mark.item("C2", "D24")
+async def test_a_prompt_that_is_taken_in_at_once_does_not_take_the_title_away():
+    model = answering([Say("One")])
+    async with open_test_agent(model, titles=True) as bench:
+        first, second = bench.accept("first"), bench.accept("second")
+        await first.wait()
+        await trio.sleep(120)
+        assert (await second.wait()).state is RunState.FOLDED
+        assert (await bench.session()).title == "One"
+
+
 @pytest.mark.item("D24")
 async def test_cancelling_the_run_does_not_cancel_its_title():
     speaking, titling = Gate("speaking"), Gate("titling")

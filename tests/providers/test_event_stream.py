@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.providers import event_stream
-from crush_trio.providers.base import Finished, TextDelta
+from crush_trio.providers.base import (
+    Finished,
+    ReasoningDelta,
+    ReasoningEnd,
+    TextDelta,
+    ToolCallBegin,
+    ToolCallDelta,
+    ToolCallEnd,
+)
 from crush_trio.providers.chat_reading import ChatReading
 from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable
-from crush_trio.providers.event_stream import AnswerParts, Event, Events, WholeBody
+from crush_trio.providers.event_stream import AnswerParts, Event, Events, WholeBody, joined
+from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
 
 
@@ -144,7 +153,41 @@ async def test_one_that_hangs_up_before_is_blamed_for_that():
 
 async def test_an_error_comes_after_the_parts_of_its_packet_and_stays():
     parts = parts_of(chunk("a") + chunk("b") + b"data: nonsense\n\n" + chunk("c"))
-    assert [await anext(parts), await anext(parts)] == [TextDelta("a"), TextDelta("b")]
+    assert await anext(parts) == TextDelta("ab")
     for _ in range(2):
         with pytest.raises(ProviderGarbled):
             await anext(parts)
+
+
+async def test_the_text_of_one_read_is_one_part_and_nothing_waits_for_the_next_read():
+    parts = parts_of(chunk("a"), chunk("b") + chunk("c") + chunk("d", "stop"), b"data: [DONE]\n\n")
+    assert [part async for part in parts] == [TextDelta("a"), TextDelta("bcd"), ENDED]
+
+
+def test_what_goes_on_is_joined_and_everything_else_stays_as_it_is():
+    one, two = ToolCallId("1"), ToolCallId("2")
+    parts = [
+        ReasoningDelta("hm"),
+        ReasoningDelta("m"),
+        ReasoningEnd("signed"),
+        TextDelta("a"),
+        TextDelta("b"),
+        ToolCallBegin(one, "ls"),
+        ToolCallDelta(one, "{"),
+        ToolCallDelta(one, "}"),
+        ToolCallDelta(two, "{"),
+        ToolCallEnd(one, "ls", "{}"),
+        ToolCallEnd(two, "ls", "{}"),
+        ENDED,
+    ]
+    assert list(joined(parts)) == [
+        ReasoningDelta("hmm"),
+        ReasoningEnd("signed"),
+        TextDelta("ab"),
+        ToolCallBegin(one, "ls"),
+        ToolCallDelta(one, "{}"),
+        ToolCallDelta(two, "{"),
+        ToolCallEnd(one, "ls", "{}"),
+        ToolCallEnd(two, "ls", "{}"),
+        ENDED,
+    ]

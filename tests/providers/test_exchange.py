@@ -126,6 +126,29 @@ async def test_a_body_is_over_when_it_is_over():
             assert [await answer.receive(), await answer.receive()] == [b"", b""]
 
 
+async def test_all_of_a_body_that_has_come_is_received_at_once():
+    wire, to = connections()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            answer_with, wire, HEAD + b"\r\n2\r\nab\r\n1\r\nc\r\n3\r\nd", b"ef\r\n0\r\n\r\n"
+        )
+        async with open_answer(to, "/", [], b"") as answer:
+            assert [await answer.receive() for _ in range(3)] == [b"abcd", b"ef", b""]
+    assert to.idle == 1
+
+
+async def test_what_is_no_http_is_complained_of_after_what_came_before_it():
+    wire, to = connections()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_with, wire, HEAD + b"\r\n2\r\nok\r\nnonsense\r\n")
+        async with open_answer(to, "/", [], b"") as answer:
+            assert await answer.receive() == b"ok"
+            for _ in range(2):
+                with pytest.raises(ProviderGarbled):
+                    await answer.receive()
+    assert to.idle == 0
+
+
 async def test_a_server_that_refuses_before_it_has_heard_everything_is_heard():
     said = [b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", b""]
 

@@ -1,0 +1,77 @@
+"""What the tools of the package say of themselves."""
+
+from typing import Annotated
+
+import pytest
+from attrs import define, frozen
+
+from crush_trio.agent.question_tool import QuestionTool
+from crush_trio.agent.subagents import AgentTool
+from crush_trio.tools.arguments import About, schema_of
+from crush_trio.tools.bash import BashTool
+from crush_trio.tools.built_in import BuiltIn
+from crush_trio.tools.crush_info import CrushInfoTool
+from crush_trio.tools.crush_logs import CrushLogsTool
+from crush_trio.tools.download import DownloadTool
+from crush_trio.tools.edit import EditTool
+from crush_trio.tools.fetch import FetchTool
+from crush_trio.tools.glob import GlobTool
+from crush_trio.tools.grep import GrepTool
+from crush_trio.tools.job_kill import JobKillTool
+from crush_trio.tools.job_output import JobOutputTool
+from crush_trio.tools.ls import LsTool
+from crush_trio.tools.multiedit import MultiEditTool
+from crush_trio.tools.todos import TodosTool
+from crush_trio.tools.view import ViewTool
+from crush_trio.tools.write import WriteTool
+
+PARALLEL = {
+    AgentTool,
+    CrushInfoTool,
+    CrushLogsTool,
+    DownloadTool,
+    FetchTool,
+    GlobTool,
+    GrepTool,
+    LsTool,
+    ViewTool,
+}
+ALONE = {
+    BashTool,
+    EditTool,
+    JobKillTool,
+    JobOutputTool,
+    MultiEditTool,
+    QuestionTool,
+    TodosTool,
+    WriteTool,
+}
+
+
+def made(cls):
+    """Return a tool that nobody can run: what it says of itself depends on its class alone."""
+    return object.__new__(cls)
+
+
+@pytest.mark.parametrize("cls", sorted(PARALLEL | ALONE, key=lambda cls: cls.name))
+def test_every_tool_has_words_and_a_schema_that_are_made_once(cls):
+    one, other = made(cls), made(cls)
+    assert len(one.description) > 40
+    assert one.description is other.description
+    assert one.parameters == schema_of(cls.arguments)
+    assert one.parameters is other.parameters
+    assert one.parallel == (cls in PARALLEL)
+
+
+def test_two_tools_do_not_share_what_they_take():
+    @frozen(kw_only=True)
+    class Arguments:
+        one: Annotated[str, About("a word")]
+
+    @define(eq=False)
+    class Other(BuiltIn):
+        name = "other"
+        arguments = Arguments
+
+    assert list(Other().parameters["properties"]) == ["one"]
+    assert list(made(ViewTool).parameters["properties"]) == ["file_path", "offset", "limit"]
