@@ -1,7 +1,8 @@
-"""The system prompt: how to work, where, and what the project itself asks for.
+"""The system prompt: how to work, where, what the project itself asks for, and which skills there are.
 
-Put together when a run begins, so that the date, the state of the repository and the project's own
-instruction files are those of that moment (L29).
+Put together when a run begins, so that the date, the state of the repository, the project's own
+instruction files and the skills are those of that moment (L29). Of a skill there is only what it takes
+to know when to read it (I8).
 """
 
 import platform
@@ -13,9 +14,16 @@ from pathlib import Path
 from attrs import frozen
 
 from crush_trio.config.context_files import ContextFile
+from crush_trio.wire.integrations import SkillInfo
 
 MAIN = "coder"
 TASK = "task"
+
+_SKILLS = """\
+# Skills
+
+Each of these is a file with instructions for one kind of task. When the user's task is of that kind, read the file with
+`view` before you begin, and do as it says as far as the task needs it. Other files that it speaks of lie beside it."""
 
 
 @frozen(kw_only=True)
@@ -27,14 +35,22 @@ class Place:
     git: str = ""
 
 
-def instructions(role: str, place: Place, context: Sequence[ContextFile] = ()) -> tuple[str, ...]:
+def instructions(
+    role: str,
+    place: Place,
+    context: Sequence[ContextFile] = (),
+    skills: Sequence[SkillInfo] = (),
+) -> tuple[str, ...]:
     """Return the system messages for an agent of *role*: what stays the same first.
 
     Providers cache a prompt from its beginning, so the part that never changes comes before the
     part that does.
     """
     text = files("crush_trio.agent").joinpath(f"{role}.md").read_text(encoding="utf-8").strip()
-    return (text, "\n\n".join([_environment(place), *map(_quoted, context)]))
+    changing = [_environment(place), *map(_quoted, context)]
+    if skills:
+        changing.append("\n".join([_SKILLS, "", *map(_skill, skills)]))
+    return (text, "\n\n".join(changing))
 
 
 def _environment(place: Place) -> str:
@@ -54,3 +70,8 @@ def _environment(place: Place) -> str:
 def _quoted(found: ContextFile) -> str:
     """Return what a file of the project says to agents, with its name."""
     return f'<instructions path="{found.path}">\n{found.text.strip()}\n</instructions>'
+
+
+def _skill(skill: SkillInfo) -> str:
+    """Return the line about a skill; nothing in it can begin another line."""
+    return " ".join(f"- {skill.name}: {skill.description} ({skill.id})".split())

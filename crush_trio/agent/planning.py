@@ -11,7 +11,9 @@ from crush_trio.agent.models import ModelSource
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.subagents import AgentTool
 from crush_trio.config.live import Configuration
+from crush_trio.integrations.base import Skills
 from crush_trio.runtime.run import Run
+from crush_trio.wire.integrations import SkillInfo
 from crush_trio.wire.native import RunKind
 from crush_trio.wire.requests import ModelType
 
@@ -33,6 +35,7 @@ class ConfiguredPlanner:
     models: ModelSource = field(repr=False)
     desk: Desk = field(repr=False)
     make_tools: MakeTools = field(repr=False)
+    skills: Skills = field(repr=False)
 
     async def plan(self, run: Run) -> TurnPlan:
         """Return the plan of *run*; raises a `CrushError` if the configuration does not allow one."""
@@ -45,14 +48,20 @@ class ConfiguredPlanner:
             git=await self._git_state(),
         )
         context = await config.context_files() if main else ()
+        skills = await self._skills() if main else ()
         return TurnPlan(
             model=chosen,
             tools=lambda: self._tools(run),
-            system=instructions(MAIN if main else TASK, place, context),
+            system=instructions(MAIN if main else TASK, place, context, skills),
             remind=main,
             interactive=main and run.submission.interactive,
             auto_summarize=not config.config.options.disable_auto_summarize,
         )
+
+    async def _skills(self) -> tuple[SkillInfo, ...]:
+        """Return the skills that there are now and that a model is told of."""
+        await self.skills.refresh()
+        return tuple(each.info for each in self.skills.for_agents() if each.advertised)
 
     async def _git_state(self) -> str:
         config = self.live.current

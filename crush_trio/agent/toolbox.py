@@ -8,6 +8,7 @@ from crush_trio.agent.plan import Tools
 from crush_trio.agent.question_tool import QuestionTool
 from crush_trio.agent.questions import Questions
 from crush_trio.config.live import Configuration
+from crush_trio.integrations.base import Skills
 from crush_trio.tools.base import Tool
 from crush_trio.tools.bash import BashTool
 from crush_trio.tools.changing import FileChanges
@@ -63,6 +64,7 @@ class Toolbox:
     logs: RecentLogs = field(repr=False)
     workspace_id: WorkspaceId
     report: Callable[[], InfoReport] = field(repr=False)
+    skills: Skills = field(repr=False)
     extra: ExtraTools = field(default=no_tools, repr=False)
     _history: History = field(init=False, repr=False)
     _changes: FileChanges = field(init=False, repr=False)
@@ -82,7 +84,7 @@ class Toolbox:
             BashTool(bench, self.jobs),
             JobOutputTool(self.jobs),
             JobKillTool(self.jobs),
-            ViewTool(self.bench, self._history),
+            self._view(),
             EditTool(self._changes),
             MultiEditTool(self._changes),
             WriteTool(self._changes),
@@ -96,6 +98,26 @@ class Toolbox:
             CrushInfoTool(self.report),
             CrushLogsTool(self.logs, self.workspace_id, secrets=lambda: secrets_now(self.live)),
             *self._extra,
+        )
+
+    def _view(self) -> ViewTool:
+        """Return the tool that reads files, those of skills among them.
+
+        The directory of a skill may be read like the workspace itself. One in which something private
+        lies is no such directory, whoever put a skill there.
+        """
+        skills = self.skills.for_agents()
+        directories = {skill.file.parent for skill in skills}
+        private = self.bench.private
+        return ViewTool(
+            self.bench,
+            self._history,
+            readable=tuple(
+                each
+                for each in sorted(directories)
+                if not any(path.is_relative_to(each) for path in private)
+            ),
+            skills={skill.file: skill.info for skill in skills},
         )
 
 

@@ -30,6 +30,7 @@ from crush_trio.config.loaded import LoadedConfig
 from crush_trio.config.redaction import REDACTED
 from crush_trio.config.shown import shown_config
 from crush_trio.config.sources import CONFIG_NAME
+from crush_trio.integrations.base import Integrations
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.families import Providers, open_providers
@@ -107,6 +108,7 @@ class Agency:
     ids: IdSource = field(repr=False)
     workspace_id: WorkspaceId
     directory: Path
+    integrations: Integrations = field(repr=False)
     extras: Extras = field(factory=Extras, repr=False)
 
     def make_turn(self, transcript: Transcript, asks: Asks) -> Turn:
@@ -123,9 +125,12 @@ class Agency:
             logs=self.logs,
             workspace_id=self.workspace_id,
             report=lambda: self._report(asks, toolbox),
+            skills=self.integrations.skills,
             extra=self.extras.tools,
         )
-        planner = ConfiguredPlanner(self.live, models, desk, toolbox.tools)
+        planner = ConfiguredPlanner(
+            self.live, models, desk, toolbox.tools, self.integrations.skills
+        )
         return Coordinator(desk, planner, Titles(desk, models))
 
     def bench(self, transcript: Transcript) -> Workbench:
@@ -151,6 +156,9 @@ class Agency:
             notices=tuple(map(str, config.notices)),
             tools=tuple(sorted({*toolbox.tools(), AgentTool.name}.difference(disabled))),
             skip_permissions=asks.permissions.skip,
+            mcp=tuple(self.integrations.mcp.states().values()),
+            lsp=tuple(self.integrations.lsp.states().values()),
+            skills=self.integrations.skills.states(),
             secrets=secrets_now(self.live),
         )
 
@@ -194,6 +202,7 @@ async def open_agency(
     clock: Clock,
     ids: IdSource,
     logs: RecentLogs,
+    integrations: Integrations,
     opens: Opens = open_process_group,
     extras: Extras | None = None,
 ) -> AsyncIterator[Agency]:
@@ -212,6 +221,7 @@ async def open_agency(
             ids=ids,
             workspace_id=workspace_id,
             directory=directory,
+            integrations=integrations,
             extras=Extras() if extras is None else extras,
         )
         jobs.cancel_scope.cancel()

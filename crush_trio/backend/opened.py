@@ -7,13 +7,13 @@ routes translate, this does.
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
 from crush_trio.agent.notices import session_fact
 from crush_trio.agent.permissions import Permissions
 from crush_trio.agent.questions import Questions
-from crush_trio.backend.agency import Agency, Asks
 from crush_trio.backend.assemble import DurableWorkspace
 from crush_trio.backend.hosting import Hosted
 from crush_trio.clock import Clock, IdSource
@@ -21,6 +21,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.config.shown import shown_config
 from crush_trio.errors import AgentNotInitialized, SessionNotFound, TooManyCommands
 from crush_trio.events.facts import Fact
+from crush_trio.integrations.base import Integrations
 from crush_trio.logging_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
@@ -36,6 +37,9 @@ from crush_trio.wire.native import WhenUnclaimed
 from crush_trio.wire.views import Session
 from crush_trio.wire.workspaces import AgentInfo
 
+if TYPE_CHECKING:  # the agent is imported by whoever opens a workspace: see `late_opening`
+    from crush_trio.backend.agency import Agency, Asks
+
 
 @define(eq=False, kw_only=True)
 class OpenedWorkspace:
@@ -45,8 +49,8 @@ class OpenedWorkspace:
     directory: Path
     durable: DurableWorkspace
     live: Configuration = field(repr=False)
-    agency: Agency = field(repr=False)
-    asks: Asks = field(repr=False)
+    agency: "Agency" = field(repr=False)
+    asks: "Asks" = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     agent_ready: bool = field(default=False, init=False)
@@ -70,6 +74,11 @@ class OpenedWorkspace:
     def questions(self) -> Questions:
         """What people are asked."""
         return self.asks.questions
+
+    @property
+    def integrations(self) -> Integrations:
+        """What it has from outside: language servers, MCP servers, skills."""
+        return self.agency.integrations
 
     # ── The agent ───────────────────────────────────────────────────────────────────────────────
 

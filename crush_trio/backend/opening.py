@@ -1,8 +1,8 @@
 """How a directory becomes a workspace that clients can use.
 
-Opened from the outside in: the configuration, which says where the data is; the store; what the agent
-works with; the durable workspace itself. Closed the other way round, so that a run that ends last
-still finds everything it needs.
+Opened from the outside in: the configuration, which says where the data is; what comes from outside;
+the store; what the agent works with; the durable workspace itself. Closed the other way round, so
+that a run that ends last still finds everything it needs.
 """
 
 import logging
@@ -26,6 +26,10 @@ from crush_trio.config.live import Configuration, open_live_config
 from crush_trio.config.notices import Notice, NoticeKind
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
+from crush_trio.events.facts import Fact
+from crush_trio.events.log import EventLog
+from crush_trio.integrations.base import OpenIntegrations, Surroundings, open_no_integrations
+from crush_trio.integrations.skills import open_usual_integrations
 from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
@@ -57,6 +61,7 @@ def workspace_opener(
     home: Path | None = None,
     extra_tools: ExtraTools = no_tools,
     providers: Mapping[str, Provider] | None = None,
+    open_integrations: OpenIntegrations | None = None,
     make_turn: MakeTurn | None = None,
     open_config: OpenConfig | None = None,
     open_store: OpenStore = open_sqlite_store,
@@ -74,17 +79,21 @@ def workspace_opener(
 
     *extra_tools* makes the tools that the agent of a workspace has besides the built-in ones; it is
     called once per workspace. *providers* are models that the program reaches itself, by the id under
-    which a configuration names them. With *make_turn*, runs play that instead of the agent.
+    which a configuration names them. *open_integrations* opens the language servers, MCP servers and
+    skills of a workspace; the usual ones are the skills on its disk, and nothing where not even its
+    configuration is from there. With *make_turn*, runs play that instead of the agent.
 
     *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
     starts commands.
     """
     the_clock = SystemClock() if clock is None else clock
     own = {} if providers is None else providers
+    usual = open_usual_integrations if open_config is None else open_no_integrations
     opener = _Opener(
         environment={} if environment is None else environment,
         home=Path("/") if home is None else home,
         extras=Extras(tools=extra_tools, providers=own),
+        open_integrations=usual if open_integrations is None else open_integrations,
         make_turn=make_turn,
         open_config=_files(the_clock, catalogue, own) if open_config is None else open_config,
         open_store=open_store,
@@ -116,6 +125,17 @@ def _files(
     return opened
 
 
+@define(eq=False)
+class _Outlet:
+    """Leads facts to the log of a workspace; before there is one, nobody could have read them."""
+
+    log: EventLog | None = None
+
+    def publish(self, fact: Fact) -> None:
+        if self.log is not None:
+            self.log.publish(fact)
+
+
 @define(eq=False, kw_only=True)
 class _Opener:
     """Opens workspaces. They share nothing but what is in here, which does not change."""
@@ -123,6 +143,7 @@ class _Opener:
     environment: Mapping[str, str] = field(repr=False)
     home: Path
     extras: Extras = field(repr=False)
+    open_integrations: OpenIntegrations = field(repr=False)
     make_turn: MakeTurn | None
     open_config: OpenConfig
     open_store: OpenStore
@@ -144,8 +165,10 @@ class _Opener:
 
     @asynccontextmanager
     async def _opened(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
+        outlet = _Outlet()
         async with (
             self.open_config(self._places(plan)) as live,
+            self.open_integrations(self._surroundings(plan, live, outlet)) as integrations,
             self.open_store(live.current.data_dir) as store,
             open_agency(
                 live,
@@ -155,6 +178,7 @@ class _Opener:
                 clock=self.clock,
                 ids=self.ids,
                 logs=self.logs,
+                integrations=integrations,
                 opens=self.opens,
                 extras=self.extras,
             ) as agency,
@@ -163,6 +187,7 @@ class _Opener:
             async with open_durable_workspace(
                 store, parts.make_turn, clock=self.clock, ids=self.ids
             ) as durable:
+                outlet.log = durable.events
                 await withdraw_orphans(store, durable.events.publish, self.clock)
                 opened = OpenedWorkspace(
                     id=plan.id,
@@ -192,6 +217,17 @@ class _Opener:
             home=home if home.is_absolute() else self.home,
             environment=environment,
             data_dir=plan.terms.data_dir,
+        )
+
+    def _surroundings(
+        self, plan: WorkspacePlan, live: Configuration, outlet: _Outlet
+    ) -> Surroundings:
+        return Surroundings(
+            workspace_id=plan.id,
+            directory=Path(plan.key),
+            live=live,
+            publish=outlet.publish,
+            clock=self.clock,
         )
 
 

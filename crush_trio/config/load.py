@@ -83,6 +83,7 @@ class Draft:
     config: Config
     data_dir: DataDir
     notices: tuple[Notice, ...]
+    trusted: Trusted = ()
 
 
 async def load_config(
@@ -138,6 +139,7 @@ def read_draft(
         config=config,
         data_dir=chosen,
         notices=(*scripts, *files.notices, *kept.notices),
+        trusted=trusted,
     )
 
 
@@ -265,6 +267,7 @@ async def finish(
         places=draft.places,
         project=draft.project,
         pinned=draft.data_dir,
+        trusted=draft.trusted,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

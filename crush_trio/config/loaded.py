@@ -18,7 +18,7 @@ from crush_trio.config.errors import NotConfigured
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import ModelSlot, default_small_model
 from crush_trio.config.notices import Notice
-from crush_trio.config.sources import DataDir, Places, Project, Source
+from crush_trio.config.sources import DataDir, Places, Project, Source, Trusted, is_trusted
 from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.config import Config, LspServerConfig, McpServerConfig, ProviderConfig
 from crush_trio.wire.requests import ModelType
@@ -60,6 +60,8 @@ class LoadedConfig:
     places: Places
     project: Project
     pinned: DataDir
+    trusted: Trusted = ()
+    """The directories whose files the user trusts."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -94,6 +96,10 @@ class LoadedConfig:
         such a file has no say at all, as in `env`, what stands in it does not count.
         """
         return all(source.may_run for source in self.expander.layers.contributors(*keys))
+
+    def trusts(self, directory: Path) -> bool:
+        """Whether the user has said to trust what came with a project into *directory*."""
+        return is_trusted(directory, self.trusted)
 
     # ── Models ──────────────────────────────────────────────────────────────────────────────────
 

@@ -71,9 +71,8 @@ _PROMPT: Final = (
 )
 _NO_SESSION: Final = ("session_not_found",)
 
-_LSP: Final = "empty until language servers are supported"
-_MCP: Final = "empty until MCP servers are supported"
-_SKILLS: Final = "empty until skills are supported"
+_LSP: Final = "empty until the program brings language servers along"
+_MCP: Final = "empty until the program brings MCP servers along"
 
 
 CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
@@ -335,7 +334,6 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             sent.SkillReadRequest,
             errors=("skill_not_found",),
         ),
-        state=_SKILLS,
     ),
     "MCP servers": under(
         f"{WORKSPACE}/mcp",

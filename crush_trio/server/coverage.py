@@ -21,13 +21,12 @@ POSTPONED: Final = {
     "H3": "tools of language servers and of MCP servers; the rest of the rule holds",
     "H7": "diagnostics after edits; the tools have the place for them",
     "H9": "a shell of our own with a `jq`; commands are run by the system's",
-    "H view": "built-in skills under `crush:`, and skill files without a limit",
     "H agentic_fetch, sourcegraph, web_fetch, web_search": "not offered to models",
     "H lsp_*, list_mcp_resources, read_mcp_resource, mcp_*": "not offered to models",
     "I.2": "Bedrock, Vertex and hyper; OAuth and AWS sign-in; finding out models; downloading a catalogue",
-    "I7, I8": "skills; nothing is looked for, and the list is empty",
+    "I7": "built-in skills; there are none, and `view` knows no `crush:`. The rest of the rule holds",
     "I9, I10, I11": "hooks; a notice says that they are not run",
-    "I.4": "MCP and language servers; a notice says that they are not started",
+    "I.4": "MCP and language servers; a notice says that those of a configuration are not started",
 }
 """What of D to I is not built, by item or by row of its table, and what there is instead."""
 

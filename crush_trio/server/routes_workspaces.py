@@ -126,4 +126,5 @@ def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
         version=site.version.version,
         config=hosted.opened.config(),
         channels=hosted.terms.channels,
+        skills=hosted.opened.integrations.skills.states(),
     )

@@ -5,19 +5,20 @@ appear. What appears is redacted all the same, because a command line or an erro
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 import orjson
 from attrs import define, field, frozen
 from trio.lowlevel import checkpoint
 
 from crush_trio.config.redaction import is_secret_name, redact_text
-from crush_trio.tools.arguments import read_arguments, schema_of
-from crush_trio.tools.base import ToolCall, ToolResult, described
+from crush_trio.tools.arguments import read_arguments
+from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.tools.built_in import BuiltIn
 from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.config import Config, HookConfig, McpServerConfig, ProviderConfig
-from crush_trio.wire.fields import Json, JsonObject
+from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, SkillState
 
 T = TypeVar("T")
@@ -53,23 +54,14 @@ class CrushInfoArguments:
 
 
 @define(eq=False)
-class CrushInfoTool:
+class CrushInfoTool(BuiltIn):
     """The tool `crush_info`. `report` is called for each use of it."""
 
-    name: ClassVar[str] = "crush_info"
-    parallel: ClassVar[bool] = True
+    name = "crush_info"
+    parallel = True
+    arguments = CrushInfoArguments
 
     report: Callable[[], InfoReport]
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return described(self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return schema_of(CrushInfoArguments)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Report."""

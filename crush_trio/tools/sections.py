@@ -53,11 +53,11 @@ class Picture:
     modified: int
 
 
-def look(path: Path, offset: int, limit: int) -> Section | Picture:
+def look(path: Path, offset: int, limit: int, most: int = SECTION_LIMIT) -> Section | Picture:
     """Return *limit* lines after the first *offset*, or the picture that the file is.
 
-    Runs in a thread of Trio. Raises `ToolError` if the file is not there, or neither text nor a
-    picture.
+    *most* is how many bytes of text there may be. Runs in a thread of Trio. Raises `ToolError` if the
+    file is not there, or neither text nor a picture.
     """
     with told("read", path):
         try:
@@ -65,10 +65,12 @@ def look(path: Path, offset: int, limit: int) -> Section | Picture:
         except FileNotFoundError:
             raise missing(path) from None
         with file:
-            return _look(path, file, offset, limit)
+            return _look(path, file, offset, limit, most)
 
 
-def _look(path: Path, file: BufferedReader, offset: int, limit: int) -> Section | Picture:
+def _look(
+    path: Path, file: BufferedReader, offset: int, limit: int, most: int
+) -> Section | Picture:
     modified = modified_at(file)
     head = file.read(_HEAD)
     file.seek(0)
@@ -78,7 +80,7 @@ def _look(path: Path, file: BufferedReader, offset: int, limit: int) -> Section 
         raise ToolError(f"{path} is a binary file")
     _skip_lines(path, file, offset)
     try:
-        lines, more = _read_lines(file, limit)
+        lines, more = _read_lines(file, limit, most)
     except UnicodeDecodeError:
         raise ToolError(f"{path} is not UTF-8 text") from None
     if lines and not offset:
@@ -116,13 +118,13 @@ def _after_newlines(chunk: bytes, count: int) -> int:
     return at
 
 
-def _read_lines(file: BufferedReader, limit: int) -> tuple[list[str], bool]:
-    """Read up to *limit* lines, and as many bytes as a section may have."""
+def _read_lines(file: BufferedReader, limit: int, most: int) -> tuple[list[str], bool]:
+    """Read up to *limit* lines, and up to *most* bytes."""
     lines: list[str] = []
     size = 0
     while len(lines) < limit and (line := _read_line(file)) is not None:
         size += len(line.encode()) + 1
-        if size > SECTION_LIMIT:
+        if size > most:
             return lines, True
         lines.append(line)
     return lines, bool(file.peek(1))

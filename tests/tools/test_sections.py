@@ -128,7 +128,7 @@ async def test_sections_are_slices_of_the_lines(lines, closed, offset, limit):
 
     def read():
         sections._skip_lines("file", file, offset)
-        return sections._read_lines(file, limit)
+        return sections._read_lines(file, limit, SECTION_LIMIT)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "_CHUNK", 2)

@@ -1,0 +1,1 @@
+"""What a workspace has from outside: language servers, MCP servers and skills."""

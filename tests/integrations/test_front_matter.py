@@ -1,0 +1,113 @@
+"""The head of a skill's file is read strictly, and what is wrong with it is said in a sentence."""
+
+import pytest
+
+from crush_trio.integrations.front_matter import BadFrontMatter, FrontMatter, read_front_matter
+
+pytestmark = pytest.mark.item("I7")
+
+
+def head(*lines, name="name: jq", description="description: JSON queries"):
+    return "\n".join(["---", name, description, *lines, "---", "", "# jq", "Use it.", ""])
+
+
+def test_name_and_description_are_enough():
+    assert read_front_matter(head()) == FrontMatter(name="jq", description="JSON queries")
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("plain words", "plain words"),
+        ("  spaced out  ", "spaced out"),
+        ("12", "12"),
+        ("a # comment", "a"),
+        ("a#b", "a#b"),
+        ("http://x.invalid/y", "http://x.invalid/y"),
+        ('"when: this # happens"', "when: this # happens"),
+        ('"a \\"b\\" \\u00e9" # c', 'a "b" é'),
+        ("'it''s: so'", "it's: so"),
+        ("it's", "it's"),
+    ],
+)
+def test_a_value_is_the_words_on_its_line(written, means):
+    front = read_front_matter(head(description=f"description: {written}"))
+    assert front.description == means
+
+
+@pytest.mark.parametrize(("written", "value"), [("true", True), ("False", False)])
+def test_switches_are_true_or_false(written, value):
+    front = read_front_matter(
+        head(f"user-invocable: {written}", f"disable-model-invocation: {written}")
+    )
+    assert (front.user_invocable, front.advertised) == (value, not value)
+
+
+def test_what_means_nothing_here_may_hold_anything():
+    lines = [
+        "# a comment",
+        "",
+        "metadata:",
+        '  author: "me',
+        "  # more",
+        "allowed-tools: [Read, Grep]",
+        "tags:",
+        "- a: b: c",
+        "about: >",
+        "  folded",
+        "license: MIT",
+    ]
+    assert read_front_matter(head(*lines)).name == "jq"
+
+
+def test_other_line_ends_and_a_mark_at_the_beginning_are_no_matter():
+    text = "\ufeff" + head().replace("\n", "\r\n")
+    assert read_front_matter(text).description == "JSON queries"
+
+
+LONG = "x" * 65
+BAD = {
+    "": "does not begin with a line of three hyphens",
+    "# jq": "does not begin with a line of three hyphens",
+    "---\nname: jq\n": "the second line of three hyphens is missing",
+    head(name="title: jq"): "name is missing",
+    head(name="name:"): "name is missing",
+    head(name="name: j_q"): "letters, digits and single hyphens",
+    head(name="name: -jq"): "letters, digits and single hyphens",
+    head(name="name: j--q"): "letters, digits and single hyphens",
+    head(name="name: ../jq"): "letters, digits and single hyphens",
+    head(name=f"name: {LONG}"): "name has more than 64",
+    head(description=""): "description is missing",
+    head(description='description: "  "'): "description is missing",
+    head(description=f"description: {'x' * 1025}"): "description has more than 1024",
+    head(f"compatibility: {'x' * 501}"): "compatibility has more than 500",
+    head("user-invocable: maybe"): "user-invocable must be true or false",
+    head("name: other"): "line 4: name is there twice",
+    head("just words"): "line 4: expected a key",
+    head("key:value"): "line 4: expected a key",
+    head(description="description: >-\n  folded"): "line 3: write description in one line",
+    head(description="description: |\n  literal"): "line 3: write description in one line",
+    head(description="description: one\n  two"): "line 4: write description in one line",
+    head(description="description:\n- one"): "line 4: write description in one line",
+    head(
+        description="description: use when: now"
+    ): "line 3: put the value of description in quotes",
+    head(description="description: [a, b]"): "line 3: put the value of description in quotes",
+    head(description="description: &a b"): "line 3: put the value of description in quotes",
+    head(description='description: "open'): "line 3: what is in the quotes",
+    head(description='description: "a" b'): "line 3: what is in the quotes",
+    head(description='description: "\\x41"'): "line 3: what is in the quotes",
+    head(description="description: 'open"): "line 3: what is in the quotes",
+    "---\n  name: jq\n---\n": "line 2: expected a key",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
+def test_what_is_wrong_is_said(text):
+    with pytest.raises(BadFrontMatter, match=BAD[text]):
+        read_front_matter(text)
+
+
+@pytest.mark.parametrize("length", [64, 1])
+def test_a_name_may_be_as_long_as_it_may_be(length):
+    assert read_front_matter(head(name=f"name: {'x' * length}")).name == "x" * length

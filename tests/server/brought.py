@@ -1,0 +1,47 @@
+"""A server in memory whose workspaces are opened with whatever a test brings along."""
+
+import posixpath
+from contextlib import asynccontextmanager
+
+import trio
+
+from crush_trio.backend.backend import open_backend
+from crush_trio.backend.opening import workspace_opener
+from crush_trio.clock import CountingIds, TrioClock
+from crush_trio.server.app import create_app
+from crush_trio.server.site import Site
+from crush_trio.testing.asgi import AsgiDriver
+from crush_trio.testing.fixed_config import open_fixed_config
+from crush_trio.testing.no_commands import no_commands
+from crush_trio.testing.served import MemoryStores, Served, WrittenTurns
+
+
+@asynccontextmanager
+async def open_server_with(**brought):
+    """Open a server like `open_test_server` does, with *brought* for `workspace_opener`.
+
+    `open_config=None` reads configurations from files, which takes threads and so real time.
+    """
+    clock, stores = TrioClock(), MemoryStores()
+    usual = {
+        "make_turn": WrittenTurns(),
+        "open_config": open_fixed_config,
+        "open_store": stores.open,
+        "opens": no_commands,
+        "clock": clock,
+        "ids": CountingIds("id"),
+    }
+    opener = workspace_opener(**usual | brought)
+    async with trio.open_nursery() as requests:
+        async with open_backend(
+            opener, version="test", resolve=_key, clock=clock, ids=CountingIds("workspace")
+        ) as backend:
+            site = Site(backend)
+            yield Served(backend, site, AsgiDriver(create_app(site), requests), stores)
+        site.drain.end_streams()
+
+
+async def _key(path):
+    """Return the key of a path without asking the file system."""
+    await trio.lowlevel.checkpoint()
+    return posixpath.normpath(path)
