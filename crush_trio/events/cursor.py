@@ -30,8 +30,8 @@ class Batch:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events themselves, for readers in this process."""
-        return tuple(entry.event for entry in self.entries)
+        """The events themselves, for readers in this process who are not too far behind to want all."""
+        return tuple(entry.event for entry in self.entries if not entry.merged)
 
     def encode(self, form: Form) -> bytes:
         """Return all of it as one piece, to be sent with one call. Empty if *form* has no word."""

@@ -4,22 +4,41 @@
 runs but their completion. `native` adds an id and a name to each event, shows every state of a run,
 and sends of a growing message only what was appended. Both come from the same log.
 
-An event is encoded at most once per form and all its readers share the bytes. Whole messages are
-encoded only when a reader wants one.
+While an event is new it is encoded at most once per form, when the first reader wants it, and all
+readers share the bytes. Later it is packed: what is kept then is what both forms can be put together
+from, so that a log that remembers much does not weigh much.
 """
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final
 
 from attrs import define, evolve, field
 
 from crush_trio.events.facts import Event, Fact, MessageChange, Resync, RunChange
 from crush_trio.events.growing import MessageView
+from crush_trio.events.packed import Packed, PackedFact, PackedMessage
 from crush_trio.wire.codec import encode, encode_change, wrap_change
 from crush_trio.wire.events import EventType, PayloadType, RunComplete
 from crush_trio.wire.native import RunState, RunView
 
-_ENTRY_WEIGHT = 400  # bytes of Python objects per entry, near enough
+_ENTRY_WEIGHT: Final = 160
+"""Bytes of an entry and of its place in the log, near enough; like all of these, as measured."""
+
+_PACKED_WEIGHT: Final = 120
+"""Bytes of the objects around a packed event's JSON."""
+
+_RUN_WEIGHT: Final = 330
+"""Bytes of a run's change, besides the answer and the error."""
+
+_FACT_WEIGHT: Final = 450
+"""Bytes of a fact and of what it is about, besides its JSON."""
+
+_MESSAGE_WEIGHT: Final = 2000
+"""Bytes of the objects of a message change that is not packed, besides what the message grew by."""
+
+_LONG: Final = 4096
+"""Bytes from which on a message that goes on is not packed."""
 
 
 class Form(Enum):
@@ -45,42 +64,136 @@ class Entry:
     """
 
     id: int
-    event: Event
+    _held: Event | Packed
     boot: str = field(repr=False)
     _meter: Meter = field(repr=False)
     before: MessageView | None = field(default=None, repr=False)
     superseded: bool = field(default=False, init=False)
+    _packed: bool = field(default=False, init=False)
     _weight: int = field(default=0, init=False, repr=False)
-    _frames: dict[Form, bytes] = field(factory=dict, init=False, repr=False)
+    _crush_frame: bytes | None = field(default=None, init=False, repr=False)
+    _native_frame: bytes | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        match self.event:
-            case Fact(encoded=encoded):
-                self._weigh(len(encoded))
-            case MessageChange(view=view):
-                self._weigh(max(0, view.size - (self.before.size if self.before else 0)))
-            case RunChange(run=run):
-                self._weigh(len(run.text) + len(run.error))
-        self._weigh(_ENTRY_WEIGHT)
+        self._weigh(_ENTRY_WEIGHT + self._held_weight())
+
+    @property
+    def event(self) -> Event:
+        """The event; of one that was packed, another that says the same."""
+        match self._held:
+            case PackedFact() | PackedMessage() as packed:
+                return packed.unpack()
+            case event:
+                return event
+
+    @property
+    def merged(self) -> bool:
+        """Whether only its delta is left of it: a later entry says the rest, and there is no event."""
+        return isinstance(self._held, PackedMessage) and not self._held.whole
 
     @property
     def terminal(self) -> bool:
         """Whether this is the ending of a run."""
-        return isinstance(self.event, RunChange) and self.event.terminal
+        return isinstance(self._held, RunChange) and self._held.terminal
+
+    # ── As bytes ────────────────────────────────────────────────────────────────────────────────
 
     def frame(self, form: Form) -> bytes:
         """Return the event as it goes over the wire; empty if *form* has no word for it."""
-        frame = self._frames.get(form)
-        if frame is None:
-            frame = self._crush() if form is Form.CRUSH else self._native()
-            self._frames[form] = frame
+        known = self._crush_frame if form is Form.CRUSH else self._native_frame
+        if known is not None:
+            return known
+        frame = self._crush() if form is Form.CRUSH else self._native()
+        if not self._packed:
+            if form is Form.CRUSH:
+                self._crush_frame = frame
+            else:
+                self._native_frame = frame
             self._weigh(len(frame))
         return frame
+
+    def _crush(self) -> bytes:
+        match self._held:
+            case RunChange(run=run):
+                complete = run_complete(run)
+                if complete is None:
+                    return b""
+                return crush_frame(
+                    PayloadType.RUN_COMPLETE, encode_change(EventType.UPDATED, complete)
+                )
+            case MessageChange(change=change, view=view):
+                return crush_frame(PayloadType.MESSAGE, message_change(change, view.json()))
+            case PackedMessage(change=change, whole=whole):
+                return crush_frame(PayloadType.MESSAGE, message_change(change, whole))
+            case (
+                Fact(payload_type=name, encoded=data) | PackedFact(payload_type=name, encoded=data)
+            ):
+                return crush_frame(name, data)
+
+    def _native(self) -> bytes:
+        place = f"{self.boot}-{self.id}"
+        match self._held:
+            case RunChange(run=run):
+                # The answer itself has been sent as deltas; sending it again would double it.
+                return native_frame(place, "run", encode(evolve(run, text="")))
+            case MessageChange(change=EventType.UPDATED, view=view) if self.before is not None:
+                return native_frame(place, "message_delta", view.since(self.before))
+            case MessageChange(change=change, view=view):
+                return native_frame(place, PayloadType.MESSAGE, message_change(change, view.json()))
+            case PackedMessage(delta=delta) if delta:
+                return native_frame(place, "message_delta", delta)
+            case PackedMessage(change=change, whole=whole):
+                return native_frame(place, PayloadType.MESSAGE, message_change(change, whole))
+            case (
+                Fact(payload_type=name, encoded=data) | PackedFact(payload_type=name, encoded=data)
+            ):
+                return native_frame(place, name, data)
+
+    # ── Growing old ─────────────────────────────────────────────────────────────────────────────
 
     def supersede(self) -> None:
         """A later entry says all this one says; only its delta can still be wanted."""
         self.superseded = True
-        self._weigh(-len(self._frames.pop(Form.CRUSH, b"")))
+        self._drop_crush()
+
+    def pack(self) -> None:
+        """Keep no more than what the event can be told from again. Packing again does nothing.
+
+        A long message that went on stays as it is, with its delta: its changes share their text,
+        which packed would be kept once for each of them.
+        """
+        match self._held:
+            case MessageChange() as event if self._shares_text(event):
+                self.frame(Form.NATIVE)
+                self._drop_crush()
+                self._packed, self.before = True, None
+                return
+            case MessageChange() as event:
+                self._held = self._pack_message(event)
+            case Fact(payload_type=payload_type, encoded=encoded):
+                self._held = PackedFact(payload_type, encoded)
+        self._packed = True
+        self._crush_frame = self._native_frame = self.before = None
+        self._weigh(_ENTRY_WEIGHT + self._held_weight() - self._weight)
+
+    def _drop_crush(self) -> None:
+        self._weigh(-len(self._crush_frame or b""))
+        self._crush_frame = None
+
+    def _shares_text(self, event: MessageChange) -> bool:
+        if self.superseded or event.change is not EventType.UPDATED:
+            return False
+        return event.view.size > _LONG and not event.view.finished
+
+    def _pack_message(self, event: MessageChange) -> PackedMessage:
+        delta = b""
+        if event.change is EventType.UPDATED and self.before is not None:
+            told = self._native_frame
+            delta = event.view.since(self.before) if told is None else data_of(told)
+        whole = b"" if self.superseded and delta else event.view.json()
+        return PackedMessage(event.change, event.plain, whole, delta)
+
+    # ── Weight ──────────────────────────────────────────────────────────────────────────────────
 
     def release(self) -> None:
         """The log lets go of this entry; whoever still holds it does so at no cost of the log's."""
@@ -91,32 +204,17 @@ class Entry:
         self._weight += change
         self._meter.total += change
 
-    def _crush(self) -> bytes:
-        match self.event:
+    def _held_weight(self) -> int:
+        match self._held:
             case RunChange(run=run):
-                complete = run_complete(run)
-                if complete is None:
-                    return b""
-                return crush_frame(
-                    PayloadType.RUN_COMPLETE, encode_change(EventType.UPDATED, complete)
-                )
-            case MessageChange(change=change, view=view):
-                return crush_frame(PayloadType.MESSAGE, message_change(change, view))
-            case Fact(payload_type=payload_type, encoded=encoded):
-                return crush_frame(payload_type, encoded)
-
-    def _native(self) -> bytes:
-        place = f"{self.boot}-{self.id}"
-        match self.event:
-            case RunChange(run=run):
-                # The answer itself has been sent as deltas; sending it again would double it.
-                return native_frame(place, "run", encode(evolve(run, text="")))
-            case MessageChange(change=EventType.UPDATED, view=view) if self.before is not None:
-                return native_frame(place, "message_delta", view.since(self.before))
-            case MessageChange(change=change, view=view):
-                return native_frame(place, PayloadType.MESSAGE, message_change(change, view))
-            case Fact(payload_type=payload_type, encoded=encoded):
-                return native_frame(place, payload_type, encoded)
+                return _RUN_WEIGHT + len(run.text) + len(run.error)
+            case PackedFact(size=size) | PackedMessage(size=size):
+                return _PACKED_WEIGHT + size
+            case Fact(encoded=encoded):
+                return _FACT_WEIGHT + len(encoded)
+            case MessageChange(view=view):
+                grown = view.size - (self.before.size if self.before else 0)
+                return _MESSAGE_WEIGHT + max(0, grown)
 
 
 def run_complete(run: RunView) -> RunComplete | None:
@@ -145,7 +243,7 @@ def resync_frames(resync: Resync, missed: Sequence[Entry], form: Form) -> bytes:
     """
     if form is Form.CRUSH:
         messages = (
-            crush_frame(PayloadType.MESSAGE, message_change(EventType.UPDATED, view))
+            crush_frame(PayloadType.MESSAGE, message_change(EventType.UPDATED, view.json()))
             for view in resync.messages
         )
         return b"".join((*(entry.frame(form) for entry in missed), *messages))
@@ -159,14 +257,19 @@ def resync_frames(resync: Resync, missed: Sequence[Entry], form: Form) -> bytes:
     return native_frame(str(resync.position), "resync", state)
 
 
-def message_change(change: EventType, view: MessageView) -> bytes:
+def message_change(change: EventType, message: bytes) -> bytes:
     """Return a message change as `encode_change` would, from bytes that exist already."""
-    return b'{"type":"%b","payload":%b}' % (change.encode(), view.json())
+    return b'{"type":"%b","payload":%b}' % (change.encode(), message)
 
 
 def crush_frame(payload_type: PayloadType, change: bytes) -> bytes:
     """Wrap an encoded change as the Go program's clients expect it."""
     return b"data: %b\n\n" % wrap_change(payload_type, change)
+
+
+def data_of(frame: bytes) -> bytes:
+    """Return the encoded data that a native frame was made of."""
+    return frame[frame.index(b"\ndata: ") + 7 : -2]
 
 
 def native_frame(place: str, name: str, data: bytes) -> bytes:

@@ -11,7 +11,8 @@ What the log keeps:
   still learns how each run ended;
 * a reader whose place is gone is told so, with the state of everything that is still going on,
   taken in the same step as the place it continues from;
-* memory is bounded by count and by bytes, whatever readers do.
+* memory is bounded by count and by bytes, whatever readers do. All but the newest events are kept
+  as bytes alone.
 """
 
 from bisect import bisect_right
@@ -40,11 +41,16 @@ SHARED_BATCHES = 32
 
 @frozen(kw_only=True)
 class Window:
-    """How much a log remembers: events, bytes, and endings beyond either."""
+    """How much a log remembers: events, bytes, and endings beyond either.
+
+    `fresh` is how many of the newest events are kept as they were published. Readers who keep up
+    find them encoded; what is older is put together again for the few that come back to it.
+    """
 
     events: int = 8192
     weight: int = 32 * 1024 * 1024
     endings: int = 512
+    fresh: int = 64
 
 
 @define(eq=False)
@@ -61,6 +67,7 @@ class EventLog:
     head: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
     _entries: list[Entry] = field(factory=list, init=False)
+    _fresh: deque[Entry] = field(factory=deque, init=False)
     _endings: deque[Entry] = field(init=False)
     _meter: Meter = field(factory=Meter, init=False)
     _floor: int = field(default=0, init=False)
@@ -90,6 +97,7 @@ class EventLog:
         self.head = entry.id
         self._batches.clear()
         self._entries.append(entry)
+        self._age(entry)
         if len(self._entries) > 2 * self.window.events or self._meter.total > self.window.weight:
             self._trim()
         if entry.terminal:
@@ -120,17 +128,16 @@ class EventLog:
 
     def _message_entry(self, seq: int, event: MessageChange) -> Entry:
         """Make the entry of a message change, and retire the plain one it says all of."""
-        last = self._live_messages.get(event.message_id)
+        last = self._live_messages.pop(event.message_id, None)
         before = None
         if last is not None:
             assert isinstance(last.event, MessageChange)
             before = last.event.view
             if last.event.plain:
                 last.supersede()
+            self._let_go(last)
         entry = Entry(seq, event, self.boot, self._meter, before)
-        if event.change is EventType.DELETED or event.view.finished:
-            self._live_messages.pop(event.message_id, None)
-        else:
+        if event.change is not EventType.DELETED and not event.view.finished:
             self._live_messages[event.message_id] = entry
         return entry
 
@@ -148,6 +155,27 @@ class EventLog:
                 assert isinstance(entry.event, MessageChange)
                 if entry.event.view.head.session_id == session_id:
                     del self._live_messages[message_id]
+                    self._let_go(entry)
+
+    def _age(self, newest: Entry) -> None:
+        """Pack the entry that is no longer among the newest.
+
+        One that has an open message to show stays as it is: the next change is told against it.
+        """
+        self._fresh.append(newest)
+        if len(self._fresh) > self.window.fresh:
+            entry = self._fresh.popleft()
+            event = entry.event
+            live = isinstance(event, MessageChange) and (
+                self._live_messages.get(event.message_id) is entry
+            )
+            if not live:
+                entry.pack()
+
+    def _let_go(self, entry: Entry) -> None:
+        """Pack an entry that no longer shows an open message, if its turn has passed already."""
+        if entry.id <= self.head - self.window.fresh:
+            entry.pack()
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -194,9 +222,10 @@ class EventLog:
             position=self.position, runs=tuple(self._live_runs.values()), messages=tuple(views)
         )
 
-    async def wait_beyond(self, after: int) -> None:
+    async def wait_beyond(self, after: int) -> None:  # noqa: ASYNC910 - one wait or the other
         """Wait until there is an event after *after*, or the log is closed."""
-        await trio.lowlevel.checkpoint()
+        if self.head > after or self.closed:
+            await trio.lowlevel.checkpoint()
         while self.head <= after and not self.closed:
             await self._readers.park()
 

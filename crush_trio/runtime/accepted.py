@@ -10,6 +10,7 @@ The run's own task consumes the token by entering it, once.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 from attrs import define, evolve, field
@@ -19,6 +20,11 @@ from crush_trio.runtime.lane import Active, CancelledOnEntry, Entry, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunState, RunView
+
+_OVER: Final = trio.Event()
+"""What every run that has ended waits on: ended runs are remembered, and events are not small."""
+
+_OVER.set()
 
 
 @define(eq=False)
@@ -37,9 +43,9 @@ class AcceptedRun:
     cancel_time: float | None = field(default=None, init=False, repr=False)
     """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
-    _lane: "Lane[AcceptedRun]" = field(repr=False)
+    _lane: "Lane[AcceptedRun] | None" = field(repr=False)
+    """Where the run takes its turn; whoever enters the token takes it from here, once."""
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
-    _entered: bool = field(default=False, init=False)
     _entry: Entry | None = field(default=None, init=False)
     _decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _journaled: trio.Event = field(factory=trio.Event, init=False, repr=False)
@@ -122,24 +128,24 @@ class AcceptedRun:
         other entries are handed out *outside* the scope, because what is left to do then, writing
         the ending, must not be cancelled again. Entering twice is a bug and raises.
         """
-        if self._entered:
+        lane, self._lane = self._lane, None
+        if lane is None:
             raise RunReentered(self.id)
-        self._entered = True
         entry: Entry = CancelledOnEntry()
         with self.scope:
-            entry = await self._place()
+            entry = await self._place(lane)
             if isinstance(entry, Active):
                 yield entry
                 return
         if isinstance(entry, Active):
             return  # the block ran and was cancelled; the scope has caught it
-        self._lane.withdraw(self)
+        lane.withdraw(self)
         yield entry
 
-    async def _place(self) -> Entry:
+    async def _place(self, lane: "Lane[AcceptedRun]") -> Entry:
         """Return the lane's decision, waiting in the queue for it if need be."""
         await trio.lowlevel.cancel_shielded_checkpoint()
-        entry = self._lane.enter(self)
+        entry = lane.enter(self)
         if entry is None:
             await self._decided.wait()
             entry = self._entry
@@ -219,3 +225,8 @@ class AcceptedRun:
     def _end(self) -> None:
         self.ended_time = trio.current_time()
         self._ended.set()
+        self._journaled = self._decided = self._absorbed = self._ended = _OVER
+
+    def forget_prompt(self) -> None:
+        """Let go of what the caller sent; how the run ended is all that is asked of it from now on."""
+        self.submission = evolve(self.submission, prompt="", attachments=())

@@ -296,7 +296,7 @@ class Workspace:
         for name in names:
             self._live.pop(name, None)
         if accepted.outcome is not None:
-            accepted.submission = evolve(accepted.submission, attachments=())
+            accepted.forget_prompt()
             self._ended.update(dict.fromkeys(names, accepted))
             while len(self._ended) > 2 * REMEMBERED_RUNS:
                 self._ended.popitem(last=False)

@@ -155,9 +155,14 @@ class LogModel(RuleBasedStateMachine):
     runs = Bundle("runs")
     readers = Bundle("readers")
 
-    @initialize(events=st.integers(1, 6), weight=st.sampled_from([1000, 4000, 10**9]))
-    def open(self, events, weight):
-        self.log = EventLog(BOOT, window=Window(events=events, weight=weight, endings=10**6))
+    @initialize(
+        events=st.integers(1, 6),
+        weight=st.sampled_from([1000, 4000, 10**9]),
+        fresh=st.sampled_from([0, 1, 3, 64]),
+    )
+    def open(self, events, weight, fresh):
+        window = Window(events=events, weight=weight, endings=10**6, fresh=fresh)
+        self.log = EventLog(BOOT, window=window)
         self.messages = {}
         self.endings = {}
         self.all_readers = []

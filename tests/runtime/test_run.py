@@ -206,6 +206,27 @@ async def test_a_run_cancelled_while_it_folds_does_not_lose_the_prompt_it_took()
         check_promises(bench, [host, guest])
 
 
+async def test_a_folded_prompt_is_taken_in_whole_even_if_its_run_has_ended_by_then():
+    class Prompt(MemoryJournal):
+        async def end(self, run, outcome):
+            self.endings[run.id] = outcome  # at once: the run is over before anybody else moves
+
+    taken, gate = [], Gate()
+
+    async def turn(run):
+        await gate.wait()
+        taken.extend(await run.fold())
+
+    async with open_test_workspace(turn, journal=Prompt()) as bench:
+        host = await in_line(bench.accept("host"))
+        guest = bench.workspace.accept(prompt("guest", attachments=(NOTE,)))
+        await in_line(guest)
+        gate.open()
+        await host.wait()
+        assert await guest.wait() == Outcome.folded(host.id)
+    assert [(each.prompt, each.attachments) for each in taken] == [("guest", (NOTE,))]
+
+
 async def test_a_run_that_is_over_takes_no_prompt_from_the_one_that_is_active():
     kept, gate = [], Gate()
 

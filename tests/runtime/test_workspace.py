@@ -142,18 +142,18 @@ async def test_a_live_run_is_never_forgotten_however_many_end():
         assert bench.find("long") is bench.accept("long", "other", run_id="long") is run
 
 
-async def test_attachments_are_there_for_the_turn_and_not_kept_after_it():
+async def test_what_was_sent_is_there_for_the_turn_and_not_kept_after_it():
     seen = []
 
     async def turn(run):
-        seen.append(run.submission.attachments)
+        seen.append((run.prompt, run.submission.attachments))
 
     async with open_test_workspace(turn) as bench:
         run = bench.workspace.accept(prompt("hello", run_id="mine", attachments=(NOTE,)))
         await run.wait()
-        assert seen == [(NOTE,)]
-        assert bench.find("mine").submission.attachments == ()
-        assert bench.find("mine").submission.prompt == "hello"
+        assert seen == [("hello", (NOTE,))]
+        kept = bench.find("mine").submission
+        assert (kept.prompt, kept.attachments, kept.run_id) == ("", (), "mine")
 
 
 # ── Stopping ───────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import trio
 
 from crush_trio.store.errors import DiskFailed, StoreFailed, StoreReadOnly
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.reader import open_reader
+from crush_trio.store.sqlite.reader import PAGES, open_reader
 
 pytestmark = pytest.mark.real_clock
 
@@ -61,6 +61,17 @@ async def test_all_statements_of_a_read_see_the_same_moment(path):
         nursery.start_soon(write_between)
         assert await reader.read(count_twice) == (1, 1)
         assert await reader.read(count) == 2
+
+
+@pytest.mark.usefixtures("writer")
+async def test_reads_one_after_the_other_share_one_connection_and_it_keeps_little(path):
+    def look(connection):
+        return id(connection), connection.execute("PRAGMA cache_size").fetchone()[0]
+
+    async with open_reader(path, health=Health(), count=3) as reader:
+        seen = {await reader.read(look) for _ in range(6)}
+    assert len(seen) == 1
+    assert seen.pop()[1] == -PAGES
 
 
 @pytest.mark.usefixtures("writer")

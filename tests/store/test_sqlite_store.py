@@ -11,10 +11,12 @@ from attrs import evolve
 from crush_trio.store.changes import (
     AskOpened,
     AskResolved,
+    BootClosed,
     MessageFinished,
     PartPut,
     PartsCut,
     RunEnded,
+    TailKept,
     TextAppended,
 )
 from crush_trio.store.errors import StoreCorrupt, StoreFailed, StoreLocked, StoreTooNew
@@ -111,6 +113,38 @@ async def test_a_read_waits_for_posts_and_for_commits_that_were_given_up(tmp_pat
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert seen == []
         assert seen == [["a"]]
+
+
+def kept(seq, keep=100):
+    return TailKept(seq=seq, terminal=False, event="{}", keep=keep)
+
+
+async def test_a_read_does_not_wait_for_events_that_are_to_be_kept(tmp_path):
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(session("s"))
+        async with busy(store):
+            store.post(kept(1))
+            with trio.fail_after(PATIENCE / 2):
+                assert (await store.session(S)).id == S
+
+
+async def test_a_reader_that_comes_back_sees_which_events_were_given_up_for_newer_ones(tmp_path):
+    async with open_sqlite_store(tmp_path) as store:
+        before = store.boot_id
+        await store.commit(kept(1), kept(2), BootClosed(at=200))
+    async with open_sqlite_store(tmp_path) as store:
+        assert len(await store.tail_after(before, 0)) == 2
+        async with trio.open_nursery() as nursery, busy(store):
+            store.post(kept(1, keep=1))
+            found = []
+            nursery.start_soon(_append_result, found, store.tail_after, before, 0)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert found == []
+        assert found == [None]
+
+
+async def _append_result(found, read, *place):
+    found.append(await read(*place))
 
 
 async def test_a_read_that_has_waited_leaves_nothing_outstanding(tmp_path, traced):

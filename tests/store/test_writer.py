@@ -3,15 +3,17 @@
 import sqlite3
 import threading
 from contextlib import asynccontextmanager, closing, contextmanager
+from queue import Empty
 
 import outcome
 import pytest
 import trio
+from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFull, StoreBusy, StoreFailed
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.writer import open_writer
+from crush_trio.store.sqlite.writer import Writer, open_writer
 
 pytestmark = pytest.mark.real_clock
 
@@ -38,10 +40,14 @@ def connect(path, busy_timeout):
 
 
 @asynccontextmanager
-async def open_test_writer(path, *, busy_timeout=5.0, close_limit=PATIENCE):
+async def open_test_writer(path, *, busy_timeout=5.0, close_limit=PATIENCE, patience=0.0):
     health = Health()
     async with open_writer(
-        connect(path, busy_timeout), path=path, health=health, close_limit=close_limit
+        connect(path, busy_timeout),
+        path=path,
+        health=health,
+        close_limit=close_limit,
+        patience=patience,
     ) as writer:
         yield writer, health
 
@@ -138,6 +144,60 @@ async def test_writes_that_gather_share_one_transaction(path):
             outcomes = await transact_together(writer, *(insert(str(n)) for n in range(20)))
     assert [o.unwrap() for o in outcomes] == [str(n) for n in range(20)]
     assert statements == ["BEGIN IMMEDIATE", "COMMIT"] * 2  # the one that held the thread, the rest
+
+
+async def test_a_post_shares_the_transaction_of_the_next_write_that_is_waited_for(path):
+    async with open_test_writer(path, patience=PATIENCE) as (writer, _):
+        with traced(writer) as statements:
+            writer.post(insert("a"))
+            writer.post(insert("b"))
+            await writer.transact(insert("c"))
+            assert names(path) == ["a", "b", "c"]
+        assert statements == ["BEGIN IMMEDIATE", "COMMIT"]
+
+
+@define(eq=False)
+class Arrivals:
+    """A queue into which the next work arrives when the thread waits for it, and no sooner."""
+
+    coming: list[tuple[str, bool]]
+    waits: list[float | None] = field(factory=list, init=False)
+
+    def get(self, timeout):
+        self.waits.append(timeout)
+        if not self.coming:
+            raise Empty
+        return self.coming.pop(0)
+
+
+async def test_the_thread_waits_for_company_only_until_somebody_waits_for_it(path):
+    async with open_test_writer(path) as (idle, _):
+        writer = Writer(idle._connection, path, Health(), idle._token, patience=PATIENCE)
+        writer._queue = Arrivals([("a", False), ("b", False), ("c", True)])
+        assert writer._take() == ["a", "b", "c"]
+        first, *more, last = writer._queue.waits
+        assert (first, last) == (None, 0)
+        assert all(0 < wait <= PATIENCE for wait in more)
+
+
+async def test_a_post_that_nobody_follows_is_written_after_a_while(path):
+    written = threading.Event()
+
+    def work(connection):
+        insert("a")(connection)
+        written.set()
+
+    async with open_test_writer(path, patience=0.01) as (writer, _):
+        writer.post(work)
+        assert await trio.to_thread.run_sync(written.wait, PATIENCE)
+    assert names(path) == ["a"]
+
+
+async def test_leaving_does_not_wait_for_posts_to_find_company(path):
+    async with open_test_writer(path, patience=100 * PATIENCE) as (writer, _):
+        writer.post(insert("a"))
+    assert writer.stopped
+    assert names(path) == ["a"]
 
 
 async def test_a_group_holds_a_hundred_writes_at_most(path):

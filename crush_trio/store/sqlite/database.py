@@ -33,6 +33,9 @@ T = TypeVar("T")
 DATABASE_NAME: Final = "crush-trio.db"
 BUSY_TIMEOUT: Final = 30.0
 
+PAGES: Final = 512
+"""Kilobytes of the file that the writer keeps in memory. It writes at the ends of its tables."""
+
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
 
@@ -158,6 +161,7 @@ class _Boot:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(f"PRAGMA cache_size = -{PAGES}")
         migrate(connection, self.path, known_migrations())
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(

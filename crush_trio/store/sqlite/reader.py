@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, LifoQueue
 from typing import Final, TypeVar
 
 import trio
@@ -26,6 +26,10 @@ T = TypeVar("T")
 
 READERS: Final = 4
 
+PAGES: Final = 256
+"""Kilobytes of the file that a reader keeps in memory. More would not serve it: whenever somebody has
+written, SQLite drops all of them, and the operating system has the file in memory too."""
+
 
 @define(eq=False)
 class Reader:
@@ -35,7 +39,8 @@ class Reader:
     _health: Health
     _limiter: trio.CapacityLimiter
     _close_limit: float = CLOSE_LIMIT
-    _pool: SimpleQueue[sqlite3.Connection] = field(factory=SimpleQueue, init=False)
+    _pool: LifoQueue[sqlite3.Connection] = field(factory=LifoQueue, init=False)
+    """The one used last is used next, so that those nobody needs stay as small as they were opened."""
     _open: int = field(default=0, init=False)
 
     async def read(self, work: Work[T]) -> T:
@@ -110,4 +115,5 @@ def _connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = ON")
+    connection.execute(f"PRAGMA cache_size = -{PAGES}")
     return connection

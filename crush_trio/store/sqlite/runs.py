@@ -35,6 +35,7 @@ _ACCEPT: Final = """
         :id, :run_id, :session_id, :kind, :state, :seq, :boot_id, :prompt, :attachments,
         :accepted_at, :started_at
     )
+    ON CONFLICT DO NOTHING
 """
 
 _MOVE: Final = """
@@ -101,11 +102,7 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
 
 def _accept(connection: sqlite3.Connection, change: RunAccepted, boot_id: str) -> None:
     run = change.run
-    if _exists(connection, run.id):
-        return
-    if connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (run.run_id,)).fetchone():
-        raise RunIdTaken(run.run_id or "")
-    connection.execute(
+    accepted = connection.execute(
         _ACCEPT,
         {
             "id": run.id,
@@ -120,7 +117,9 @@ def _accept(connection: sqlite3.Connection, change: RunAccepted, boot_id: str) -
             "accepted_at": run.accepted_at,
             "started_at": run.started_at or None,
         },
-    )
+    ).rowcount
+    if not accepted and not _exists(connection, run.id):
+        raise RunIdTaken(run.run_id or "")
 
 
 def _ending_columns(run: RunView) -> dict[str, object]:

@@ -3,7 +3,8 @@
 All changes of one `commit` or `post` are one piece of work for the writer, hence one transaction.
 Reads go past the writer, on connections of their own, except that a read first waits for whatever was
 handed to the writer before it and has nobody else to wait for it; so it sees everything given before
-(D12). With nothing of that kind outstanding the writer is not involved.
+(D12). With nothing of that kind outstanding the writer is not involved. Events that are kept for a later
+start do not count: they are posted all the time, and there is one read that can tell the difference.
 """
 
 import sqlite3
@@ -26,7 +27,7 @@ from crush_trio.store.base import (
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change
+from crush_trio.store.changes import Change, TailKept
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.load import Load
 from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
@@ -50,7 +51,7 @@ class SqliteStore(Store):
 
     _database: Database
     _unwatched: int = field(default=0, init=False)
-    """How many pieces of work were submitted that nobody waits for, or no longer."""
+    """How many pieces of work were submitted that reads can see and nobody waits for, or no longer."""
     _settled: int = field(default=0, init=False)
     """How many of those the writer is known to be done with."""
 
@@ -86,7 +87,8 @@ class SqliteStore(Store):
 
     @override
     def post(self, *changes: Change) -> None:
-        self._unwatched += 1
+        if not all(isinstance(change, TailKept) for change in changes):
+            self._unwatched += 1
         self._database.post(self._applying(changes))
 
     def _applying(self, changes: tuple[Change, ...]) -> Work[None]:
@@ -115,9 +117,13 @@ class SqliteStore(Store):
     async def _read(self, work: Work[T]) -> T:
         """Do *work* on a read connection, after everything that was given before."""
         if self._settled < self._unwatched:
-            with suppress(StoreUnavailable):  # what has failed cannot be seen, what is there can
-                await self._transact(lambda _: None)
+            await self._catch_up()
         return await self._database.read(work)
+
+    async def _catch_up(self) -> None:  # noqa: ASYNC910  # a refusal was waited for too
+        """Wait until the writer is done with everything that was given before."""
+        with suppress(StoreUnavailable):  # what has failed cannot be seen, what is there can
+            await self._transact(lambda _: None)
 
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
@@ -205,6 +211,7 @@ class SqliteStore(Store):
 
     @override
     async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+        await self._catch_up()
         return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, self.boot_id))
 
 

@@ -3,7 +3,8 @@
 Every write goes through one queue to one operating-system thread. The thread takes whatever has
 gathered while it was busy, runs all of it in one transaction, commits, and wakes Trio once for the
 lot. A commit costs the same for one write as for a hundred, so the busier the store, the cheaper a
-write; nobody has to choose a batch size or wait for a timer.
+write; nobody has to choose a batch size. Work that nobody waits for is in no hurry: it goes along with
+the next work that somebody waits for, or by itself if there is none for a while.
 
 Invariants:
 
@@ -43,6 +44,11 @@ Work = Callable[[sqlite3.Connection], T]
 _Result = Value[T] | Error
 
 GROUP_LIMIT: Final = 100
+
+PATIENCE: Final = 0.05
+"""Seconds for which posted work waits for company. Longer than the pace at which an answer is stored,
+so that while one is, nothing that is posted needs a commit of its own."""
+
 CLOSE_LIMIT: Final = 10.0
 
 
@@ -73,7 +79,9 @@ class Writer:
     _health: Health
     _token: trio.lowlevel.TrioToken
     _close_limit: float = CLOSE_LIMIT
-    _queue: SimpleQueue[Work[Any] | None] = field(factory=SimpleQueue, init=False)
+    _patience: float = PATIENCE
+    _queue: SimpleQueue[tuple[Work[Any], bool] | None] = field(factory=SimpleQueue, init=False)
+    """What there is to do, and whether somebody waits for it; None is the last word."""
     _pending: deque[_Request[Any]] = field(factory=deque, init=False)
     _commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
     _refusal: StoreFailed | None = field(default=None, init=False)
@@ -98,7 +106,7 @@ class Writer:
         return request.result.unwrap()
 
     def post(self, work: Work[object]) -> None:
-        """Submit *work* and do not wait. It runs after everything submitted before.
+        """Submit *work* and do not wait. It runs after everything submitted before, in a while.
 
         Never raises: a failure is logged and shows in the store's `degraded`. To wait for what was
         posted, `transact` anything at all: the order is kept.
@@ -124,7 +132,7 @@ class Writer:
             raise StoreFailed(self._refusal.detail) from self._refusal.__cause__
         request: _Request[T] = _Request(awaited)
         self._pending.append(request)
-        self._queue.put(work)
+        self._queue.put((work, awaited))
         return request
 
     # ── Trio's side: answers arrive ─────────────────────────────────────────────────────────────
@@ -203,15 +211,25 @@ class Writer:
                 self._token.run_sync_soon(self._died, exc)
 
     def _take(self) -> list[Work[Any]]:
-        """Wait for work, then take all there is, within the limit. Empty means stop."""
+        """Wait for work, then take all there is, within the limit. Empty means stop.
+
+        As long as nobody waits for any of it, more is waited for, but no longer than is bearable.
+        """
         group: list[Work[Any]] = []
+        latest: float | None = None
         with suppress(Empty):
             while len(group) < GROUP_LIMIT:
-                work = self._queue.get(block=not group)
-                if work is None:
+                left = None if latest is None else max(0.0, latest - time.monotonic())
+                submitted = self._queue.get(timeout=left)
+                if submitted is None:
                     self._queue.put(None)  # the last word: leave it for the next call
                     break
+                work, awaited = submitted
                 group.append(work)
+                if awaited:
+                    latest = 0.0
+                elif latest is None:
+                    latest = time.monotonic() + self._patience
         return group
 
     def _run(self, group: Sequence[Work[Any]]) -> None:
@@ -266,6 +284,7 @@ async def open_writer(
     path: Path,
     health: Health,
     close_limit: float = CLOSE_LIMIT,
+    patience: float = PATIENCE,
 ) -> AsyncIterator[Writer]:
     """Give *connection* to a thread of its own, and take it back to close it.
 
@@ -275,7 +294,7 @@ async def open_writer(
     log says so. It is a daemon: it cannot keep the process alive.
     """
     token = trio.lowlevel.current_trio_token()
-    writer = Writer(connection, path, health, token, close_limit)
+    writer = Writer(connection, path, health, token, close_limit, patience)
     writer._start()
     try:
         yield writer
