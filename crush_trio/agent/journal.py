@@ -45,6 +45,8 @@ class _Record:
     changes: list[Change] = field(factory=list, init=False)
     updated: list[MessageView] = field(factory=list, init=False)
     created: list[Message] = field(factory=list, init=False)
+    abandoned: list[OpenMessage] = field(factory=list, init=False)
+    """Messages whose writers were told to give up, and may not have got round to it."""
 
     def update(self, opened: OpenMessage) -> None:
         """Bring a message up to date that its writer no longer looks after."""
@@ -98,6 +100,9 @@ class StoreJournal:
         ended = RunEnded(run=run.ended_view(outcome, now))
         try:
             record = await self._complete(run, outcome, now)
+        except trio.Cancelled:
+            self._refused[run.id] = self._salvage(run, outcome, now)
+            raise
         finally:
             if run.state is RunState.ACTIVE:
                 self.transcript.forget(run.session_id)
@@ -110,10 +115,7 @@ class StoreJournal:
         except Exception:
             self._refused[run.id] = record  # none of it is stored, and that is certain
             raise
-        for view in record.updated:
-            self.transcript.publish(EventType.UPDATED, view)
-        for message in record.created:
-            self.transcript.publish(EventType.CREATED, GrowingMessage(message).view())
+        self._publish(record)
 
     async def _complete(self, run: AcceptedRun, outcome: Outcome, now: int) -> _Record:
         """Return what the run's turn still lacks; nothing if its session does not exist."""
@@ -146,6 +148,21 @@ class StoreJournal:
             close_answer(opened.growing, outcome, now)
             record.update(opened)
 
+    def _salvage(self, run: AcceptedRun, outcome: Outcome, now: int) -> _Record:
+        """Return what the turn lacks if a write hangs; its messages are taken from their writers.
+
+        Otherwise they would stay open, and the session's next run would end them in its own name.
+        """
+        record = _Record()
+        if run.prompt_recorded and run.state is RunState.ACTIVE:
+            for opened in self.transcript.open_in(run.session_id):
+                opened.abandon()
+                record.abandoned.append(opened)
+                close_answer(opened.growing, outcome, now)
+                record.update(opened)
+            self._answer_calls(run.session_id, outcome, now, record)
+        return record
+
     def _answer_calls(
         self, session_id: SessionId, outcome: Outcome, now: int, record: _Record
     ) -> None:
@@ -160,15 +177,26 @@ class StoreJournal:
         results = {part.tool_call_id for part in doubtful if isinstance(part, ToolResultPart)}
         return results | self.transcript.answered_in(session_id)
 
-    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Store an ending that was announced although the store refused it, record and all.
+    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Store an ending that the store has refused, record and all; then publish the record.
 
         Not one that took too long: it may still land, and would then be written twice.
         """
+        await trio.lowlevel.checkpoint()
         record = self._refused.pop(run.id, None)
         if record is not None:
             ended = RunEnded(run=run.ended_view(outcome, self.clock.unix()))
-            self._store.post(*record.changes, ended)
+            for opened in record.abandoned:
+                await opened.take_over()
+            await self._store.commit(*record.changes, ended)
+            self._publish(record)
+
+    def _publish(self, record: _Record) -> None:
+        """Tell the readers what an ending has added to the record of its turn."""
+        for view in record.updated:
+            self.transcript.publish(EventType.UPDATED, view)
+        for message in record.created:
+            self.transcript.publish(EventType.CREATED, GrowingMessage(message).view())
 
     @property
     def _store(self) -> Changes:

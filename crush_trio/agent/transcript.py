@@ -25,7 +25,7 @@ from crush_trio.events.facts import MessageChange
 from crush_trio.events.growing import GrowingMessage, MessageView
 from crush_trio.events.log import EventLog
 from crush_trio.store.base import Changes
-from crush_trio.store.changes import Change, MessageCreated, MessageDeleted
+from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, PartsCut
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -68,6 +68,8 @@ class OpenMessage:
     _attempts: int = field(default=0, init=False)
     _writing: bool = field(default=False, init=False)
     _doubtful: bool = field(default=False, init=False)
+    _adrift: bool = field(default=False, init=False)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _hurried: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _attempted: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -169,6 +171,16 @@ class OpenMessage:
         self._hurried.unpark_all()
         self._attempted.unpark_all()
 
+    def abandon(self) -> None:
+        """Take the message from a writer that does not come back; afterwards it writes nothing.
+
+        Nobody knows how much of the message is stored, so what remains is all of it.
+        """
+        self._adrift = True
+        self._close()
+        self._scope.cancel()
+        self._transcript.release(self)
+
     def doubt(self) -> None:
         """Nobody knows whether the message was created; whoever takes it over creates it again."""
         self._doubtful = True
@@ -177,7 +189,11 @@ class OpenMessage:
     def remaining(self) -> tuple[MessageView, list[Change]]:
         """Return the message as it is now, and the changes that bring the store up to it."""
         view = self._view()
-        changes = changes_between(self._stored, view, view.head.updated_at)
+        at = view.head.updated_at
+        if self._adrift:
+            anew = PartsCut(message_id=self.id, length=0, at=at)
+            return view, [anew, *changes_between(MessageView(view.head, ()), view, at)]
+        changes = changes_between(self._stored, view, at)
         return view, [*creation(self._stored), *changes] if self._doubtful else changes
 
     # ── The writer ──────────────────────────────────────────────────────────────────────────────
@@ -188,6 +204,10 @@ class OpenMessage:
         After each flush it lets some time go by before it looks again, so what is appended meanwhile
         wakes nobody.
         """
+        with self._scope:
+            await self._write_on()
+
+    async def _write_on(self) -> None:  # noqa: ASYNC910  # a closed message has nothing to wait for
         while not self._closed:
             while self._stored_version == self._version and not self._closed:
                 await self._changed.park()

@@ -50,10 +50,10 @@ class Journal(Protocol):
         """
         ...
 
-    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Note the ending that was announced after `end` had failed; never waits, never raises.
+    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Store the ending that is announced because `end` has failed, if that is still possible.
 
-        If it can still be stored, a restart need not end the run a second time.
+        Then a restart need not end the run a second time. The ending is announced in any case.
         """
         ...
 
@@ -93,5 +93,6 @@ class MemoryJournal:
             self.prompts.append(run.id)
         self.endings[run.id] = outcome
 
-    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
         """Do nothing: this journal has no disk that could have recovered meanwhile."""
+        await trio.lowlevel.checkpoint()

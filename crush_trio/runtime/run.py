@@ -124,8 +124,9 @@ class Run:
         taken = []
         own_rules = self.submission.permissions != PermissionPolicy()
         while not own_rules and (waiter := self.lane.fold(self.accepted)) is not None:
+            submission = waiter.submission  # now: once it has ended, it no longer has its prompt
             if await waiter.wait_absorbed():
-                taken.append(waiter.submission)
+                taken.append(submission)
         await trio.lowlevel.checkpoint()
         return tuple(taken)
 
@@ -170,7 +171,9 @@ async def _end_once(  # noqa: ASYNC910  # storing the ending is a checkpoint
         except Exception as exc:  # the ending is announced even if it cannot be written
             log.exception("run.ending_not_stored", extra={"run_id": run.id})
             outcome = outcome.not_stored(str(EndingNotStored(describe(exc))))
-            run.journal.amend(run.accepted, outcome)
+            with trio.move_on_after(run.limits.ending, shield=True), suppress(Exception):
+                # What is refused twice has been logged once, and shows in the store's health.
+                await run.journal.amend(run.accepted, outcome)
         settle(run.accepted, outcome)
 
 

@@ -74,9 +74,9 @@ class FaultyJournal:
         await self.inner.end(run, outcome)
         await self._strike("end", Moment.AFTER, run)
 
-    def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
+    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
         """Pass on."""
-        self.inner.amend(run, outcome)
+        await self.inner.amend(run, outcome)
 
     async def _strike(self, method: str, moment: Moment, run: AcceptedRun) -> None:
         for fault in self.faults:

@@ -186,7 +186,6 @@ def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undon
 # ── Where the record could be better ────────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(reason="what `StoreJournal.amend` writes is not published")
 async def test_readers_are_told_of_a_record_that_was_stored_at_the_second_attempt():
     store = FaultyStore(await new_store(), [StoreFault(of=(RunEnded,), error=DiskFull, times=1)])
     async with open_test_agent(ScriptedProvider([[Say("done")]]), store=store) as bench:
@@ -195,7 +194,6 @@ async def test_readers_are_told_of_a_record_that_was_stored_at_the_second_attemp
         assert told(bench.recorder.messages[answer.id]) == told(answer)
 
 
-@pytest.mark.xfail(reason="an answer whose writer hangs at its end stays open in its session")
 async def test_an_answer_whose_last_write_hung_is_not_ended_in_the_name_of_the_next_run():
     hung = StoreFault(of=(TextAppended,), times=1)
     store = FaultyStore(await new_store(), [hung])
