@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import trio
 from attrs import field, frozen
 
 from crush_trio.config.context_files import ContextFile, ContextPath, read_context_files
@@ -153,9 +152,10 @@ class LoadedConfig:
             everywhere=everywhere,
         )
 
-    async def _paths(self, option: str, texts: tuple[str, ...]) -> tuple[ContextPath, ...]:
+    async def _paths(  # noqa: ASYNC910 - only commands are waited for
+        self, option: str, texts: tuple[str, ...]
+    ) -> tuple[ContextPath, ...]:
         """Return the paths of an option; one of an untrusted project must stay within the project."""
-        await trio.lowlevel.checkpoint()
         found = []
         for index, text in enumerate(texts):
             keys = ("options", option)
@@ -164,7 +164,7 @@ class LoadedConfig:
             if text:
                 path = self.project.directory / self.places.expand_home(text)
                 found.append(ContextPath(path=path, confined=not self.may_run(*keys)))
-        return tuple(found)
+        return tuple(found)  # noqa: ASYNC910
 
 
 def _there(what: str, name: str, entry: T | None) -> T:

@@ -34,8 +34,8 @@ RECEIPT_LIMIT: Final = 20.0
 """Seconds that a caller waits for a receipt; a turn that will not end cannot hold the answer."""
 
 
-async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
-    """Accept a prompt and answer once that is durable; say so if it was accepted before."""
+async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
+    """Accept a prompt and return once that is durable; what is returned says that it was before."""
     opened = site.opened(wid)
     submission = Submission(
         session_id=body.session_id,
@@ -61,7 +61,7 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Response:
         if earlier is None:
             raise
         return _repeated(earlier)
-    return _repeated(accepted.view) if known else nothing(202)
+    return _repeated(accepted.view) if known else None
 
 
 def _is_interactive(body: AgentMessage) -> bool:
@@ -93,8 +93,8 @@ async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView |
     return stored.view
 
 
-def _repeated(run: RunView) -> Response:
-    return answer(Repeated(id=run.id, run_id=run.run_id or run.id), 202)
+def _repeated(run: RunView) -> Repeated:
+    return Repeated(id=run.id, run_id=run.run_id or run.id)
 
 
 # ── Stopping ────────────────────────────────────────────────────────────────────────────────────

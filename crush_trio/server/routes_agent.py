@@ -33,8 +33,12 @@ def _agent(group: Blueprint) -> None:
 
     @group.post(_BASE)
     async def post(site: Site, wid: str) -> Response:
-        """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing."""
-        return await accept(site, wid, await read_body(AgentMessage))
+        """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing.
+
+        Most prompts do not come this way, see `server.direct`.
+        """
+        repeated = await accept(site, wid, await read_body(AgentMessage))
+        return nothing(202) if repeated is None else answer(repeated, 202)
 
     @group.post(f"{_BASE}/init")
     async def init(site: Site, wid: str) -> Response:

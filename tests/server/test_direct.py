@@ -1,0 +1,128 @@
+"""A prompt is answered the same whether the framework was asked or not."""
+
+import logging
+from contextlib import asynccontextmanager
+
+import h11
+import orjson
+import pytest
+import trio
+import trio.testing
+
+from crush_trio.server import direct, routes_agent
+from crush_trio.server.app import create_app, routed
+from crush_trio.testing.served import client_id, open_test_server
+from tests.server.raw_client import open_client
+from tests.server.tiny_app import open_own_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
+
+A = client_id(1)
+
+
+@asynccontextmanager
+async def open_place():
+    """Open a workspace with a session on a server in memory, and that server on a socket."""
+    async with open_test_server() as served:
+        place = await served.create(A)
+        session = await place.create_session()
+        with await place.watch(A):
+            async with open_own_server(create_app(served.site), grace=0) as server:
+                yield server.address, place, session
+
+
+async def post(address, path, body, *, whole):
+    """Send a prompt, whole or in two pieces; return the status, the headers and the body."""
+    async with open_client(address) as client:
+        head = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n"
+        data = head % (path.encode(), address.port, len(body)) + body
+        cut = len(data) if whole else len(data) - 1
+        client.parser.send(h11.Request(method="POST", target=path, headers=[("Host", "t")]))
+        await client.stream.send_all(data[:cut])
+        if not whole:
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await client.stream.send_all(data[cut:])
+        answer, text = await client.answer()
+    headers = {key: value for key, value in answer.headers if key != b"date"}
+    return answer.status_code, headers, text
+
+
+def prompt(session, **more):
+    return orjson.dumps({"session_id": session, "prompt": "hello", **more})
+
+
+REQUESTS = {
+    "a prompt": (202, lambda session: prompt(session)),
+    "one that was sent before": (202, lambda session: prompt(session, run_id="same")),
+    "a prompt that says nothing": (400, lambda session: prompt(session, prompt="")),
+    "no JSON": (400, lambda _: b"{"),
+    "too deep": (400, lambda _: b"[" * 200 + b"]" * 200),
+    "a wrong type": (400, lambda _: b'{"session_id":1}'),
+    "a session that no one has": (None, lambda _: prompt("no-such-session")),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_prompt_is_answered_as_its_route_would(name):
+    status, body = REQUESTS[name]
+    async with open_place() as (address, place, session):
+        path = f"{place.path}/agent"
+        if "before" in name:
+            await post(address, path, body(session), whole=True)
+        answers = [await post(address, path, body(session), whole=whole) for whole in (True, False)]
+    assert answers[0] == answers[1]
+    assert status is None or answers[0][0] == status
+
+
+@pytest.mark.parametrize("wid", ["nobody", "x" * 300, "a%00b"])
+async def test_a_prompt_for_a_workspace_that_cannot_be_is_refused_as_its_route_would(wid):
+    async with open_place() as (address, _place, session):
+        path = f"/v1/workspaces/{wid}/agent"
+        answers = [
+            await post(address, path, prompt(session), whole=whole) for whole in (True, False)
+        ]
+    assert answers[0] == answers[1]
+    assert answers[0][0] in {400, 404}
+
+
+async def crash(*_args):
+    await trio.lowlevel.checkpoint()
+    raise RuntimeError("secret")
+
+
+async def test_what_goes_wrong_in_here_is_told_and_logged_as_its_route_would(monkeypatch, caplog):
+    monkeypatch.setattr(direct, "accept", crash)
+    monkeypatch.setattr(routes_agent, "accept", crash)
+    async with open_place() as (address, place, session):
+        path = f"{place.path}/agent"
+        answers = [
+            await post(address, path, prompt(session), whole=whole) for whole in (True, False)
+        ]
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 500
+    assert b"secret" not in answers[0][2]
+    logged = [each.message for each in caplog.records if each.levelno >= logging.ERROR]
+    assert logged == ["request.crashed"] * 2
+
+
+async def test_only_whole_prompts_are_kept_from_the_framework(monkeypatch):
+    seen = []
+    handle = routed().handle_request
+
+    async def noting(request):
+        if request.path.endswith("/agent"):
+            seen.append(request.path)
+        return await handle(request)
+
+    monkeypatch.setattr(routed(), "handle_request", noting)
+    async with open_place() as (address, place, session):
+        path = f"{place.path}/agent"
+        await post(address, path, prompt(session), whole=True)
+        assert seen == []
+        await post(address, path, prompt(session), whole=False)
+        await post(address, f"{path}?x=1", prompt(session), whole=True)
+        assert seen == [path, path]
+
+
+def test_the_rule_is_that_of_a_route():
+    assert direct.RULE in {rule.rule for rule in routed().url_map.iter_rules("agent.post")}
