@@ -32,7 +32,13 @@ from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import HostForbidden, refuse
-from crush_trio.server.hosting import HostSettings, begin_drain, end_streams_late, usual_opener
+from crush_trio.server.hosting import (
+    HostSettings,
+    begin_drain,
+    end_streams_late,
+    settle_in,
+    usual_opener,
+)
 from crush_trio.server.meters import Meters, metered
 from crush_trio.server.site import Site
 from crush_trio.server.transport import Worker, worker_of
@@ -153,7 +159,7 @@ class HostedApp:
             ):
                 self._serving = serving = _Serving(Site(backend, meters=meters), settings)
                 nursery.start_soon(serving.watch)
-                nursery.start_soon(opener.import_ahead)
+                nursery.start_soon(settle_in, opener, True)
                 try:
                     await live(serving.app)
                 finally:

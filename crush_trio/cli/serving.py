@@ -56,7 +56,14 @@ async def _serve(address: Address, settings: HostSettings, grace: float) -> None
     stop = trio.Event()
     async with open_hidden_nursery() as nursery:
         nursery.start_soon(_set_at_signal, stop)
-        server = partial(run_server, [address], settings=settings, shutdown=stop.wait, grace=grace)
+        server = partial(
+            run_server,
+            [address],
+            settings=settings,
+            shutdown=stop.wait,
+            grace=grace,
+            whole_process=True,
+        )
         async with open_hidden_nursery() as serving:
             [bound] = await serving.start(server)
             print(f"Listening on {bound}. {_WHO_ANSWERS}", flush=True)

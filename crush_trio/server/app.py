@@ -139,8 +139,8 @@ def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
     This costs next to nothing, and any number of sites can be served side by side.
     """
     settings = GuardSettings() if guard is None else guard
-    app = guarded(with_cleanup(safe_app(at_site(site, direct(routed())))), settings)
-    return counted(app, site.meters)
+    app = with_cleanup(safe_app(at_site(site, routed())))
+    return counted(guarded(direct(site, app), settings), site.meters)
 
 
 @cache

@@ -18,7 +18,7 @@ from crush_trio.server.bodies import check_id, decode_body
 from crush_trio.server.http1 import take_whole_body
 from crush_trio.server.meters import note_route
 from crush_trio.server.native import accept
-from crush_trio.server.site import Site, site_of
+from crush_trio.server.site import Site
 from crush_trio.server.status import error_body, status_of
 from crush_trio.wire.codec import encode
 from crush_trio.wire.requests import AgentMessage
@@ -31,8 +31,8 @@ _PATH: Final = re.compile(RULE.replace("<wid>", "([^/]+)"))
 log = logging.getLogger(__name__)
 
 
-def direct(app: ASGIFramework) -> ASGIFramework:
-    """Answer prompts here, and hand all else to *app*."""
+def direct(site: Site, app: ASGIFramework) -> ASGIFramework:
+    """Answer prompts for *site* here, and hand all else to *app*."""
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if (
@@ -43,7 +43,7 @@ def direct(app: ASGIFramework) -> ASGIFramework:
             and (body := take_whole_body(scope)) is not None
         ):
             note_route(scope, RULE)
-            await _answer(send, *await _accepted(site_of(scope), path[1], body))
+            await _answer(send, *await _accepted(site, path[1], body))
         else:
             await app(scope, receive, send)
 

@@ -1,5 +1,6 @@
 """A server in a nursery: what makes it end, and that its end is bounded whatever a run does."""
 
+import gc
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -10,12 +11,13 @@ from attrs import define
 
 from crush_trio.agent.attendance import PATIENCE
 from crush_trio.backend import opening
+from crush_trio.backend.late_opening import LateOpener
 from crush_trio.backend.opening import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress
 from crush_trio.server.guard import GuardSettings
-from crush_trio.server.hosting import HostSettings, run_server
+from crush_trio.server.hosting import HostSettings, run_server, settle_in
 from tests.server.raw_client import open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
@@ -187,3 +189,17 @@ async def test_a_run_that_is_slow_to_end_does_not_cost_its_readers_the_last_even
         said = b"".join(pieces)
         assert said.endswith(b'event: end\ndata: {"reason":"server_shutting_down"}\n\n')
         assert b'"state":"active"' in said
+
+
+# ── Settling in ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("whole_process", [True, False])
+async def test_what_stays_is_put_out_of_the_collectors_sight_in_a_process_of_its_own(whole_process):
+    made = []
+    try:
+        await settle_in(LateOpener(lambda: made.append(gc.get_freeze_count())), whole_process)
+        assert (gc.get_freeze_count() > 0) is whole_process
+    finally:
+        gc.unfreeze()
+    assert made == [0], "first everything is imported"
