@@ -96,6 +96,13 @@ class Entry:
         """Whether this is the ending of a run."""
         return isinstance(self._held, RunChange) and self._held.terminal
 
+    @property
+    def urgent(self) -> bool:
+        """Whether readers are told at once: of endings, and of the first words of a message."""
+        if self.before is None:
+            return self.terminal
+        return not self.before.parts
+
     # ── As bytes ────────────────────────────────────────────────────────────────────────────────
 
     def frame(self, form: Form) -> bytes:

@@ -2,7 +2,8 @@
 
 There is no buffer per reader, so none can overflow and a slow reader costs a publisher nothing.
 `publish` appends and returns; readers keep a place in the log and are woken together, at most once
-per tick, by a task of the log's own. An ending wakes them at once.
+per tick, by a task of the log's own. An ending wakes them at once, and so do the first words of a
+message.
 
 What the log keeps:
 
@@ -100,7 +101,7 @@ class EventLog:
         self._age(entry)
         if len(self._entries) > 2 * self.window.events or self._meter.total > self.window.weight:
             self._trim()
-        if entry.terminal:
+        if entry.urgent:
             self._urgent = self.head
             self._hurried.unpark()
         self._published.unpark()
@@ -280,6 +281,7 @@ class EventLog:
     async def run(self) -> None:
         """Wake the readers after something was published: the first time at once, then per tick.
 
+        What is urgent wakes them whenever it comes: somebody sits there and waits for it.
         Publishing stays cheap because this task, and not the publisher, touches every reader.
         """
         next_wake = -inf

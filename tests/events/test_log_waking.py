@@ -1,4 +1,4 @@
-"""When readers wake: the first event at once, then once per tick, an ending at once, else never."""
+"""When readers wake: the first event at once, then once per tick, what is urgent at once, else never."""
 
 import pytest
 import trio
@@ -87,6 +87,22 @@ async def test_an_ending_wakes_readers_at_once_with_all_that_came_before_it():
         log.publish(ENDING)
         await wait_all_tasks_blocked()
         assert diary.batches == [(start, 1), (start, 2)]
+
+
+async def test_the_first_words_of_a_message_wake_readers_at_once_and_the_next_ones_wait():
+    async with trio.open_nursery() as nursery, open_event_log("boot", tick=TICK) as log:
+        diary, start = Diary(), trio.current_time()
+        nursery.start_soon(diary.keep, log.cursor())
+        await wait_all_tasks_blocked()
+        head = Message(id=MessageId("m"), session_id=SessionId("s"), role=Role.ASSISTANT)
+        growing = GrowingMessage(head)
+        for change in (EventType.CREATED, EventType.UPDATED, EventType.UPDATED):
+            log.publish(MessageChange(change=change, view=growing.view(), plain=True))
+            growing.append_text("word ")
+            await wait_all_tasks_blocked()
+        assert diary.batches == [(start, 1), (start, 1)]
+        await trio.sleep(TICK)
+        assert diary.batches[2:] == [(start + TICK, 1)]
 
 
 async def test_closing_does_not_wait_for_the_tick():
