@@ -33,7 +33,7 @@ from crush_trio.integrations.skills import open_usual_integrations
 from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
-from crush_trio.runtime.run import Turn
+from crush_trio.runtime.run import Limits, Turn
 from crush_trio.store.base import Store
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.tools.jobs import Opens
@@ -71,6 +71,7 @@ def workspace_opener(
     logs: RecentLogs | None = None,
     patience: float = PATIENCE,
     opens: Opens = open_process_group,
+    limits: Limits | None = None,
 ) -> OpenWorkspace[OpenedWorkspace]:
     """Return what opens workspaces for a backend.
 
@@ -84,7 +85,7 @@ def workspace_opener(
     configuration is from there. With *make_turn*, runs play that instead of the agent.
 
     *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
-    starts commands.
+    starts commands, *limits* how long a run may take for what cannot be cancelled.
     """
     the_clock = SystemClock() if clock is None else clock
     own = {} if providers is None else providers
@@ -102,6 +103,7 @@ def workspace_opener(
         logs=RecentLogs() if logs is None else logs,
         patience=patience,
         opens=opens,
+        limits=limits,
     )
     return opener.open
 
@@ -152,6 +154,7 @@ class _Opener:
     logs: RecentLogs
     patience: float
     opens: Opens
+    limits: Limits | None
 
     @asynccontextmanager
     async def open(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
@@ -185,7 +188,7 @@ class _Opener:
         ):
             parts = _Parts(self, plan, agency)
             async with open_durable_workspace(
-                store, parts.make_turn, clock=self.clock, ids=self.ids
+                store, parts.make_turn, clock=self.clock, ids=self.ids, limits=self.limits
             ) as durable:
                 outlet.log = durable.events
                 await withdraw_orphans(store, durable.events.publish, self.clock)

@@ -36,12 +36,21 @@ log = logging.getLogger(__name__)
 
 @frozen(kw_only=True)
 class Limits:
-    """How long each shielded step may take, in seconds. Nothing that is shielded is unbounded."""
+    """How long each shielded step may take, in seconds. Nothing that is shielded is unbounded.
+
+    And one thing that is counted and not timed.
+    """
 
     accept: float = 5.0
     record: float = 5.0
     ending: float = 5.0
     join: float = 15.0
+    courtesy: int = 0
+    """Steps that a run stands back once it is stored, so that whoever sent the prompt is answered first.
+
+    The sender is woken in that moment and takes one step, which may come after the first of these:
+    with two the answer is out before the run begins to work.
+    """
 
 
 class RunHost(Protocol):
@@ -224,6 +233,8 @@ async def _store_acceptance(run: Run) -> bool:
         run.accepted.refuse(describe(exc))
         return False  # noqa: ASYNC910  # the journal has had its chance to wait
     run.accepted.stored()
+    for _ in range(run.limits.courtesy):
+        await trio.lowlevel.checkpoint()
     return True
 
 

@@ -28,6 +28,7 @@ from crush_trio.backend.late_opening import LateOpener
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.run import Limits
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,
@@ -150,7 +151,9 @@ def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedW
     def make() -> OpenWorkspace[OpenedWorkspace]:
         from crush_trio.backend.opening import workspace_opener
 
+        # Prompts that come together are all answered before the first of their runs takes the stage.
         return workspace_opener(
+            limits=Limits(courtesy=2),
             environment=settings.environment,
             home=settings.home,
             logs=logs,

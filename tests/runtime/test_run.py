@@ -10,7 +10,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import AcceptanceNotStored, CancelSwallowed
 from crush_trio.events.facts import Fact, RunChange, agent_error
-from crush_trio.runtime import Completion, Limits, MemoryJournal, Outcome
+from crush_trio.runtime import (
+    Completion,
+    Limits,
+    MemoryJournal,
+    Outcome,
+    Submission,
+    open_workspace,
+)
 from crush_trio.runtime.run import describe
 from crush_trio.testing import Gate
 from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
@@ -411,3 +418,20 @@ def test_limits_are_values_and_closing_outlasts_the_shielded_steps_of_a_run():
 )
 def test_an_exception_is_described_in_one_line(exc, line):
     assert describe(exc) == line
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_with_courtesy_a_sender_goes_on_before_the_run_begins_to_work(seed):
+    """In both orders in which Trio may take them."""
+    order = []
+
+    async def turn(run):
+        order.append("run")
+        await trio.lowlevel.checkpoint()
+
+    async with open_workspace(turn, limits=Limits(courtesy=2)) as workspace:
+        accepted = workspace.accept(Submission(session_id=SessionId("s"), prompt="hello"))
+        await accepted.journaled()
+        order.append("sender")
+        await accepted.wait()
+    assert order == ["sender", "run"]
