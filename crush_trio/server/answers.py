@@ -4,7 +4,7 @@ A route decodes with `read_body`, calls something that knows no HTTP, and answer
 `nothing` or an exception. Which status an exception has is decided in one table (`server.status`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
@@ -36,6 +36,14 @@ def nothing(status: int = 200) -> Response:
     response = Response(b"", status)
     del response.headers["Content-Type"]
     return response
+
+
+async def send_whole(
+    send: ASGISendCallable, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Send an answer that is there as a whole, for whoever answers without the framework."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def cleanup(scope: Mapping[str, Any]) -> ExitStack:

@@ -20,7 +20,6 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest
 from typing_extensions import override
-from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from crush_trio.logging_context import logged_for
@@ -36,7 +35,7 @@ from crush_trio.server import (
     routes_system,
     routes_workspaces,
 )
-from crush_trio.server.answers import with_cleanup
+from crush_trio.server.answers import send_whole, with_cleanup
 from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.direct import direct, refusal
 from crush_trio.server.guard import GuardSettings, guarded
@@ -79,16 +78,10 @@ class OneTaskRequest(TrioASGIHTTPConnection):
         request.body.set_result(body)
         response = await self.app.handle_request(request)
         if isinstance(response, Response) and isinstance(response.response, DataBody):
-            await _send_whole(send, response.status_code, response.headers, response.response.data)
+            headers = encode_headers(response.headers)
+            await send_whole(send, response.status_code, headers, response.response.data)
         else:
             await self._send_response(send, response)
-
-
-async def _send_whole(send: ASGISendCallable, status: int, headers: Headers, body: bytes) -> None:
-    """Send an answer that is there as a whole. The framework would go through it piece by piece."""
-    encoded = encode_headers(headers)
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class RoutedRequest(TrioRequest):
@@ -99,7 +92,7 @@ class RoutedRequest(TrioRequest):
     def content_length(self) -> int | None:
         """Return how long the body says it is; it is the server that sees to that being true."""
         for name, value in self.scope["headers"]:
-            if name == b"content-length":
+            if name == b"content-length" and value.isdigit():
                 return int(value)
         return None
 

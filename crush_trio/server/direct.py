@@ -14,6 +14,7 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 
 from crush_trio.errors import CrushError
 from crush_trio.logging_context import logged_for
+from crush_trio.server.answers import send_whole
 from crush_trio.server.bodies import check_id, decode_body
 from crush_trio.server.http1 import take_whole_body
 from crush_trio.server.meters import note_route
@@ -43,7 +44,8 @@ def direct(site: Site, app: ASGIFramework) -> ASGIFramework:
             and (body := take_whole_body(scope)) is not None
         ):
             note_route(scope, RULE)
-            await _answer(send, *await _accepted(site, path[1], body))
+            status, said = await _accepted(site, path[1], body)
+            await send_whole(send, status, _headers(said), said)
         else:
             await app(scope, receive, send)
 
@@ -71,8 +73,6 @@ def refusal(error: Exception) -> tuple[int, bytes]:
     return status, error_body(error)
 
 
-async def _answer(send: ASGISendCallable, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json")] if body else []
-    headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    kind = [(b"content-type", b"application/json")] if body else []
+    return [*kind, (b"content-length", b"%d" % len(body))]

@@ -26,6 +26,7 @@ from hypercorn.typing import (
 )
 
 from crush_trio.errors import CrushError
+from crush_trio.server.answers import send_whole
 from crush_trio.server.status import error_body, error_headers, status_of
 from crush_trio.wire.reading import shown
 
@@ -231,8 +232,7 @@ async def refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
         return
     body = error_body(error)
     headers = [*error_headers(error), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send_whole(send, status_of(error), headers, body)
 
 
 # ── The server's own token ──────────────────────────────────────────────────────────────────────
