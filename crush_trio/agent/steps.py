@@ -28,6 +28,7 @@ from crush_trio.providers.conversing import Waiting, converse
 from crush_trio.providers.errors import ProviderError
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
+from crush_trio.store.base import Conversation
 from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import MessageId
@@ -38,6 +39,14 @@ log = logging.getLogger(__name__)
 
 CUT_OFF: Final = "the answer was cut off before this call could be made"
 REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
+
+
+Show = Callable[[Conversation], None]
+"""Is shown a conversation as a step finds it, and keeps nothing of it."""
+
+
+def _nobody(_said: Conversation) -> None:
+    """Look away."""
 
 
 @frozen(kw_only=True)
@@ -61,7 +70,7 @@ class Steps:
     run: Run
     plan: TurnPlan
     desk: Desk
-    opening: Callable[[Sequence[Message]], None] = lambda _: None
+    opening: Show = _nobody
     """Is shown the conversation as the first step finds it."""
     _guard: LoopGuard = field(factory=LoopGuard, init=False)
     _tools: ToolRunner = field(init=False)
@@ -80,11 +89,12 @@ class Steps:
 
     async def play(self) -> Completion:
         """Answer the run's prompt."""
-        messages = await self._messages()
-        self.opening(messages)
+        show = self.opening
         while True:
+            tools = self.plan.tools()
+            request = await self._request(tools, show)
             with self.desk.spans.step(self.run):
-                step = await self._step(messages)
+                step = await self._step(request, tools)
             if step.full and self.plan.auto_summarize:
                 await self._make_room(step)
             elif step.goes_on:
@@ -93,12 +103,7 @@ class Steps:
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
                 return self._completion(step)
-            messages = await self._messages()
-
-    async def _messages(self) -> list[Message]:
-        """Return the conversation, with the prompts that wait behind the run in it."""
-        await self.run.fold()
-        return await self.desk.store.messages(self.run.session_id)
+            show = _nobody
 
     async def _make_room(self, step: Step) -> None:
         """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
@@ -138,10 +143,7 @@ class Steps:
 
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
-    async def _step(self, messages: Sequence[Message]) -> Step:
-        tools = self.plan.tools()
-        session = await self.desk.store.session(self.run.session_id)
-        request = self._request(session, messages, tools)
+    async def _step(self, request: ModelRequest, tools: Tools) -> Step:
         answer = Answer(
             await self.desk.begin_answer(self.run.session_id, self.plan.model),
             called_in(request.messages),
@@ -161,7 +163,15 @@ class Steps:
         session = await self._show_session()
         return self._judge(answer, ending, results, used, session)
 
-    def _request(self, session: Session, messages: Sequence[Message], tools: Tools) -> ModelRequest:
+    async def _request(self, tools: Tools, show: Show) -> ModelRequest:
+        """Return what the model is asked: the conversation, with the prompts that wait in it.
+
+        The stored messages are let go here. The answer may take minutes, and a long conversation
+        would lie in memory twice for as long.
+        """
+        await self.run.fold()
+        said = await self.desk.store.conversation(self.run.session_id)
+        show(said)
         model = self.plan.model
         can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
         prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
@@ -170,11 +180,11 @@ class Steps:
             chosen=model.selected,
             system=(*prefix, *self.plan.system),
             messages=build_prompt(
-                messages, session.summary_message_id, can, remind=self.plan.remind
+                said.messages, said.session.summary_message_id, can, remind=self.plan.remind
             ),
             tools=tool_specs(tools),
             max_tokens=model.max_tokens,
-            affinity=affinity(session.id),
+            affinity=affinity(said.session.id),
         )
 
     def _waiting(self, waiting: Waiting) -> None:

@@ -58,11 +58,11 @@ class Summarizer:
 
     async def summarize(self) -> Completion:
         """Write the summary and let the history begin with it; nothing happens without history."""
-        messages = await self.desk.store.messages(self.run.session_id)
-        session = await self.desk.store.session(self.run.session_id)
-        if not messages:
+        said = await self.desk.store.conversation(self.run.session_id)
+        if not said.messages:
             return Completion()
-        request = self._request(session, messages)
+        request = self._request(said.session, said.messages)
+        del said  # the request has all of it; see `Steps`
         answer = Answer(
             await self.desk.begin_answer(self.run.session_id, self.plan.model, summary=True)
         )

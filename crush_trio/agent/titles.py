@@ -7,7 +7,7 @@ its session (D24 to D26, L35).
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
@@ -30,9 +30,10 @@ from crush_trio.providers.base import (
 )
 from crush_trio.providers.conversing import converse
 from crush_trio.runtime.run import Run
+from crush_trio.store.base import Conversation
 from crush_trio.store.changes import Change, SessionEdited
 from crush_trio.wire.ids import MessageId, SessionId
-from crush_trio.wire.messages import FinishReason, Message, Role, TextPart
+from crush_trio.wire.messages import FinishReason, Role, TextPart
 from crush_trio.wire.requests import ModelType
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ class Titles:
     models: ModelSource = field(repr=False)
     deadline: float = DEADLINE
 
-    def begin(self, run: Run, history: Sequence[Message]) -> None:
-        """Start on a title if *run* has the first words of its session, whose *history* this is."""
-        if run.prompt and first_words(history, run):
+    def begin(self, run: Run, said: Conversation) -> None:
+        """Start on a title if *run* has the first words of its session."""
+        if run.prompt and first_words(said, run):
             run.host.services.start_soon(
                 self._give, run.session_id, run.prompt, run.events.publish, name="title"
             )
@@ -133,11 +134,11 @@ class _Words:
         self.text = ""
 
 
-def first_words(history: Sequence[Message], run: Run) -> bool:
+def first_words(said: Conversation, run: Run) -> bool:
     """Whether nobody has said anything in the session before *run* (D24)."""
-    return not any(
+    return not said.session.summary_message_id and not any(
         isinstance(part, TextPart) and part.text
-        for message in takewhile(lambda message: message.id != MessageId(run.id), history)
+        for message in takewhile(lambda message: message.id != MessageId(run.id), said.messages)
         if message.role is Role.USER
         for part in message.parts
     )

@@ -105,8 +105,9 @@ async def open_parts(
     connections: Connections, post: Post, reading: Reading, secrets: tuple[str, ...]
 ) -> AsyncIterator[Parts]:
     """Send *post* and have the parts of its answer, as *reading* reads them."""
-    body = dump(post.body)
-    async with open_answer(connections, post.target, post.headers.items(), body) as answer:
+    target, headers, body = post.target, post.headers.items(), dump(post.body)
+    del post  # the answer may take minutes: what was sent need not lie about in pieces meanwhile
+    async with open_answer(connections, target, headers, body) as answer:
         if not 200 <= answer.status < 300:
             raise failure(answer.status, answer.headers, await _text(answer), secrets)
         yield AnswerParts(answer, reading, decoder_for(answer))

@@ -39,6 +39,14 @@ class StoredMessage:
 
 
 @frozen(kw_only=True)
+class Conversation:
+    """A session and what counts of it: its messages from its summary on, all of one moment."""
+
+    session: Session
+    messages: list[Message] = field(repr=False)
+
+
+@frozen(kw_only=True)
 class Totals:
     """What a session has used in all; the gauges in `Session` say what its context holds now."""
 
@@ -123,6 +131,13 @@ class MessageReads(Protocol):
 
     async def messages(self, session_id: SessionId) -> list[Message]:
         """Return a session's messages in their order (L14); none for an unknown session."""
+        ...
+
+    async def conversation(self, session_id: SessionId) -> Conversation:
+        """Return a session with what a model is to be told of it, or raise `SessionNotFound`.
+
+        What was said before the summary is not read: a session may grow old without growing slow.
+        """
         ...
 
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:

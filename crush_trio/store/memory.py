@@ -23,6 +23,7 @@ from crush_trio.store._applying import apply
 from crush_trio.store._rules import absolute, admitted, cleaned
 from crush_trio.store._tables import BootRow, Tables
 from crush_trio.store.base import (
+    Conversation,
     PendingAsk,
     Store,
     StoredMessage,
@@ -130,6 +131,15 @@ class MemoryStore(Store):
     async def messages(self, session_id: SessionId) -> list[Message]:
         await trio.lowlevel.checkpoint()
         return [row.stored().message for row in self._tables.messages_of(session_id)]
+
+    @override
+    async def conversation(self, session_id: SessionId) -> Conversation:
+        await trio.lowlevel.checkpoint()
+        session = self._tables.session(session_id).session
+        rows = self._tables.messages_of(session_id)
+        summary = [row.seq for row in rows if row.head.id == session.summary_message_id]
+        messages = [row.stored().message for row in rows if not summary or row.seq >= summary[0]]
+        return Conversation(session=session, messages=messages)
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:

@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 from typing_extensions import override
 
 from crush_trio.store.base import (
+    Conversation,
     PendingAsk,
     Store,
     StoredMessage,
@@ -219,6 +220,10 @@ class FaultyStore(Store):
     @override
     async def messages(self, session_id: SessionId) -> list[Message]:
         return await self.inner.messages(session_id)
+
+    @override
+    async def conversation(self, session_id: SessionId) -> Conversation:
+        return await self.inner.conversation(session_id)
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:

@@ -284,13 +284,13 @@ async def test_prompts_that_wait_are_taken_in_before_the_next_step():
 async def test_a_turn_reads_the_conversation_once_per_step(monkeypatch):
     read, store = [], MemoryStore("boot")
     await store.commit(SessionCreated(session=Session(id=SessionId("s"))))
-    messages = store.messages
+    conversation = store.conversation
 
     async def counted(session_id):
         read.append(session_id)
-        return await messages(session_id)
+        return await conversation(session_id)
 
-    monkeypatch.setattr(store, "messages", counted)
+    monkeypatch.setattr(store, "conversation", counted)
     model = ScriptedProvider(lambda request: [Say("Title")] if not request.tools else steps.pop(0))
     steps = [[CallTool("look")], [Say("done")]]
     async with open_test_agent(model, [ScriptedTool("look")], titles=True, store=store) as bench:

@@ -10,7 +10,7 @@ from crush_trio.testing.gates import Gate
 from crush_trio.testing.model_script import Pause, Refuse, Say
 from crush_trio.testing.scripted_provider import ScriptedProvider
 from crush_trio.wire.messages import FinishReason
-from crush_trio.wire.native import RunState
+from crush_trio.wire.native import RunKind, RunState
 
 DONE = (Say("done"),)
 
@@ -46,6 +46,19 @@ async def test_later_prompts_do_not():
     model = answering([Say("One")])
     async with open_test_agent(model, titles=True) as bench:
         await bench.accept("first").wait()
+        await bench.accept("second").wait()
+        await trio.sleep(120)
+        assert (await bench.session()).title == "One"
+    assert sum(map(is_title, model.requests)) == 1
+
+
+@pytest.mark.item("D24")
+async def test_a_prompt_after_a_summary_is_not_the_first():
+    model = answering([Say("One")])
+    async with open_test_agent(model, titles=True) as bench:
+        await bench.accept("first").wait()
+        await trio.sleep(120)
+        await bench.accept("", kind=RunKind.SUMMARIZE).wait()
         await bench.accept("second").wait()
         await trio.sleep(120)
         assert (await bench.session()).title == "One"

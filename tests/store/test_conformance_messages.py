@@ -10,6 +10,7 @@ from crush_trio.store.changes import (
     PartPut,
     PartsCut,
     SessionDeleted,
+    SessionEdited,
     TextAppended,
 )
 from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
@@ -108,6 +109,32 @@ async def test_an_unknown_session_has_no_messages(openings):
         assert await store.messages(S) == []
         assert await store.user_messages(S) == []
         assert await store.unfinished_messages(S) == []
+
+
+async def test_a_conversation_begins_with_its_summary(openings):
+    async with openings.open() as store:
+        await store.commit(session("s"), session("t"), *(message(name) for name in "abc"))
+        await store.commit(message("x", session="t"))
+        assert ids((await store.conversation(S)).messages) == ["a", "b", "c"]
+        await store.commit(SessionEdited(id=S, at=200, summary_message_id=MessageId("b")))
+        said = await store.conversation(S)
+        assert ids(said.messages) == ["b", "c"]
+        assert said.session == await store.session(S)
+        assert ids(await store.messages(S)) == ["a", "b", "c"]
+
+
+async def test_a_conversation_whose_summary_is_gone_is_whole(openings):
+    async with openings.open() as store:
+        await store.commit(session("s"), message("a"), message("b"), message("c"))
+        await store.commit(SessionEdited(id=S, at=200, summary_message_id=MessageId("b")))
+        await store.commit(MessageDeleted(id=MessageId("b")))
+        assert ids((await store.conversation(S)).messages) == ["a", "c"]
+
+
+async def test_an_unknown_session_has_no_conversation(openings):
+    async with openings.open() as store:
+        with pytest.raises(SessionNotFound):
+            await store.conversation(S)
 
 
 async def test_creating_a_message_again_changes_nothing(openings):

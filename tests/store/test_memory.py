@@ -20,6 +20,7 @@ CALLS = {
     "totals": (S,),
     "message": (M,),
     "messages": (S,),
+    "conversation": (S,),
     "user_messages": (),
     "unfinished_messages": (S,),
     "run": (RunId("r"),),

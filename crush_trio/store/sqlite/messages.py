@@ -192,6 +192,14 @@ def read_messages(connection: sqlite3.Connection, session_id: SessionId) -> list
     return _plain(_read(connection, "session_id = ?", (session_id,)))
 
 
+def read_since(
+    connection: sqlite3.Connection, session_id: SessionId, message_id: MessageId
+) -> list[Message]:
+    """Return a session's messages from one of them on; all, if it is not there."""
+    where = "session_id = ? AND seq >= coalesce((SELECT m.seq FROM messages m WHERE m.id = ?), 0)"
+    return _plain(_read(connection, where, (session_id, message_id)))
+
+
 def read_user_messages(
     connection: sqlite3.Connection, session_id: SessionId | None
 ) -> list[Message]:

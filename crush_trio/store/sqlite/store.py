@@ -20,6 +20,7 @@ from typing_extensions import override
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.store._rules import absolute, cleaned
 from crush_trio.store.base import (
+    Conversation,
     PendingAsk,
     Store,
     StoredMessage,
@@ -150,6 +151,10 @@ class SqliteStore(Store):
         return await self._read(lambda c: messages.read_messages(c, session_id))
 
     @override
+    async def conversation(self, session_id: SessionId) -> Conversation:
+        return await self._read(lambda c: _conversation(c, session_id))
+
+    @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
         return await self._read(lambda c: messages.read_user_messages(c, session_id))
 
@@ -213,6 +218,12 @@ class SqliteStore(Store):
     async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
         await self._catch_up()
         return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, self.boot_id))
+
+
+def _conversation(connection: sqlite3.Connection, session_id: SessionId) -> Conversation:
+    session = sessions.read_session(connection, session_id)
+    counting = messages.read_since(connection, session_id, session.summary_message_id)
+    return Conversation(session=session, messages=counting)
 
 
 @asynccontextmanager
