@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,6 +149,7 @@ def _is_our_host(settings: GuardSettings, host: str | None, port: int | None) ->
     return _is_loopback(name) and int(match[2] or _HTTP_PORT) == port
 
 
+@lru_cache(maxsize=16)  # every request of a client has the same one
 def _is_loopback(name: str) -> bool:
     if name == "localhost":
         return True

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -33,6 +34,7 @@ from hypercorn.typing import (
 from hypercorn.utils import parse_socket_addr
 from typing_extensions import override
 
+from crush_trio.clock import SystemClock
 from crush_trio.server.failures import places
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
@@ -46,6 +48,7 @@ _ADDRESS: Final = re.compile(rb"(?i:https?)://[^/?]+/?(.*)")
 """A target as proxies are told it, with who is asked before what is asked for."""
 _AT_ONCE: Final = 8
 """Pieces of a body that are taken in one step. A body that is here has few, unless it is meant to."""
+_CLOCK: Final = SystemClock()
 
 log = logging.getLogger(__name__)
 
@@ -327,7 +330,7 @@ class Exchange(Carrier):
             await trio.lowlevel.checkpoint()  # who has much to say must let others speak
 
     def _headers(self, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        headers = [*given, (b"date", formatdate(usegmt=True).encode())]
+        headers = [*given, (b"date", _date(_CLOCK.unix()))]
         if self.connection.last:
             headers.append((b"connection", b"close"))
         return headers
@@ -377,3 +380,9 @@ def take_whole_body(scope: Scope) -> bytes | None:
     """
     carrier = cast("dict[str, Any]", scope).get("state", {}).get(CARRIER)
     return carrier.take_whole_body() if isinstance(carrier, Exchange) else None
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    """Return a second as answers have it; those of one second share it."""
+    return formatdate(second, usegmt=True).encode()
