@@ -89,6 +89,7 @@ async def test_whoever_waits_for_a_failing_write_is_told_and_the_change_is_not_l
             await opened.put_tool_call(call())
         assert len(desk.published()) == 1
         await trio.sleep(RETRY)
+        await settle()
         assert parts_of(await desk.stored(), ToolCallPart) == [call()]
         assert not desk.published()[-1].plain, "a structural change that a reader may skip"
 
