@@ -7,7 +7,7 @@ from attrs import define, field, frozen
 
 from crush_trio.agent.models import ChosenModel
 from crush_trio.agent.spans import Spans, configured_spans
-from crush_trio.agent.tool_calls import RunPermissions
+from crush_trio.agent.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
 from crush_trio.agent.transcript import OpenMessage, Transcript
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.log import EventLog
@@ -62,6 +62,7 @@ class Desk:
     permissions: RunPermissions = field(repr=False)
     patience: Patience = field(factory=Patience)
     spans: Spans = field(factory=configured_spans, repr=False)
+    hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
 
     async def begin_answer(
         self, session_id: SessionId, model: ChosenModel, *, summary: bool = False

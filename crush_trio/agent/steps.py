@@ -85,6 +85,7 @@ class Steps:
             images=self.plan.model.model.supports_attachments,
             interactive=self.plan.interactive,
             spans=self.desk.spans,
+            hooks=self.desk.hooks,
         )
 
     async def play(self) -> Completion:

@@ -2,43 +2,92 @@
 
 Calls that may run beside others (`Tool.parallel`) and follow each other run together, in a nursery;
 every other call runs alone, in its place (H8). A tool that answers with an error lets the model go
-on; one that raises ends the run, and the calls beside it with it. However this is left, no tool is
-still running then, and whatever call has no result gets one with the run's ending (D17).
+on; once one has stopped the turn, the calls behind it are not made; one that raises ends the run, and
+the calls beside it with it. However this is left, no tool is still running then, and whatever call has
+no result gets one with the run's ending (D17).
+
+Before a tool is used, the hooks that are configured for it have their say (I11): they may refuse the
+call, end the turn, allow what would have to be asked for, or change what the tool is given. The tools of
+a task have none: its run had them when it started the task.
 """
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.closing import result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
+from crush_trio.integrations.hook_answers import NO_OPINION, Decision, Verdict, put_together
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
 from crush_trio.tools.arguments import INVALID_JSON
 from crush_trio.tools.base import Permit, Tool, ToolCall, ToolError, ToolResult
+from crush_trio.wire.config import HookConfig
 from crush_trio.wire.ids import MessageId, RunId
 from crush_trio.wire.messages import ToolCallPart, ToolResultPart
+from crush_trio.wire.native import RunKind
+
+
+class ApprovablePermit(Permit, Protocol):
+    """Asks for permission in the name of one call, unless that call has been approved."""
+
+    def approve(self) -> None:
+        """Ask nobody about what this call wants to do, and no other (F8)."""
+        ...
 
 
 class RunPermissions(Protocol):
     """Who may do what, as a turn needs it; `agent.permissions.Permissions` satisfies it."""
 
-    def permit_call(self, run: Run, call: ToolCallPart, /) -> Permit:
+    def permit_call(self, run: Run, call: ToolCallPart, /) -> ApprovablePermit:
         """Return what asks for permission in the name of one call of one run."""
         ...
 
     def granting(self, run_id: RunId, /) -> AbstractContextManager[None]:
         """Let what is granted for a run hold until the end of the block."""
         ...
+
+
+class ToolHooks(Protocol):
+    """Who is asked before a tool is used; `integrations.hooks.ConfiguredHooks` satisfies it."""
+
+    def matching(self, tool_name: str, /) -> tuple[HookConfig, ...]:
+        """Return the hooks to ask, which costs nothing where there are none."""
+        ...
+
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> Verdict:
+        """Ask them about a call. None of them runs any more when this is left."""
+        ...
+
+
+@frozen
+class NoHooks:
+    """Satisfies `ToolHooks`: nobody is asked."""
+
+    def matching(self, _tool_name: str, /) -> tuple[HookConfig, ...]:
+        """Return nothing."""
+        return ()
+
+    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> Verdict:
+        """Have no opinion, like every one of *hooks*."""
+        await trio.lowlevel.checkpoint()
+        return put_together(hooks, [NO_OPINION] * len(hooks))
+
+
+NO_HOOKS: Final = NoHooks()
+
+_NOT_MADE: Final = ToolResult(
+    content="this call was not made: the turn was stopped by the one before it", is_error=True
+)
 
 
 @define(eq=False)
@@ -53,12 +102,17 @@ class ToolRunner:
     images: bool = False
     interactive: bool = True
     spans: Spans = field(default=NO_SPANS, repr=False)
+    hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
 
     async def run_all(self, answer: Answer, tools: Mapping[str, Tool]) -> list[ToolResult]:
         """Run the calls of *answer*; return their results in the order of the calls."""
         results: dict[int, ToolResult] = {}
         await trio.lowlevel.checkpoint()
         for together in _batches(answer.calls, tools):
+            if any(result.stop_turn for result in results.values()):
+                results |= dict.fromkeys((index for index, _ in together), _NOT_MADE)
+                await self.refuse((call for _, call in together), _NOT_MADE.content)
+                continue
             async with open_hidden_nursery() as nursery:
                 for index, call in together:
                     nursery.start_soon(
@@ -89,6 +143,7 @@ class ToolRunner:
         if tool is None:
             await trio.lowlevel.checkpoint()
             return ToolResult(content=f"there is no tool named {call.name}", is_error=True)
+        permit = self.permissions.permit_call(self.run, call)
         asked = ToolCall(
             id=call.id,
             name=call.name,
@@ -96,15 +151,20 @@ class ToolRunner:
             session_id=self.run.session_id,
             run_id=self.run.id,
             message_id=message_id,
-            permit=self.permissions.permit_call(self.run, call),
+            permit=permit,
             images=self.images,
             interactive=self.interactive,
             reaped=self.run.accepted.reaped.extend,
         )
-        try:
-            return await tool.run(asked)
-        except ToolError as error:
-            return error.result  # noqa: ASYNC910  # the tool has run
+        hooks = () if self.run.kind is RunKind.TASK else self.hooks.matching(call.name)
+        if not hooks:
+            return await _use(tool, asked)
+        verdict = await self.hooks.ask(hooks, asked)
+        if verdict.together.refuses:
+            return verdict.added_to(verdict.refusal())
+        if verdict.together.decision is Decision.ALLOW:
+            permit.approve()
+        return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
 
     async def write(self, call: ToolCallPart, result: ToolResult) -> None:
         """Store and publish one result, as a message of its own (D13)."""
@@ -119,6 +179,14 @@ class ToolRunner:
         await trio.lowlevel.checkpoint()
         for call in calls:
             await self.write(call, ToolResult(content=why, is_error=True))
+
+
+async def _use(tool: Tool, call: ToolCall) -> ToolResult:
+    """Return what a tool answers, be it an error."""
+    try:
+        return await tool.run(call)
+    except ToolError as error:
+        return error.result  # noqa: ASYNC910  # the tool has run
 
 
 def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:

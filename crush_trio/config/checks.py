@@ -33,6 +33,11 @@ def check_meaning(config: Config, layers: Layers[Source], known: Collection[str]
         if problem := _provider_problem(provider, custom=name not in known):
             keys, expectation = problem
             raise _invalid(layers, ("providers", name, *keys), expectation)
+    check_hooks(config, layers)
+
+
+def check_hooks(config: Config, layers: Layers[Source]) -> None:
+    """Raise `ConfigInvalid` for the first hook that cannot work (I11)."""
     for event, hooks in config.hooks.items():
         for index, hook in enumerate(hooks):
             if problem := _hook_problem(hook):
@@ -60,7 +65,7 @@ def _hook_problem(hook: HookConfig) -> tuple[Keys, str] | None:
         return ("command",), "expected a command, got nothing"
     try:
         re.compile(hook.matcher)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         return ("matcher",), f"expected a regular expression: {error}"
     return None
 

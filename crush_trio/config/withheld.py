@@ -1,10 +1,11 @@
 """What a project cannot say until the user trusts it, taken out before anybody acts on it.
 
-Three things in a configuration are worth more than they look. The variables of `env` decide which
-program a name stands for. A tool in `permissions.allowed_tools` is used without a question. And
-whoever decides where the requests to a provider go, and what goes along, gets the key they are sent
-with. So a file that came with a project nobody vouches for has no say in the first two, and in the
-third only if nothing is sent that came from somebody else. A notice says so, and how to trust the file.
+Four things in a configuration are worth more than they look. The variables of `env` decide which
+program a name stands for. A tool in `permissions.allowed_tools` is used without a question. A hook is a
+command that is run, and a list of hooks takes the place of the user's own. And whoever decides where the
+requests to a provider go, and what goes along, gets the key they are sent with. So a file that came with
+a project nobody vouches for has no say in the first three, and in the fourth only if nothing is sent that
+came from somebody else. A notice says so, and how to trust the file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,8 @@ def _beyond(
     """Return the way to everything in a project's file that the project has no say in."""
     if "env" in layer.tree:
         yield ("env",)
+    if "hooks" in layer.tree:
+        yield ("hooks",)
     if "allowed_tools" in _object(layer.tree, "permissions"):
         yield ("permissions", "allowed_tools")
     others = [each.tree for each in layers.layers if not _same_party(each.source, layer.source)]

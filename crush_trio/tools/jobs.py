@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from subprocess import STDOUT
+from subprocess import DEVNULL, STDOUT
 from typing import Final, Protocol
 
 import trio
@@ -25,7 +25,7 @@ from attrs import define, field, frozen
 from crush_trio.clock import Clock
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command, Ended, open_process_group
+from crush_trio.tools.processes import GRACE, Command, Ended, open_process_group
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,11 @@ class Running(Protocol):
         """How it ended, if it has."""
         ...
 
+    @property
+    def stdin(self) -> trio.abc.SendStream | None:
+        """What it reads, if whoever started it writes that."""
+        ...
+
     async def wait(self) -> None:
         """Wait until it has ended by itself."""
         ...
@@ -64,8 +69,10 @@ class Opens(Protocol):
         /,
         *,
         clock: Clock,
+        stdin: int = DEVNULL,
         stdout: BoundedOutput,
         stderr: BoundedOutput | int,
+        grace: float = GRACE,
     ) -> AbstractAsyncContextManager[Running]:
         """Return the block; leaving it ends the command."""
         ...

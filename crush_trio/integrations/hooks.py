@@ -1,0 +1,156 @@
+"""Hooks: commands of the user's that are asked before a tool is used (I9, I10, I11).
+
+All hooks of a call are asked at once, each in a process of its own, in the task of the call. Whoever
+leaves that task has seen every one of them end, with everything it started: by itself, because its time
+was up, or because the run was cancelled. Each has a deadline of its own, so a slow one does not cost
+another its answer, and one that ignores being told to stop is killed a second later.
+
+Which hooks there are is read from the configuration when a call is made. What came with a project that
+the user does not trust is not in there any more (`config/withheld.py`).
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import PIPE
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.clock import Clock
+from crush_trio.config.live import Configuration
+from crush_trio.config.redaction import redact_text
+from crush_trio.integrations.hook_answers import (
+    DENIES,
+    HALTS,
+    NO_OPINION,
+    HookAnswer,
+    Question,
+    Verdict,
+    matching,
+    name_of,
+    put_together,
+    question,
+    read_answer,
+    unfit_answer,
+)
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.base import ToolCall
+from crush_trio.tools.environment import shell_argv, unattended
+from crush_trio.tools.jobs import Opens, Running
+from crush_trio.tools.output import BoundedOutput
+from crush_trio.tools.processes import Command, open_process_group
+from crush_trio.wire.config import HookConfig
+
+log = logging.getLogger(__name__)
+
+TIMEOUT: Final = 30.0
+"""Seconds that a hook has, unless its configuration says otherwise."""
+
+GRACE: Final = 1.0
+"""Seconds that it has to end after that, before it is killed."""
+
+READ: Final = 1024 * 1024
+"""Bytes that are read of each of its streams."""
+
+LOGGED: Final = 500
+"""Columns of its complaints that are logged."""
+
+
+@define(eq=False, kw_only=True)
+class ConfiguredHooks:
+    """The hooks of one workspace, as they are configured at the moment."""
+
+    live: Configuration = field(repr=False)
+    directory: Path
+    clock: Clock = field(repr=False)
+    opens: Opens = field(default=open_process_group, repr=False)
+
+    def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
+        """Return the hooks to ask before a tool is used; mostly there are none."""
+        hooks = self.live.current.config.hooks
+        return matching(hooks, tool_name) if hooks else ()
+
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> Verdict:
+        """Ask *hooks* about *call*, all at once, and return what they say together."""
+        config = self.live.current
+        asked = question(call, self.directory, config.project.root)
+        await trio.lowlevel.checkpoint()
+        if asked.unfit:
+            return put_together(hooks, [unfit_answer(asked.unfit)] * len(hooks))
+        env = {**unattended(config.environment), **asked.variables}
+        answers = [NO_OPINION] * len(hooks)
+
+        async def ask_one(index: int, hook: HookConfig) -> None:
+            answers[index] = await self._ask(hook, env, asked, call)
+
+        async with open_hidden_nursery() as nursery:
+            for index, hook in enumerate(hooks):
+                nursery.start_soon(ask_one, index, hook, name=f"hook {name_of(hook)}")
+        return put_together(hooks, answers)
+
+    async def _ask(
+        self, hook: HookConfig, env: Mapping[str, str], asked: Question, call: ToolCall
+    ) -> HookAnswer:
+        """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
+        stdout, stderr = BoundedOutput(READ), BoundedOutput(READ)
+        group: Running | None = None
+        await trio.lowlevel.checkpoint()
+        deadline = trio.move_on_after(hook.timeout if hook.timeout > 0 else TIMEOUT)
+        try:
+            command = Command(argv=shell_argv(hook.command), working_dir=self.directory, env=env)
+            with deadline:
+                async with self.opens(
+                    command,
+                    clock=self.clock,
+                    stdin=PIPE,
+                    stdout=stdout,
+                    stderr=stderr,
+                    grace=GRACE,
+                ) as group:
+                    await _tell(group, asked.payload)
+                    await group.wait()
+        except (OSError, ValueError) as error:
+            log.warning("hook.not_run", extra={"hook": name_of(hook), "error": str(error)})
+            return NO_OPINION
+        finally:
+            if not deadline.cancelled_caught:
+                _note_reaped(group, call)
+        return _answer_of(hook, group, stdout, stderr)
+
+
+async def _tell(hook: Running, payload: bytes) -> None:
+    """Write to a hook what it is asked. One that does not read it may have an opinion all the same.
+
+    Whatever a hook leaves unread, it cannot hold this up for longer than it lives: nobody but its
+    own processes has the other end.
+    """
+    await trio.lowlevel.checkpoint()
+    if hook.stdin is None:
+        return
+    try:
+        async with hook.stdin as stdin:
+            await stdin.send_all(payload)
+    except trio.BrokenResourceError:
+        pass
+
+
+def _note_reaped(hook: Running | None, call: ToolCall) -> None:
+    """Say which processes had to be stopped because the call was, if any had to."""
+    if hook is not None and hook.ended is not None and hook.ended.stopped:
+        call.reaped(hook.ended.reaped)
+
+
+def _answer_of(
+    hook: HookConfig, group: Running | None, stdout: BoundedOutput, stderr: BoundedOutput
+) -> HookAnswer:
+    ended = None if group is None else group.ended
+    if ended is None or ended.stopped:
+        log.warning("hook.too_slow", extra={"hook": name_of(hook)})
+        return NO_OPINION
+    if ended.exit_code not in {0, DENIES, HALTS}:
+        said = redact_text(stderr.text(LOGGED))
+        extra = {"hook": name_of(hook), "exit_code": ended.status, "stderr": said}
+        log.warning("hook.failed", extra=extra)
+    return read_answer(ended.exit_code, stdout.text(), stderr.text())

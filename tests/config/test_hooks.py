@@ -1,0 +1,81 @@
+"""Hooks in configuration files: what cannot be meant, what is never run, and whose word counts."""
+
+import pytest
+
+from crush_trio.config import ConfigInvalid, NoticeKind
+from tests.config.homes import texts
+from tests.config.test_withheld import ignored
+
+
+def hooks(*commands, event="PreToolUse"):
+    return {"hooks": {event: [{"command": command} for command in commands]}}
+
+
+def commands(loaded, event="PreToolUse"):
+    return [hook.command for hook in loaded.config.hooks.get(event, ())]
+
+
+BAD = [
+    {"command": " "},
+    {"matcher": "bash"},
+    {"command": "x", "matcher": "("},
+    {"command": "x", "matcher": "a{99999999999999999999}"},
+]
+
+
+@pytest.mark.item("I11")
+@pytest.mark.parametrize("bad", BAD)
+async def test_a_hook_that_cannot_work_is_an_error(home, bad):
+    home.write(home.user_file, {"hooks": {"pre_tool_use": [{"command": "fine"}, bad]}})
+    with pytest.raises(ConfigInvalid, match=r"hooks\.pre_tool_use\[1\]\.(command|matcher)"):
+        await home.load()
+
+
+@pytest.mark.item("I11")
+async def test_a_bad_hook_of_the_users_is_not_hidden_behind_a_project(home):
+    home.write(home.user_file, {"hooks": {"PreToolUse": [{"command": "x", "matcher": "("}]}})
+    home.write(home.project_file, hooks("theirs"))
+    with pytest.raises(ConfigInvalid, match="matcher") as caught:
+        await home.load()
+    assert str(home.user_file) in str(caught.value)
+
+
+@pytest.mark.item("I9")
+async def test_an_event_that_never_comes_is_told_of(home):
+    home.write(home.user_file, hooks("x"))
+    home.write(home.project_file, hooks("x", event="PRE_TOOL_USE"))
+    home.trust()
+    assert texts(await home.load(), NoticeKind.NOT_USED) == []
+    home.write(home.user_file, hooks("x", event="PostToolUse"))
+    assert texts(await home.load(), NoticeKind.NOT_USED) == [
+        f"{home.user_file}: hooks.PostToolUse: there is no such event, so nothing in it is run; "
+        "there is PreToolUse"
+    ]
+
+
+# ── Trust ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("I11")
+@pytest.mark.parametrize("where", ["project_file", "workspace_file"])
+async def test_a_project_has_no_hooks_until_it_is_trusted(home, where):
+    file = home.write(getattr(home, where), hooks("theirs"))
+    loaded = await home.load()
+    assert loaded.config.hooks == {}
+    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [ignored(home, "hooks", file)]
+    home.trust()
+    loaded = await home.load()
+    assert commands(loaded) == ["theirs"]
+    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+
+
+@pytest.mark.item("I11")
+@pytest.mark.parametrize(
+    "theirs", [{"hooks": {"PreToolUse": []}}, {"hooks": None}, {"hooks": {"PreToolUse": None}}]
+)
+async def test_a_project_does_not_take_the_users_hooks_away(home, theirs):
+    home.write(home.user_file, hooks("mine"))
+    home.write(home.project_file, theirs)
+    assert commands(await home.load()) == ["mine"]
+    home.trust()
+    assert commands(await home.load()) == []
