@@ -71,6 +71,8 @@ STATUS: Final[Mapping[str, int]] = {
     "store_read_only": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
+    # An MCP server was asked for the request itself, and it is what failed.
+    "mcp_failed": HTTPStatus.BAD_GATEWAY,
     # A model was asked for the request itself, and its provider is what failed.
     "provider_garbled": HTTPStatus.BAD_GATEWAY,
     "provider_rate_limited": HTTPStatus.BAD_GATEWAY,

@@ -1,0 +1,218 @@
+"""The tools of MCP servers, and the two that read their resources, as a model uses them.
+
+What a server says is somebody else's text: it is bounded before a model sees it, and a call of one of
+its tools is put before a person like a command is.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import orjson
+from attrs import define, field, frozen
+
+from crush_trio.integrations.mcp.names import named
+from crush_trio.integrations.mcp.server import McpServer
+from crush_trio.integrations.mcp.session import McpFailure, OfferedResource, OfferedTool
+from crush_trio.tools.arguments import INVALID_JSON, About, read_arguments
+from crush_trio.tools.base import Media, Tool, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.built_in import BuiltIn
+from crush_trio.tools.output import Excerpt
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.integrations import McpResource
+
+COLUMNS: Final = 30_000
+"""Columns of an answer that a model sees, as of a command's."""
+
+LARGEST: Final = 5 * 1024 * 1024
+"""Bytes of a picture or a sound that a model is shown."""
+
+DESCRIBED: Final = 4096
+"""Characters of what a server says about one of its tools."""
+
+FindServer = Callable[[str], McpServer]
+"""Returns the server of a name; raises `McpFailure` if there is none."""
+
+
+def server_tools(servers: Iterable[McpServer], directory: Path) -> tuple[Tool, ...]:
+    """Return the tools of the servers that are connected."""
+    by_name = {server.plan.name: server for server in servers}
+    offered = {
+        (name, tool.name): tool for name, server in by_name.items() for tool in server.offer.tools
+    }
+    return tuple(
+        McpTool(name, by_name[server], offered[server, tool], directory)
+        for name, server, tool in named(offered, by_name)
+    )
+
+
+@define(eq=False)
+class McpTool:
+    """A tool of a server. It satisfies `Tool`; alone, because nobody knows what it changes."""
+
+    name: str
+    server: McpServer = field(repr=False)
+    offered: OfferedTool = field(repr=False)
+    directory: Path
+    parallel: bool = field(default=False, init=False)
+
+    @property
+    def description(self) -> str:
+        """What the server says about it."""
+        return self.offered.description[:DESCRIBED] or f"{self.offered.name} of {self._server}"
+
+    @property
+    def parameters(self) -> JsonObject:
+        """What the server says it is called with."""
+        return {"properties": {}, **self.offered.schema, "type": "object"}
+
+    @property
+    def _server(self) -> str:
+        return f"the MCP server {self.server.plan.name}"
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Ask, and have the server do it."""
+        arguments = _arguments(call.input)
+        await call.permit(
+            Wanted(
+                action="execute",
+                description=f"Run {self.offered.name} of {self._server}",
+                params=arguments,
+                path=self.directory,
+            )
+        )
+        try:
+            answer = await self.server.use(
+                lambda session: session.call(self.offered.name, arguments)
+            )
+        except McpFailure as failure:
+            raise ToolError(f"{self._server}: {failure}") from None
+        if answer.is_error:
+            raise ToolError(bounded(answer.text) or f"{self._server} says that this went wrong")
+        return _result(answer.text, answer.media, call)
+
+
+def _arguments(text: str) -> JsonObject:
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError as exc:
+        raise ToolError(INVALID_JSON) from exc
+    if not isinstance(value, dict):
+        raise ToolError("the arguments are not a JSON object")
+    return value
+
+
+# ── Resources ───────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class ListArguments:
+    """Whose resources."""
+
+    mcp_name: Annotated[str, About("The name of the MCP server.")]
+
+
+@frozen(kw_only=True)
+class ReadArguments:
+    """Which resource."""
+
+    mcp_name: Annotated[str, About("The name of the MCP server.")]
+    uri: Annotated[str, About("The address of the resource.")]
+
+
+@define(eq=False)
+class ListResourcesTool(BuiltIn):
+    """The tool `list_mcp_resources`."""
+
+    name = "list_mcp_resources"
+    parallel = True
+    arguments = ListArguments
+
+    find: FindServer = field(repr=False)
+    directory: Path
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Ask, and list them as they are now."""
+        wanted = read_arguments(call.input, ListArguments)
+        await call.permit(
+            Wanted(
+                action="list",
+                description=f"List the resources of the MCP server {wanted.mcp_name}",
+                params={"mcp_name": wanted.mcp_name},
+                path=self.directory,
+            )
+        )
+        try:
+            server = self.find(wanted.mcp_name)
+            found = await server.use_briefly(lambda session: session.resources())
+        except McpFailure as failure:
+            raise ToolError(f"the MCP server {wanted.mcp_name}: {failure}") from None
+        return ToolResult(content=bounded("\n".join(map(_line, found))) or "(It has none.)")
+
+
+@define(eq=False)
+class ReadResourceTool(BuiltIn):
+    """The tool `read_mcp_resource`."""
+
+    name = "read_mcp_resource"
+    parallel = True
+    arguments = ReadArguments
+
+    find: FindServer = field(repr=False)
+    directory: Path
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Ask, and read it."""
+        wanted = read_arguments(call.input, ReadArguments)
+        await call.permit(
+            Wanted(
+                action="read",
+                description=f"Read {wanted.uri} of the MCP server {wanted.mcp_name}",
+                params={"mcp_name": wanted.mcp_name, "uri": wanted.uri},
+                path=self.directory,
+            )
+        )
+        try:
+            server = self.find(wanted.mcp_name)
+            found = await server.use_briefly(lambda session: session.read(wanted.uri))
+        except McpFailure as failure:
+            raise ToolError(f"the MCP server {wanted.mcp_name}: {failure}") from None
+        texts = [each.text for each in found if not each.blob]
+        return _result("\n".join(texts), _first_media(found), call)
+
+
+def _line(resource: OfferedResource) -> str:
+    """Return a resource as one line, whatever is in it."""
+    about = ", ".join(filter(None, (resource.name, resource.description, resource.mime_type)))
+    return " ".join(f"{resource.uri}: {about}".split())
+
+
+def _first_media(found: Sequence[McpResource]) -> Media | None:
+    blobs = (each for each in found if each.blob)
+    return next((Media(data=each.blob, mime_type=each.mime_type) for each in blobs), None)
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
+    """Return an answer as far as the model can make use of it."""
+    note = "" if media is None else _obstacle(media, call)
+    if media is None or note:
+        return ToolResult(content=bounded("\n".join(filter(None, (text, note)))) or "(no output)")
+    return ToolResult(content=bounded(text), media=media)
+
+
+def _obstacle(media: Media, call: ToolCall) -> str:
+    """Return why a model is not shown something, or nothing if it is."""
+    what = f"(It also returned {media.mime_type or 'data'}, {len(media.data)} bytes"
+    if len(media.data) > LARGEST:
+        return f"{what}: more than can be shown.)"
+    if not media.mime_type.startswith(("image/", "audio/")):
+        return f"{what}, which cannot be shown.)"
+    return "" if call.images else f"{what}, which this model cannot take.)"
+
+
+def bounded(text: str) -> str:
+    """Return as much of *text* as a model sees: its beginning and its end."""
+    return str(Excerpt(head=text).clipped(COLUMNS))
