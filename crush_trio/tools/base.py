@@ -29,7 +29,8 @@ class Media:
 class ToolResult:
     """What a tool answers. `metadata` is for viewers; the model does not see it.
 
-    `stop_turn` ends the turn after this step: a person said no, and the model must not go on.
+    `stop_turn` ends the turn with this step: a person said no, and the model must not go on. The
+    calls of the step that come behind are not made.
     """
 
     content: str = ""
@@ -64,7 +65,7 @@ class Wanted:
 
     action: str
     description: str
-    params: JsonObject = field(repr=False)
+    params: JsonObject | None = field(repr=False)
     path: Path
     denied: JsonObject = field(factory=dict, repr=False)
 

@@ -99,28 +99,39 @@ class FileChanges:
         return await trio.to_thread.run_sync(_proposed, target, after)
 
     async def carry_out(
-        self, call: ToolCall, proposal: Proposal, description: str, denied: Metadata
+        self,
+        call: ToolCall,
+        proposal: Proposal,
+        description: str,
+        denied: Metadata,
+        *,
+        action: str = "write",
     ) -> str:
         """Ask, write, and keep a record; return what there is to say about the file then.
 
         Raises the `ToolError` of a denial, or one that says that the file changed in the meantime.
         """
-        path, before, after = proposal.target.path, proposal.target.text, proposal.after
+        path = proposal.target.path
         await call.permit(
             Wanted(
-                action="write",
+                action=action,
                 description=description,
                 params={"file_path": str(path), **proposal.contents},
                 path=judged(self.bench, path),
                 denied=denied,
             )
         )
+        await self.write(call, proposal)
+        return "" if self.diagnose is None else await self.diagnose(path)
+
+    async def write(self, call: ToolCall, proposal: Proposal) -> None:
+        """Make a change that was agreed upon, unless the file changed in the meantime; keep a record."""
+        path, before, after = proposal.target.path, proposal.target.text, proposal.after
         await self.history.keep_before(call.session_id, path, before.content)
         modified = await trio.to_thread.run_sync(
             replace_file, path, after.encoded(), proposal.target.snapshot, limiter=self._door
         )
         await self.history.keep_after(call.session_id, path, after.content, modified)
-        return "" if self.diagnose is None else await self.diagnose(path)
 
 
 def _found(path: Path) -> Target:

@@ -1,0 +1,216 @@
+"""A conversation in JSON-RPC with one peer: requests that wait for their answers, in both directions.
+
+One task reads and one writes, both in `Connection.run`. Nobody else touches the stream, so a request
+that is cancelled leaves no half message behind: what it had to say is in the queue of the writer, and
+what is left to say, that the answer is no longer wanted, is put there too, without waiting.
+
+Invariant: every request ends, with its answer, its time limit, its cancel, or the end of the connection.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Final, Protocol
+
+import orjson
+import trio
+from attrs import define, field
+
+from crush_trio.integrations.lsp.framing import Frames, FramingError, framed
+from crush_trio.wire.fields import Json, JsonObject
+
+log = logging.getLogger(__name__)
+
+CHUNK: Final = 64 * 1024
+
+BACKLOG: Final = 64 * 1024 * 1024
+"""Bytes that may wait to be written. A peer that lets more pile up does not read at all."""
+
+METHOD_NOT_FOUND: Final = -32601
+
+
+class LspFailure(Exception):
+    """A language server did not do what it was asked for. The text is for people and models."""
+
+
+class ConnectionLost(LspFailure):
+    """It is gone, or what it sends cannot be read."""
+
+
+class RequestTimedOut(LspFailure):
+    """It took too long."""
+
+
+class RequestRefused(LspFailure):
+    """It answered with an error."""
+
+
+class Transport(Protocol):
+    """The two byte streams of a peer. One task sends and one receives."""
+
+    async def send_all(self, data: bytes, /) -> None:
+        """Write all of *data*."""
+        ...
+
+    async def receive_some(self, max_bytes: int, /) -> bytes | bytearray:
+        """Return what has come; nothing at the end."""
+        ...
+
+
+class Unknown(Exception):
+    """Raised by `Peer.asked` for a method that it does not know."""
+
+
+class Peer(Protocol):
+    """What is told of everything that the other side says by itself. It never waits."""
+
+    def notified(self, method: str, params: Json) -> None:
+        """Take note of something."""
+        ...
+
+    def asked(self, method: str, params: Json) -> Json:
+        """Answer a request; raises `Unknown`."""
+        ...
+
+
+@define(eq=False)
+class _Pending:
+    """A request that waits: for `answer`, or for nothing any more."""
+
+    answered: trio.Event = field(factory=trio.Event)
+    answer: JsonObject | None = None
+
+
+@define(eq=False)
+class Connection:
+    """One conversation; it goes on while `run` does."""
+
+    _transport: Transport = field(repr=False)
+    _peer: Peer = field(repr=False)
+    backlog: int = BACKLOG
+    lost: str = field(default="", init=False)
+    """Why there is nobody to talk to any more; empty while there is."""
+    ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    _ids: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
+    _waiting: dict[int, _Pending] = field(factory=dict, init=False, repr=False)
+    _unwritten: int = field(default=0, init=False)
+    _put: Callable[[bytes], None] = field(init=False, repr=False)
+    _queue: trio.MemoryReceiveChannel[bytes] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        # Without a bound in messages: the bound is in bytes, and whoever sends must not wait.
+        sending, self._queue = trio.open_memory_channel[bytes](math.inf)
+        self._put = sending.send_nowait
+
+    # ── What we say ─────────────────────────────────────────────────────────────────────────────
+
+    def notify(self, method: str, params: Json = None) -> None:
+        """Tell the peer something; nothing happens if it is gone."""
+        self._send(_message(method=method, params=params))
+
+    async def request(self, method: str, params: Json = None, *, limit: float) -> Json:
+        """Ask the peer and return its answer; raises a `LspFailure`.
+
+        Whoever stops waiting, because of a cancel or of the *limit* in seconds, has told it so.
+        """
+        await trio.lowlevel.checkpoint()
+        number, pending = next(self._ids), _Pending()
+        self._waiting[number] = pending
+        self._send(_message(id=number, method=method, params=params))
+        try:
+            with trio.move_on_after(limit):
+                if not self.lost:
+                    await pending.answered.wait()
+        finally:
+            del self._waiting[number]
+            if pending.answer is None:
+                self.notify("$/cancelRequest", {"id": number})
+        return self._result(method, pending, limit)
+
+    def _result(self, method: str, pending: _Pending, limit: float) -> Json:
+        if pending.answer is None:
+            if self.lost:
+                raise ConnectionLost(self.lost)
+            raise RequestTimedOut(f"{method} was not answered within {limit:g} seconds")
+        error = pending.answer.get("error")
+        if error is None:
+            return pending.answer.get("result")
+        said = error.get("message") if isinstance(error, dict) else error
+        raise RequestRefused(f"{method}: {said}")
+
+    def _send(self, message: JsonObject) -> None:
+        if self.lost:
+            return
+        data = framed(orjson.dumps(message))
+        self._unwritten += len(data)
+        if self._unwritten > self.backlog:
+            self._lose("it no longer reads what it is sent")
+        else:
+            self._put(data)
+
+    # ── What is said to us ──────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Read and write until the peer is gone; `lost` says why then. Never raises anything else."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._lose("the connection was closed")
+            self.ended.set()
+
+    async def _write(self, both: trio.CancelScope) -> None:
+        async for data in self._queue:
+            try:
+                await self._transport.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._lose("it has ended")
+                both.cancel()
+            self._unwritten -= len(data)
+
+    async def _read(self) -> None:  # noqa: ASYNC910  # receiving is a checkpoint, also if it fails
+        frames = Frames()
+        try:
+            while not self.lost and (data := await self._transport.receive_some(CHUNK)):
+                for body in frames.feed(data):
+                    self._take(orjson.loads(body))
+        except (FramingError, orjson.JSONDecodeError) as error:
+            self._lose(f"what it sent is no message: {error}")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._lose("it has ended")
+        self._lose("it has ended")
+
+    def _take(self, message: Json) -> None:
+        """Deal with one message. What is none of the three kinds means nothing."""
+        if not isinstance(message, dict):
+            return
+        method, number = message.get("method"), message.get("id")
+        if isinstance(method, str):
+            if "id" in message:
+                self._answer(number, method, message.get("params"))
+            else:
+                self._peer.notified(method, message.get("params"))
+        elif isinstance(number, int) and (pending := self._waiting.get(number)) is not None:
+            pending.answer = message
+            pending.answered.set()
+
+    def _answer(self, number: Json, method: str, params: Json) -> None:
+        try:
+            self._send({"jsonrpc": "2.0", "id": number, "result": self._peer.asked(method, params)})
+        except Unknown:
+            error = {"code": METHOD_NOT_FOUND, "message": f"{method} is not known here"}
+            self._send({"jsonrpc": "2.0", "id": number, "error": error})
+
+    def _lose(self, why: str) -> None:
+        """Take note that nobody is there, and let go of all who wait for an answer."""
+        self.lost = self.lost or why
+        for pending in self._waiting.values():
+            pending.answered.set()
+
+
+def _message(**parts: Json) -> JsonObject:
+    """Return a message; params that say nothing are left out, as servers want it."""
+    return {"jsonrpc": "2.0", **{key: value for key, value in parts.items() if value is not None}}

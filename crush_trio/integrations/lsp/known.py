@@ -1,0 +1,146 @@
+"""What is known about language servers in general: the names of languages, and a few common servers.
+
+The servers here can be started without being configured. For each it says by which programs it goes,
+the preferred one first, which files it is for, and what lies in the directory of a project of its kind.
+Programs that run other programs, such as `npx` or `node`, are not among them: what they would start
+is for the project to say.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from crush_trio.wire.config import LspServerConfig
+
+
+@frozen(kw_only=True)
+class KnownServer:
+    """A server that many people use."""
+
+    programs: tuple[tuple[str, ...], ...]
+    """How it is started: argument vectors, of which the first is used whose program there is."""
+    filetypes: tuple[str, ...]
+    root_markers: tuple[str, ...]
+
+    def config(self, argv: tuple[str, ...]) -> LspServerConfig:
+        """Return what a user would have written to start it by *argv*."""
+        return self.completed(LspServerConfig(command=argv[0], args=argv[1:]))
+
+    def completed(self, config: LspServerConfig) -> LspServerConfig:
+        """Return *config* with everything that it leaves out."""
+        command, *args = self.programs[-1]
+        mine = config.command or command
+        return evolve(
+            config,
+            command=mine,
+            args=config.args or (() if config.command else tuple(args)),
+            filetypes=config.filetypes or self.filetypes,
+            root_markers=config.root_markers or self.root_markers,
+        )
+
+
+KNOWN: Final[Mapping[str, KnownServer]] = {
+    "clangd": KnownServer(
+        programs=(("clangd",),),
+        filetypes=("c", "h", "cc", "cpp", "cxx", "hh", "hpp", "hxx"),
+        root_markers=("compile_commands.json", "compile_flags.txt", ".clangd"),
+    ),
+    "gopls": KnownServer(
+        programs=(("gopls",),), filetypes=("go",), root_markers=("go.mod", "go.work")
+    ),
+    "pyright": KnownServer(
+        programs=(("basedpyright-langserver", "--stdio"), ("pyright-langserver", "--stdio")),
+        filetypes=("py", "pyi"),
+        root_markers=(
+            *("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"),
+            *("Pipfile", "pyrightconfig.json"),
+        ),
+    ),
+    "rust-analyzer": KnownServer(
+        programs=(("rust-analyzer",),), filetypes=("rs",), root_markers=("Cargo.toml",)
+    ),
+    "typescript-language-server": KnownServer(
+        programs=(("typescript-language-server", "--stdio"),),
+        filetypes=("ts", "tsx", "mts", "cts", "js", "jsx", "mjs", "cjs"),
+        root_markers=("package.json", "tsconfig.json", "jsconfig.json"),
+    ),
+}
+"""The servers that start by themselves where they may, by the name under which clients see them."""
+
+LANGUAGES: Final[Mapping[str, str]] = {
+    "bash": "shellscript",
+    "bat": "bat",
+    "c": "c",
+    "cc": "cpp",
+    "cjs": "javascript",
+    "clj": "clojure",
+    "cpp": "cpp",
+    "cs": "csharp",
+    "cts": "typescript",
+    "cxx": "cpp",
+    "erl": "erlang",
+    "ex": "elixir",
+    "exs": "elixir",
+    "fs": "fsharp",
+    "h": "c",
+    "hh": "cpp",
+    "hpp": "cpp",
+    "hs": "haskell",
+    "hxx": "cpp",
+    "js": "javascript",
+    "jsx": "javascriptreact",
+    "kt": "kotlin",
+    "kts": "kotlin",
+    "md": "markdown",
+    "mjs": "javascript",
+    "ml": "ocaml",
+    "mts": "typescript",
+    "pl": "perl",
+    "ps1": "powershell",
+    "py": "python",
+    "pyi": "python",
+    "rb": "ruby",
+    "rs": "rust",
+    "sh": "shellscript",
+    "tex": "latex",
+    "tf": "terraform",
+    "ts": "typescript",
+    "tsx": "typescriptreact",
+    "yml": "yaml",
+}
+"""The names of languages whose files are not simply called like them."""
+
+NAMED: Final[Mapping[str, str]] = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
+
+
+def language_of(path: PurePath) -> str:
+    """Return the name of the language that a file is in, as servers are told."""
+    suffix = path.suffix.removeprefix(".").lower()
+    return NAMED.get(path.name) or LANGUAGES.get(suffix) or suffix or "plaintext"
+
+
+def handles(filetypes: Iterable[str], path: PurePath) -> bool:
+    """Whether *filetypes*, endings or names of languages, include a file. None at all include all."""
+    wanted = [each.lower() for each in filetypes]
+    name, language = path.name.lower(), language_of(path)
+    return not wanted or any(
+        each == language or name.endswith(f".{each.removeprefix('.')}") for each in wanted
+    )
+
+
+@frozen(kw_only=True)
+class ServerSpec:
+    """A server of a workspace as it is wanted now. Two that are equal are the same server."""
+
+    name: str
+    config: LspServerConfig = field(repr=False)
+    automatic: bool = False
+    """Whether nobody wrote it down: it was found."""
+    refused: str = ""
+    """Why it must not be started; empty if it may be."""
+
+    def handles(self, path: PurePath) -> bool:
+        """Whether it is for a file."""
+        return handles(self.config.filetypes, path)

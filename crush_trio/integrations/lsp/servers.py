@@ -1,0 +1,365 @@
+"""The language servers of a workspace: which there are, for which files, and that they go with it (I.4).
+
+Which there are follows from the configuration of the moment, and, where the user trusts the project, from
+what is installed and lies in its directory. Nobody asks while nothing is configured, and then nothing is
+imported, started or waited for either.
+
+What may be started is the user's word alone. A server that a project's own file configures, or has any say
+in, is started only if the user trusts the project. The same holds for servers that nobody configured: a
+language server reads a project with the help of the project's own code, such as build scripts and plugins.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.clock import Clock
+from crush_trio.config.errors import ExpansionFailed, NotConfigured
+from crush_trio.config.loaded import LoadedConfig
+from crush_trio.config.redaction import redact_text
+from crush_trio.errors import LspNotFound, WorkspaceClosing
+from crush_trio.events.facts import Fact
+from crush_trio.integrations.base import Surroundings
+from crush_trio.integrations.lsp.known import KNOWN, ServerSpec, handles
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.base import Tool
+from crush_trio.wire.config import LspServerConfig
+from crush_trio.wire.events import EventType, LspEvent, PayloadType
+from crush_trio.wire.integrations import LspClientInfo
+from crush_trio.wire.views import Diagnostics
+
+if TYPE_CHECKING:
+    from crush_trio.integrations.lsp.life import OpenProgram
+    from crush_trio.integrations.lsp.server import Server
+    from crush_trio.tools.changing import FileChanges
+    from crush_trio.tools.processes import Command
+
+log = logging.getLogger(__name__)
+
+LOGGED: Final = 2000
+"""Letters that are logged of what a server says."""
+
+LOOK_AGAIN: Final = 30.0
+"""Seconds before the disk is asked again about what was not there (I.4)."""
+
+
+@define(eq=False)
+class WorkspaceServers:
+    """Satisfies `LanguageServers`, and is the `Host` of the servers. Made by `open_language_servers`."""
+
+    _surroundings: Surroundings = field(repr=False)
+    lives: trio.Nursery = field(repr=False)
+    _given: "OpenProgram | None" = field(default=None, repr=False)
+    _servers: "dict[str, Server]" = field(factory=dict, init=False)
+    _revision: int = field(default=0, init=False)
+    """The configuration that they follow from."""
+    _found: dict[str, LspServerConfig] = field(factory=dict, init=False)
+    """The known servers that could be used here, if the project is trusted."""
+    _looked_at: dict[str, float] = field(factory=dict, init=False, repr=False)
+    """When the disk was last asked about something, by name; see `_due`."""
+    _rooted: set[str] = field(factory=set, init=False, repr=False)
+    _secrets: set[str] = field(factory=set, init=False, repr=False)
+    """What servers were started with that must not be seen in what they say."""
+    _following: trio.CancelScope | None = field(default=None, init=False, repr=False)
+    _closed: bool = field(default=False, init=False)
+
+    # ── For clients ─────────────────────────────────────────────────────────────────────────────
+
+    def states(self) -> Mapping[str, LspClientInfo]:
+        """Return how each server does, by name."""
+        return {name: server.info() for name, server in sorted(self._current().items())}
+
+    def diagnostics(self, name: str) -> Diagnostics:
+        """Return what one of them last had to say; raises `LspNotFound`."""
+        server = self._current().get(name)
+        if server is None:
+            raise LspNotFound(name)
+        return {} if server.conversation is None else server.conversation.documents.said()
+
+    async def start(self, path: str) -> None:
+        """Start those that understand a file; that they get ready is not waited for."""
+        await trio.lowlevel.checkpoint()
+        if not self._current() and not self._trusted:
+            return
+        with suppress(OSError, ValueError, RuntimeError):
+            resolved = await trio.to_thread.run_sync((self.directory / path).resolve)
+            for server in await self.servers_for(resolved):
+                server.wake(asked=True)
+
+    async def stop(self) -> None:
+        """Stop them all. They are told at once; a client that hangs up misses only their end."""
+        lives = [server.stop() for server in self._current().values()]
+        await trio.lowlevel.checkpoint()
+        for life in filter(None, lives):
+            await life.ended.wait()
+
+    # ── For agents ──────────────────────────────────────────────────────────────────────────────
+
+    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # nothing is waited for if no server is for it
+        """Return what servers say about a file that was looked at."""
+        if not self._concerns(path):
+            return ""  # noqa: ASYNC910
+        from crush_trio.integrations.lsp.diagnosing import after_view
+
+        servers = await self.servers_for(path)
+        return await after_view(servers, path, self.directory) if servers else ""
+
+    async def changed(self, path: Path) -> str:  # noqa: ASYNC910  # as above
+        """Return what servers say about a file that was changed."""
+        if not self._concerns(path):
+            return ""  # noqa: ASYNC910
+        from crush_trio.integrations.lsp.diagnosing import after_change
+
+        servers = await self.servers_for(path)
+        return await after_change(servers, path, self.directory) if servers else ""
+
+    def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
+        """Return the tools by which a model asks servers, if there are any that it could ask (H3)."""
+        if not self.usable():
+            return ()
+        from crush_trio.integrations.lsp.tools import code_tools
+
+        return code_tools(self, changes)
+
+    def usable(self) -> "list[Server]":
+        """Return the servers that run or could be started, by name."""
+        return [server for _, server in sorted(self._current().items()) if server.usable]
+
+    def named(self, name: str) -> "Server | None":
+        """Return the server of that name."""
+        return self._current().get(name)
+
+    async def startable(self) -> "list[Server]":
+        """Return those whose kind of project this is, by name."""
+        await trio.lowlevel.checkpoint()
+        return [server for server in self.usable() if await self._has_root(server.spec)]
+
+    async def servers_for(self, path: Path) -> "list[Server]":
+        """Return the servers that are for a file, which is resolved, and whose kind of project this is."""
+        await trio.lowlevel.checkpoint()
+        if not self._within(path):
+            return []
+        if self._trusted and any(handles(each.filetypes, path) for each in KNOWN.values()):
+            await self.look_around()
+        found = [server for server in self.usable() if server.spec.handles(path)]
+        return [server for server in found if await self._has_root(server.spec)]
+
+    def may_handle(self, path: Path) -> bool:
+        """Whether any server is for files such as this one."""
+        return any(server.spec.handles(path) for server in self.usable())
+
+    def _concerns(self, path: Path) -> bool:
+        """Whether it is worth asking who is for a file."""
+        return (bool(self._current()) or self._trusted) and self._within(path)
+
+    def _within(self, path: Path) -> bool:
+        private = self._surroundings.live.current.data_dir
+        return path.is_relative_to(self.directory) and not path.is_relative_to(private)
+
+    # ── Which there are ─────────────────────────────────────────────────────────────────────────
+
+    def _current(self) -> "dict[str, Server]":
+        """Return the servers of the configuration that holds now. What is unchanged stays as it is."""
+        config = self._surroundings.live.current
+        if config.revision != self._revision and not self._closed:
+            self._revision = config.revision
+            self._looked_at.clear()
+            self._adopt({spec.name: spec for spec in self._specs(config)})
+        return self._servers
+
+    def _adopt(self, wanted: Mapping[str, ServerSpec]) -> None:
+        for name, server in list(self._servers.items()):
+            if wanted.get(name) != server.spec:
+                del self._servers[name]
+                server.close()
+        missing = [spec for name, spec in wanted.items() if name not in self._servers]
+        if missing:
+            from crush_trio.integrations.lsp.server import Server
+
+            self._servers |= {spec.name: Server(spec, self) for spec in missing}
+
+    def _specs(self, config: LoadedConfig) -> list[ServerSpec]:
+        configured = [
+            ServerSpec(name=name, config=_completed(name, entry), refused=_refusal(config, name))
+            for name, entry in config.config.lsp.items()
+        ]
+        if not self._trusted:
+            return configured
+        taken = {spec.name for spec in configured} | {spec.config.command for spec in configured}
+        return configured + [
+            ServerSpec(name=name, config=entry, automatic=True)
+            for name, entry in self._found.items()
+            if not taken & {name, entry.command}
+        ]
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether servers that nobody configured may be started here."""
+        config = self._surroundings.live.current
+        return (
+            bool(config.trusted)
+            and config.config.options.auto_lsp is not False
+            and config.trusts(config.project.directory)
+        )
+
+    async def look_around(self) -> None:
+        """Find out which of the known servers could be used here; now and then, and only if trusted."""
+        await trio.lowlevel.checkpoint()
+        if not self._trusted or not self._due("known servers"):
+            return
+        from crush_trio.integrations.lsp.programs import look_around
+
+        config = self._surroundings.live.current
+        found = await trio.to_thread.run_sync(look_around, self.directory, config.environment)
+        if found != self._found:
+            self._found = found
+            self._revision = 0
+            self._current()
+            self._due("known servers")
+
+    async def _has_root(self, spec: ServerSpec) -> bool:  # noqa: ASYNC910  # what is known is not asked for again
+        """Whether the directory is a project of a server's kind."""
+        if not spec.config.root_markers or spec.automatic or spec.name in self._rooted:
+            return True  # noqa: ASYNC910
+        if not self._due(spec.name):
+            return False  # noqa: ASYNC910
+        from crush_trio.integrations.lsp.programs import has_root
+
+        markers = spec.config.root_markers
+        found = await trio.to_thread.run_sync(has_root, self.directory, markers)
+        if found:
+            self._rooted.add(spec.name)
+        return found
+
+    def _due(self, what: str) -> bool:
+        """Whether it is time to ask the disk about something, which the caller then does."""
+        now = self.clock.monotonic()
+        if now < self._looked_at.get(what, -inf) + LOOK_AGAIN:
+            return False
+        self._looked_at[what] = now
+        return True
+
+    # ── For servers ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def directory(self) -> Path:
+        """Where they work."""
+        return self._surroundings.directory
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        return self._surroundings.clock
+
+    @property
+    def open_program(self) -> "OpenProgram":
+        """What starts them."""
+        if self._given is not None:
+            return self._given
+        from crush_trio.integrations.lsp.programs import program_opener
+
+        return program_opener(self.clock)
+
+    async def prepare(self, spec: ServerSpec) -> "tuple[Command, LspServerConfig]":
+        """Return how to start a server, as it is configured now; raises `ServerUnavailable`."""
+        from crush_trio.integrations.lsp.life import ServerUnavailable
+        from crush_trio.integrations.lsp.programs import program_of
+        from crush_trio.tools.crush_info import SHORTEST
+        from crush_trio.tools.environment import unattended
+        from crush_trio.tools.processes import Command
+
+        self._follow_changes()
+        config, entry = self._surroundings.live.current, spec.config
+        if not spec.automatic:
+            if refused := _refusal(config, spec.name):
+                raise ServerUnavailable(refused)
+            try:
+                entry = _completed(spec.name, (await config.resolve_lsp(spec.name)).config)
+            except (ExpansionFailed, NotConfigured) as error:
+                raise ServerUnavailable(str(error)) from error
+        self._secrets |= {value for value in entry.env.values() if len(value) >= SHORTEST}
+        env = unattended({**config.environment, **entry.env})
+        trusted = config.trusts(config.project.directory)
+        program = await trio.to_thread.run_sync(
+            lambda: program_of(entry, env, self.directory, trusted=trusted)
+        )
+        argv = (program, *entry.args)
+        return Command(argv=argv, working_dir=self.directory, env=env), entry
+
+    def tell(self, event: LspEvent) -> None:
+        """Tell the clients."""
+        self._surroundings.publish(
+            Fact(payload_type=PayloadType.LSP_EVENT, change=EventType.UPDATED, entity=event)
+        )
+
+    def redacted(self, text: str) -> str:
+        """Return *text* without the secrets that the workspace is configured with."""
+        if not text:
+            return ""
+        from crush_trio.tools.crush_info import known_secrets, secret_variables
+
+        config = self._surroundings.live.current
+        secrets = known_secrets(config.config) | secret_variables(config.environment)
+        return redact_text(text, secrets=secrets | self._secrets)
+
+    def note(self, name: str, text: str) -> None:
+        """Log what a server said to people, if it is to be logged (`debug_lsp`)."""
+        if self._surroundings.live.current.config.options.debug_lsp:
+            log.info("lsp.said", extra={"server": name, "text": self.redacted(text[:LOGGED])})
+
+    # ── From `open_language_servers` ────────────────────────────────────────────────────────────
+
+    def _follow_changes(self) -> None:
+        """See to it that a server which runs ends when it is no longer wanted."""
+        if self._following is None and not self._closed:
+            self._following = trio.CancelScope()
+            self.lives.start_soon(self._follow, self._following)
+
+    async def _follow(self, scope: trio.CancelScope) -> None:
+        live, revision = self._surroundings.live, self._revision
+        await trio.lowlevel.checkpoint()
+        with scope, suppress(WorkspaceClosing):
+            while True:
+                revision = (await live.newer_than(revision)).revision
+                self._current()
+
+    def close(self) -> None:
+        """Stop all of them for good; there will be no others."""
+        self._closed = True
+        self._adopt({})
+        if self._following is not None:
+            self._following.cancel()
+
+
+def _completed(name: str, entry: LspServerConfig) -> LspServerConfig:
+    """Return an entry with what goes without saying for a server of that name."""
+    return KNOWN[name].completed(entry) if name in KNOWN else entry
+
+
+def _refusal(config: LoadedConfig, name: str) -> str:
+    """Return why a configured server must not be started; empty if it may be."""
+    if config.may_run("lsp", name):
+        return ""
+    sources = config.expander.layers.contributors("lsp", name)
+    source = next(each for each in sources if not each.may_run)
+    return f"not started, {source.how_to_trust(config.places.data_file)}"
+
+
+@asynccontextmanager
+async def open_language_servers(
+    surroundings: Surroundings, open_program: "OpenProgram | None" = None
+) -> AsyncIterator[WorkspaceServers]:
+    """Open the language servers of a workspace; when the block has been left, none of them runs."""
+    async with open_hidden_nursery() as lives:
+        servers = WorkspaceServers(surroundings, lives, open_program)
+        await servers.look_around()
+        try:
+            yield servers
+        finally:
+            servers.close()

@@ -1,0 +1,355 @@
+"""The tools by which a model asks language servers. They look and change nothing; see `lsp_changes`."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.integrations.lsp.answers import (
+    Location,
+    Symbol,
+    read_calls,
+    read_locations,
+    walk,
+)
+from crush_trio.integrations.lsp.asking import Asking, symbols_of
+from crush_trio.integrations.lsp.changes import RenameTool, ReplaceSymbolTool
+from crush_trio.integrations.lsp.connection import LspFailure
+from crush_trio.integrations.lsp.diagnosing import CHANGED_LIMIT, after_change, refresh, said_by
+from crush_trio.integrations.lsp.life import LONG_REQUEST_LIMIT, Conversation
+from crush_trio.integrations.lsp.report import report
+from crush_trio.integrations.lsp.server import Server
+from crush_trio.integrations.lsp.text import uri_of
+from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult
+from crush_trio.tools.built_in import BuiltIn
+from crush_trio.tools.changing import FileChanges
+from crush_trio.wire.fields import Json
+from crush_trio.wire.integrations import LspState
+
+if TYPE_CHECKING:
+    from crush_trio.integrations.lsp.servers import WorkspaceServers
+
+SYMBOLS: Final = 500
+"""Symbols of a file that a model is shown."""
+
+CALLS: Final = 100
+"""Callers, or called, that it is shown."""
+
+_PATH: Final = "The directory or file in which to look for the name; the workspace if left out."
+
+
+def code_tools(servers: "WorkspaceServers", changes: FileChanges) -> tuple[Tool, ...]:
+    """Return the tools of a workspace that has language servers."""
+    asking = Asking(servers, changes.bench)
+    return (
+        DiagnosticsTool(asking),
+        ReferencesTool(asking),
+        DefinitionTool(asking),
+        CallHierarchyTool(asking),
+        SymbolsTool(asking),
+        RenameTool(asking, changes),
+        ReplaceSymbolTool(asking, changes),
+        RestartTool(servers),
+    )
+
+
+# ── Diagnostics ─────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class DiagnosticsArguments:
+    """Of what."""
+
+    file_path: Annotated[
+        str,
+        About("The file, absolute or relative to the workspace; the whole project if left out."),
+    ] = ""
+
+
+@define(eq=False)
+class DiagnosticsTool(BuiltIn):
+    """The tool `lsp_diagnostics`."""
+
+    name = "lsp_diagnostics"
+    arguments = DiagnosticsArguments
+
+    asking: Asking
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Have servers look again, at one file or at all they know, and say what they found."""
+        arguments = read_arguments(call.input, DiagnosticsArguments)
+        root, servers = self.asking.bench.directory, self.asking.servers
+        if arguments.file_path:
+            path = await self.asking.file(arguments.file_path)
+            asked = await servers.servers_for(path)
+            await _all_ready(asked)
+            said = await after_change(asked, path, root)
+        else:
+            await _look_again(servers.usable())
+            said = report(said_by(servers.usable()), None, root)
+        return ToolResult(content=said or "The language servers have nothing to complain about.")
+
+
+async def _all_ready(servers: Sequence[Server]) -> None:
+    """Wait until all are ready; raise if none gets there."""
+    failures = list[LspFailure]()
+    for server in servers:
+        try:
+            await server.get_ready()
+        except LspFailure as failure:
+            failures.append(failure)
+    await trio.lowlevel.checkpoint()
+    if failures and len(failures) == len(servers):
+        raise ToolError("\n".join(map(str, failures)))
+
+
+async def _look_again(servers: Sequence[Server]) -> None:
+    """Have all servers that run look again at what they have open."""
+    running = [each.conversation for each in servers if each.conversation is not None]
+    if not running:
+        told = "\n".join(f"{each.name}: {_state(each)}" for each in servers)
+        raise ToolError(
+            f"no language server is running; one starts when a file of its kind is viewed\n{told}"
+        )
+    async with trio.open_nursery() as nursery:
+        for conversation in running:
+            nursery.start_soon(_refreshed, conversation)
+
+
+async def _refreshed(conversation: Conversation) -> None:
+    heard = conversation.documents.heard
+    await refresh(conversation)
+    with trio.move_on_after(CHANGED_LIMIT):
+        await conversation.documents.settled(heard)
+
+
+# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class SymbolArguments:
+    """Which symbol."""
+
+    symbol: Annotated[
+        str, About("The name as it stands in the code, such as `parse` or `Parser.parse`.")
+    ]
+    path: Annotated[str, About(_PATH)] = ""
+
+
+@define(eq=False)
+class ReferencesTool(BuiltIn):
+    """The tool `lsp_references`."""
+
+    name = "lsp_references"
+    arguments = SymbolArguments
+
+    asking: Asking
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """List where a symbol is used."""
+        arguments = read_arguments(call.input, SymbolArguments)
+        found = await self.asking.symbol(
+            call, arguments.symbol, arguments.path, "referencesProvider", _references
+        )
+        listed = await self.asking.listed(found.answer)
+        count = len(found.answer)
+        return ToolResult(
+            content=f"{arguments.symbol} is used in {count} place{'s' * (count != 1)}:\n{listed}"
+        )
+
+
+async def _references(server: Conversation, place: dict[str, Json]) -> tuple[Location, ...]:
+    params = {**place, "context": {"includeDeclaration": True}}
+    found = read_locations(await server.request("textDocument/references", params))
+    return tuple(sorted(found, key=lambda each: (each.uri, each.range.start)))
+
+
+@define(eq=False)
+class DefinitionTool(BuiltIn):
+    """The tool `lsp_definition`."""
+
+    name = "lsp_definition"
+    arguments = SymbolArguments
+
+    asking: Asking
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Say where a symbol is defined."""
+        arguments = read_arguments(call.input, SymbolArguments)
+        found = await self.asking.symbol(
+            call, arguments.symbol, arguments.path, "definitionProvider", _definitions
+        )
+        listed = await self.asking.listed(found.answer)
+        return ToolResult(content=f"{arguments.symbol} is defined here:\n{listed}")
+
+
+async def _definitions(server: Conversation, place: dict[str, Json]) -> tuple[Location, ...]:
+    return read_locations(await server.request("textDocument/definition", place))
+
+
+# ── Who calls whom ──────────────────────────────────────────────────────────────────────────────
+
+
+class Direction(StrEnum):
+    """Which way to look."""
+
+    INCOMING = "incoming"
+    OUTGOING = "outgoing"
+
+
+@frozen(kw_only=True)
+class CallHierarchyArguments:
+    """Which symbol, and which way."""
+
+    symbol: Annotated[str, About("The name of a function or method as it stands in the code.")]
+    path: Annotated[str, About(_PATH)] = ""
+    direction: Annotated[
+        Direction,
+        About("`incoming` for who calls it, `outgoing` for what it calls. Default incoming."),
+    ] = Direction.INCOMING
+
+
+@define(eq=False)
+class CallHierarchyTool(BuiltIn):
+    """The tool `lsp_call_hierarchy`."""
+
+    name = "lsp_call_hierarchy"
+    arguments = CallHierarchyArguments
+
+    asking: Asking
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """List who calls a function, or what it calls."""
+        arguments = read_arguments(call.input, CallHierarchyArguments)
+        found = await self.asking.symbol(
+            call, arguments.symbol, arguments.path, "callHierarchyProvider", _prepared
+        )
+        incoming = arguments.direction is Direction.INCOMING
+        try:
+            calls = await _calls(found.conversation, found.answer, incoming)
+        except LspFailure as failure:
+            raise ToolError(str(failure)) from failure
+        if not calls:
+            what = "is called by nothing" if incoming else "calls nothing"
+            return ToolResult(
+                content=f"{arguments.symbol} {what} that the language server knows of."
+            )
+        what = "is called by" if incoming else "calls"
+        lines = [await self._line(each) for each in calls[:CALLS]]
+        more = [f"({len(calls) - CALLS} more)"] if len(calls) > CALLS else []
+        return ToolResult(content="\n".join([f"{arguments.symbol} {what}:", *lines, *more]))
+
+    async def _line(self, symbol: Symbol) -> str:
+        where = await self.asking.listed([Location(symbol.uri, symbol.name_range)])
+        return f"{symbol.kind} {symbol.name}  {where}"
+
+
+async def _prepared(server: Conversation, place: dict[str, Json]) -> list[Json]:
+    answer = await server.request(
+        "textDocument/prepareCallHierarchy", place, limit=LONG_REQUEST_LIMIT
+    )
+    return [each for each in answer if isinstance(each, dict)] if isinstance(answer, list) else []
+
+
+async def _calls(server: Conversation, items: list[Json], incoming: bool) -> list[Symbol]:
+    """Return those that call one of *items*, or are called by it; each once."""
+    method, side = ("incomingCalls", "from") if incoming else ("outgoingCalls", "to")
+    found: dict[Symbol, None] = {}
+    await trio.lowlevel.checkpoint()
+    for item in items:
+        answer = await server.request(
+            f"callHierarchy/{method}", {"item": item}, limit=LONG_REQUEST_LIMIT
+        )
+        found |= dict.fromkeys(read_calls(answer, side))
+    return list(found)
+
+
+# ── Symbols of a file ───────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class SymbolsArguments:
+    """Of which file."""
+
+    file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
+
+
+@define(eq=False)
+class SymbolsTool(BuiltIn):
+    """The tool `lsp_symbols`."""
+
+    name = "lsp_symbols"
+    arguments = SymbolsArguments
+
+    asking: Asking
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """List what a file defines."""
+        arguments = read_arguments(call.input, SymbolsArguments)
+        path = await self.asking.file(arguments.file_path)
+        server, *_ = await self.asking.shown(path, "documentSymbolProvider")
+        symbols = await symbols_of(server, uri_of(path))
+        lines = [_symbol_line(name, each) for name, each in walk(symbols)]
+        more = [f"({len(lines) - SYMBOLS} more)"] if len(lines) > SYMBOLS else []
+        shown = "\n".join([*lines[:SYMBOLS], *more])
+        return ToolResult(content=shown or "The language server finds no symbols in this file.")
+
+
+def _symbol_line(name: str, symbol: Symbol) -> str:
+    first, last = symbol.range.lines
+    lines = f"line {first + 1}" if first == last else f"lines {first + 1}-{last + 1}"
+    indent = "  " * name.count(".", 0, len(name) - len(symbol.name))
+    return f"{indent}{symbol.kind} {symbol.name} ({lines})"
+
+
+# ── Starting afresh ─────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class RestartArguments:
+    """Which one."""
+
+    name: Annotated[str, About("The name of the language server; all of them if left out.")] = ""
+
+
+@define(eq=False)
+class RestartTool(BuiltIn):
+    """The tool `lsp_restart`."""
+
+    name = "lsp_restart"
+    arguments = RestartArguments
+
+    servers: "WorkspaceServers" = field(repr=False)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Start one server afresh, or all."""
+        wanted = read_arguments(call.input, RestartArguments).name
+        there = await self.servers.startable()
+        started = [each for each in there if each.state is not LspState.UNSTARTED]
+        chosen = [each for each in there if each.name == wanted] if wanted else started
+        if not chosen:
+            names = ", ".join(each.name for each in there) or "none"
+            what = f"there is no language server {wanted}" if wanted else "none has been started"
+            raise ToolError(f"{what}; those that could be are: {names}")
+        async with trio.open_nursery() as nursery:
+            for server in chosen:
+                nursery.start_soon(_restarted, server)
+        lines = [f"{each.name}: {_state(each)}" for each in chosen]
+        ready = any(each.conversation is not None for each in chosen)
+        return ToolResult(content="\n".join(lines), is_error=not ready)
+
+
+async def _restarted(server: Server) -> None:
+    """Start a server afresh, and show it again what it had open."""
+    before = server.conversation
+    known = () if before is None else before.documents.opened
+    await server.restart()
+    if server.conversation is not None:
+        await refresh(server.conversation, known)
+
+
+def _state(server: Server) -> str:
+    return server.error or server.state.name.lower()
