@@ -1,8 +1,13 @@
-"""What the suite prints about itself at the end: how many schedules were explored, and how."""
+"""What the suite has in common: the same examples each time, and what it prints at the end."""
 
 import pytest
+from hypothesis import settings
 
 EXPLORED = "explored"
+
+# The same examples in every run: whether the suite is green says something about the code alone.
+settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture

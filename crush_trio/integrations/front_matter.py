@@ -1,15 +1,15 @@
 """What stands at the head of a skill's file, between two lines of three hyphens.
 
-The block is YAML. What a skill needs of it is one `key: value` per line, so that much is read here, and
-strictly: whatever YAML would take for something else than the words on the line is refused, with a
-sentence that says what to write instead. Keys that mean nothing here may hold anything.
+The block is YAML. Every value is taken as the words it is written with: a skill whose name is `true`
+or `1.0` is called so, and nothing in a file can make a program build an object. What is wrong is said in
+a sentence, with the line if there is one.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
-import orjson
 from attrs import frozen
 
 NAME_LIMIT: Final = 64
@@ -17,17 +17,11 @@ DESCRIPTION_LIMIT: Final = 1024
 COMPATIBILITY_LIMIT: Final = 500
 """Characters that each may have (I7)."""
 
-_FENCE: Final = "---"
-_TEXTS: Final = frozenset({"name", "description", "license", "compatibility"})
-_SWITCHES: Final = frozenset({"user-invocable", "disable-model-invocation"})
-_READ: Final = _TEXTS | _SWITCHES
+BLOCK_LIMIT: Final = 8192
+"""Characters that the whole block may have."""
 
-_KEY: Final = re.compile(r"([\w.-]+)[ \t]*:(?:[ \t]+(.*))?")
+_FENCE: Final = "---"
 _NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
-_DOUBLE: Final = re.compile(r'("(?:[^"\\]|\\.)*")[ \t]*(?:[ \t]#.*)?')
-_SINGLE: Final = re.compile(r"'((?:[^']|'')*)'[ \t]*(?:[ \t]#.*)?")
-_COMMENT: Final = re.compile(r"(?:^|[ \t])#.*")
-_SPECIAL: Final = re.compile(r"[\[\]{}&*!%@`,]|[-?:](?:[ \t]|$)")
 
 
 class BadFrontMatter(ValueError):
@@ -48,107 +42,71 @@ class FrontMatter:
 
 def read_front_matter(text: str) -> FrontMatter:
     """Return what the head of a skill's file says, or raise `BadFrontMatter`."""
-    said = _fields(_block(text))
-    switches = {key: _switch(key, said[key]) for key in _SWITCHES & said.keys()}
+    return _read_block(_block(text))
+
+
+@lru_cache(maxsize=256)  # skills are looked at before every run, and hardly ever change
+def _read_block(block: str) -> FrontMatter:
+    said = _parsed(block)
     front = FrontMatter(
-        name=said.get("name", ""),
-        description=said.get("description", ""),
-        user_invocable=switches.get("user-invocable", False),
-        advertised=not switches.get("disable-model-invocation", False),
+        name=_text(said, "name", NAME_LIMIT),
+        description=_text(said, "description", DESCRIPTION_LIMIT),
+        user_invocable=_switch(said, "user-invocable"),
+        advertised=not _switch(said, "disable-model-invocation"),
     )
-    _check("name", front.name, NAME_LIMIT)
-    _check("description", front.description, DESCRIPTION_LIMIT)
+    _text(said, "compatibility", COMPATIBILITY_LIMIT)
+    for key, text in (("name", front.name), ("description", front.description)):
+        if not text:
+            raise BadFrontMatter(f"{key} is missing")
     if not _NAME.fullmatch(front.name):
         raise BadFrontMatter("name may only have letters, digits and single hyphens between them")
-    if len(said.get("compatibility", "")) > COMPATIBILITY_LIMIT:
-        raise BadFrontMatter(f"compatibility has more than {COMPATIBILITY_LIMIT} characters")
     return front
 
 
-def _check(key: str, text: str, limit: int) -> None:
-    if not text.strip():
-        raise BadFrontMatter(f"{key} is missing")
-    if len(text) > limit:
-        raise BadFrontMatter(f"{key} has more than {limit} characters")
-
-
-# ── Lines ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _block(text: str) -> list[str]:
-    """Return the lines between the fences."""
+def _block(text: str) -> str:
+    """Return what is between the fences."""
     lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
     if lines[0] != _FENCE:
         raise BadFrontMatter("the file does not begin with a line of three hyphens")
     try:
-        return lines[1 : lines.index(_FENCE, 1)]
+        block = "\n".join(lines[1 : lines.index(_FENCE, 1)])
     except ValueError:
         raise BadFrontMatter("the second line of three hyphens is missing") from None
+    if len(block) > BLOCK_LIMIT:
+        raise BadFrontMatter(f"what stands before the text has more than {BLOCK_LIMIT} characters")
+    return block
 
 
-def _fields(lines: Sequence[str]) -> Mapping[str, str]:
-    """Return the values of the keys that are read here; each key may be there once."""
-    found: dict[str, str] = {}
-    for number, key, text in _entries(lines):
-        if key in found:
-            raise BadFrontMatter(f"line {number}: {key} is there twice")
-        found[key] = _scalar(number, key, text) if key in _READ else ""
-    return found
+def _parsed(block: str) -> Mapping[str, object]:
+    """Return the keys and values of a block, all words left as they are."""
+    import yaml  # most workspaces have no skills, and need none of it
 
-
-def _entries(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Return the number, key and value of every line that has some, checking the others."""
-    key = ""
-    for number, line in enumerate(lines, 2):
-        if not line or line.lstrip().startswith("#"):
-            continue
-        if line[0] in " \t-" and key and key not in _READ:
-            continue  # it belongs to a key that nobody reads here
-        if line[0] in " \t-" and key:
-            raise BadFrontMatter(f"line {number}: write {key} in one line, in quotes if need be")
-        match = _KEY.fullmatch(line)
-        if match is None:
-            raise BadFrontMatter(f"line {number}: expected a key, a colon, a space and a value")
-        key = match[1]
-        yield number, key, match[2] or ""
-
-
-# ── Values ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _scalar(number: int, key: str, text: str) -> str:
-    """Return the words that a value is, without their quotes."""
-    text = text.strip()
-    if text.startswith('"'):
-        return _double(number, key, text)
-    if text.startswith("'"):
-        if match := _SINGLE.fullmatch(text):
-            return match[1].replace("''", "'")
-        raise _unreadable(number, key)
-    plain = _COMMENT.sub("", text).strip()
-    if plain.startswith(("|", ">")):
-        raise BadFrontMatter(f"line {number}: write {key} in one line, in quotes if need be")
-    if _SPECIAL.match(plain) or ": " in plain or plain.endswith(":"):
-        raise BadFrontMatter(f"line {number}: put the value of {key} in quotes")
-    return plain
-
-
-def _double(number: int, key: str, text: str) -> str:
-    """Return what is in double quotes; of the escapes there are, those of JSON are known."""
-    match = _DOUBLE.fullmatch(text)
-    if match is None:
-        raise _unreadable(number, key)
     try:
-        return str(orjson.loads(match[1]))
-    except orjson.JSONDecodeError:
-        raise _unreadable(number, key) from None
+        said = yaml.load(block, Loader=yaml.BaseLoader)  # it makes texts, nothing else
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
+        raise BadFrontMatter(
+            f"{where}this is not YAML: {error.problem}; a text with a colon in it needs quotes"
+        ) from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise BadFrontMatter("what stands before the text is not YAML") from None
+    if not isinstance(said, dict):
+        raise BadFrontMatter("expected lines with a key, a colon, a space and a value")
+    return said
 
 
-def _unreadable(number: int, key: str) -> BadFrontMatter:
-    return BadFrontMatter(f"line {number}: what is in the quotes of {key} cannot be read")
+def _text(said: Mapping[str, object], key: str, limit: int) -> str:
+    """Return a value in words, without the space around it; nothing if it is not there."""
+    value = said.get(key, "")
+    if not isinstance(value, str):
+        raise BadFrontMatter(f"{key} must be a text")
+    if len(value.strip()) > limit:
+        raise BadFrontMatter(f"{key} has more than {limit} characters")
+    return value.strip()
 
 
-def _switch(key: str, text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
+def _switch(said: Mapping[str, object], key: str) -> bool:
+    value = _text(said, key, DESCRIPTION_LIMIT).lower() or "false"
+    if value not in {"true", "false"}:
         raise BadFrontMatter(f"{key} must be true or false")
-    return text.lower() == "true"
+    return value == "true"
