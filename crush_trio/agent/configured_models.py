@@ -10,6 +10,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.providers.base import Endpoint, Provider
 from crush_trio.providers.demo import DemoProvider
 from crush_trio.providers.families import ANTHROPIC, Providers, takes_media_results
+from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.config import ProviderConfig
 from crush_trio.wire.requests import ModelType
 
@@ -24,10 +25,10 @@ class ConfiguredModels:
     """What the program brought along, by the id that the configuration gives it."""
     demo: Provider = field(factory=DemoProvider, repr=False)
 
-    async def choose(self, slot: ModelType) -> ChosenModel:
-        """Return the model of *slot*, with a provider that can be asked."""
+    async def choose(self, slot: ModelType, instead: SelectedModel | None = None) -> ChosenModel:
+        """Return the model of *slot*, or the one *instead*, with a provider that can be asked."""
         config = self.live.current
-        chosen = config.slot(slot)
+        chosen = config.slot(slot) if instead is None else config.named_model(instead)
         resolved = await config.resolve_provider(chosen.selected.provider)
         provider = resolved.config
         return ChosenModel(

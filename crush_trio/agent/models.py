@@ -42,6 +42,9 @@ class ChosenModel:
 class ModelSource(Protocol):
     """Where models come from: the configuration, or a test."""
 
-    async def choose(self, slot: ModelType) -> ChosenModel:
-        """Return the model of *slot* as it is configured now; raise a `CrushError` if none is."""
+    async def choose(self, slot: ModelType, instead: SelectedModel | None = None) -> ChosenModel:
+        """Return the model of *slot* as it is configured now, or the one that is wanted *instead*.
+
+        Raises a `CrushError` if there is none.
+        """
         ...

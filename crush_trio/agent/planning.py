@@ -11,13 +11,15 @@ from crush_trio.agent.models import ModelSource
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.subagents import AgentTool
 from crush_trio.config.live import Configuration
-from crush_trio.integrations.base import Skills
+from crush_trio.integrations.base import McpServers, ServerInstructions, Skills
 from crush_trio.runtime.run import Run
 from crush_trio.wire.integrations import SkillInfo
 from crush_trio.wire.native import RunKind
 from crush_trio.wire.requests import ModelType
 
-TASK_TOOLS: Final = frozenset({"glob", "grep", "ls", "view"})
+TASK_TOOLS: Final = frozenset(
+    {"glob", "grep", "ls", "lsp_call_hierarchy", "lsp_definition", "lsp_symbols", "view"}
+)
 """What a task may use: it finds out and changes nothing (H3)."""
 
 PERSONAL: Final = frozenset({"question"})
@@ -36,11 +38,12 @@ class ConfiguredPlanner:
     desk: Desk = field(repr=False)
     make_tools: MakeTools = field(repr=False)
     skills: Skills = field(repr=False)
+    mcp: McpServers = field(repr=False)
 
     async def plan(self, run: Run) -> TurnPlan:
         """Return the plan of *run*; raises a `CrushError` if the configuration does not allow one."""
         config = self.live.current
-        chosen = await self.models.choose(ModelType.LARGE)
+        chosen = await self.models.choose(ModelType.LARGE, run.submission.model)
         main = run.kind is not RunKind.TASK
         place = Place(
             directory=config.project.directory,
@@ -49,10 +52,11 @@ class ConfiguredPlanner:
         )
         context = await config.context_files() if main else ()
         skills = await self._skills() if main else ()
+        servers = await self._servers(run) if main else ()
         return TurnPlan(
             model=chosen,
             tools=lambda: self._tools(run),
-            system=instructions(MAIN if main else TASK, place, context, skills),
+            system=instructions(MAIN if main else TASK, place, context, skills, servers),
             remind=main,
             interactive=main and run.submission.interactive,
             auto_summarize=not config.config.options.disable_auto_summarize,
@@ -62,6 +66,12 @@ class ConfiguredPlanner:
         """Return the skills that there are now and that a model is told of."""
         await self.skills.refresh()
         return tuple(each.info for each in self.skills.for_agents() if each.advertised)
+
+    async def _servers(self, run: Run) -> tuple[ServerInstructions, ...]:
+        """Return what the MCP servers say; where no person sits, once all have started or failed (A8)."""
+        if run.kind is RunKind.PROMPT and not run.submission.interactive:
+            await self.mcp.settled()
+        return self.mcp.instructions()  # noqa: ASYNC910  # the other places of a plan wait
 
     async def _git_state(self) -> str:
         config = self.live.current

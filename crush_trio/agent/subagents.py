@@ -107,6 +107,7 @@ def _like(task: Submission, parent: Submission) -> Submission:
         when_unclaimed=parent.when_unclaimed,
         permissions=parent.permissions,
         interactive=parent.interactive,
+        model=parent.model,
     )
 
 

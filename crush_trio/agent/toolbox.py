@@ -8,7 +8,7 @@ from crush_trio.agent.plan import Tools
 from crush_trio.agent.question_tool import QuestionTool
 from crush_trio.agent.questions import Questions
 from crush_trio.config.live import Configuration
-from crush_trio.integrations.base import Skills
+from crush_trio.integrations.base import LanguageServers, McpServers, Skills
 from crush_trio.tools.base import Tool
 from crush_trio.tools.bash import BashTool
 from crush_trio.tools.changing import FileChanges
@@ -65,6 +65,8 @@ class Toolbox:
     workspace_id: WorkspaceId
     report: Callable[[], InfoReport] = field(repr=False)
     skills: Skills = field(repr=False)
+    mcp: McpServers = field(repr=False)
+    lsp: LanguageServers = field(repr=False)
     extra: ExtraTools = field(default=no_tools, repr=False)
     _history: History = field(init=False, repr=False)
     _changes: FileChanges = field(init=False, repr=False)
@@ -72,7 +74,7 @@ class Toolbox:
 
     def __attrs_post_init__(self) -> None:
         self._history = History(self.bench)
-        self._changes = FileChanges(self.bench, self._history)
+        self._changes = FileChanges(self.bench, self._history, self.lsp.changed)
         self._extra = tuple(self.extra(self.bench))
 
     def tools(self) -> Tools:
@@ -97,6 +99,8 @@ class Toolbox:
             QuestionTool(self.questions),
             CrushInfoTool(self.report),
             CrushLogsTool(self.logs, self.workspace_id, secrets=lambda: secrets_now(self.live)),
+            *self.mcp.tools(),
+            *self.lsp.code_tools(self._changes),
             *self._extra,
         )
 
@@ -118,6 +122,7 @@ class Toolbox:
                 if not any(path.is_relative_to(each) for path in private)
             ),
             skills={skill.file: skill.info for skill in skills},
+            diagnose=self.lsp.viewed,
         )
 
 

@@ -21,6 +21,7 @@ from crush_trio.agent.planning import ConfiguredPlanner
 from crush_trio.agent.questions import Questions
 from crush_trio.agent.subagents import AgentTool
 from crush_trio.agent.titles import Titles
+from crush_trio.agent.tool_calls import ToolHooks
 from crush_trio.agent.toolbox import ExtraTools, Toolbox, no_tools, secrets_now
 from crush_trio.agent.transcript import Transcript
 from crush_trio.clock import Clock, IdSource
@@ -31,6 +32,7 @@ from crush_trio.config.redaction import REDACTED
 from crush_trio.config.shown import shown_config
 from crush_trio.config.sources import CONFIG_NAME
 from crush_trio.integrations.base import Integrations
+from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.families import Providers, open_providers
@@ -102,6 +104,7 @@ class Agency:
     live: Configuration
     providers: Providers = field(repr=False)
     jobs: Jobs = field(repr=False)
+    hooks: ToolHooks = field(repr=False)
     logs: RecentLogs = field(repr=False)
     store: Store = field(repr=False)
     clock: Clock = field(repr=False)
@@ -115,7 +118,13 @@ class Agency:
         """Return the agent as a turn function."""
         models = ConfiguredModels(self.live, self.providers, self.extras.providers)
         desk = Desk(
-            transcript, transcript.events, self.store, self.clock, self.ids, asks.permissions
+            transcript,
+            transcript.events,
+            self.store,
+            self.clock,
+            self.ids,
+            asks.permissions,
+            hooks=self.hooks,
         )
         toolbox = Toolbox(
             bench=self.bench(transcript),
@@ -126,10 +135,17 @@ class Agency:
             workspace_id=self.workspace_id,
             report=lambda: self._report(asks, toolbox),
             skills=self.integrations.skills,
+            mcp=self.integrations.mcp,
+            lsp=self.integrations.lsp,
             extra=self.extras.tools,
         )
         planner = ConfiguredPlanner(
-            self.live, models, desk, toolbox.tools, self.integrations.skills
+            self.live,
+            models,
+            desk,
+            toolbox.tools,
+            self.integrations.skills,
+            self.integrations.mcp,
         )
         return Coordinator(desk, planner, Titles(desk, models))
 
@@ -208,13 +224,14 @@ async def open_agency(
 ) -> AsyncIterator[Agency]:
     """Open what the agent of a workspace needs. Leave it after the workspace's runs have ended.
 
-    *opens* is what starts the commands of its tools, *extras* what it has besides the usual.
+    *opens* is what starts the commands of its tools and its hooks, *extras* what it has besides the usual.
     """
     async with open_providers() as providers, open_hidden_nursery() as jobs:
         yield Agency(
             live=live,
             providers=providers,
             jobs=Jobs(jobs, clock, opens),
+            hooks=ConfiguredHooks(live=live, directory=directory, clock=clock, opens=opens),
             logs=logs,
             store=store,
             clock=clock,

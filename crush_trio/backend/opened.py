@@ -108,10 +108,13 @@ class OpenedWorkspace:
     ) -> AcceptedRun:
         """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
 
+        One that names a model which there is not is refused here, and not when its turn has come.
         *released* is called when a run that holds the workspace open has ended: the moment to look
         again whether anything still does.
         """
         self.check_ready()
+        if submission.model is not None:
+            self.live.current.named_model(submission.model)
         with logged_for(self.id):  # the run inherits it from here, not from its nursery
             accepted = self.durable.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:

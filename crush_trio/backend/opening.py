@@ -29,7 +29,7 @@ from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.facts import Fact
 from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import OpenIntegrations, Surroundings, open_no_integrations
-from crush_trio.integrations.skills import open_usual_integrations
+from crush_trio.integrations.usual import open_usual_integrations
 from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
@@ -81,8 +81,8 @@ def workspace_opener(
     *extra_tools* makes the tools that the agent of a workspace has besides the built-in ones; it is
     called once per workspace. *providers* are models that the program reaches itself, by the id under
     which a configuration names them. *open_integrations* opens the language servers, MCP servers and
-    skills of a workspace; the usual ones are the skills on its disk, and nothing where not even its
-    configuration is from there. With *make_turn*, runs play that instead of the agent.
+    skills of a workspace; the usual ones are those of its disk and its configuration, and none where
+    not even its configuration is from there. With *make_turn*, runs play that instead of the agent.
 
     *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
     starts commands, *limits* how long a run may take for what cannot be cancelled.

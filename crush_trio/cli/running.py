@@ -11,9 +11,8 @@ from contextlib import AbstractAsyncContextManager
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.cli.choosing import find_session, latest_session
+from crush_trio.cli.choosing import find_model, find_session, latest_session
 from crush_trio.cli.interrupts import Interrupts, interruptible
-from crush_trio.cli.model_choice import model_selected
 from crush_trio.cli.reaching import Reached, open_server
 from crush_trio.cli.reports import End, Reporter, Start, exit_code_of_run, is_refusal
 from crush_trio.client.client import TOKEN_VARIABLE
@@ -23,6 +22,7 @@ from crush_trio.client.run_handle import RunHandle
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
+from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.ids import SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 from crush_trio.wire.native import ReceiptView, RunState, RunView
@@ -59,7 +59,6 @@ async def run_prompt(options: RunOptions, reporter: Reporter, environ: Mapping[s
             open_directory(
                 reached, options.directory, environ, interactive=reporter.interactive
             ) as workspace,
-            model_selected(workspace, options.model),
         ):
             reporter.opened(workspace)
             return await _run(options, reporter, reached, workspace, interrupts)
@@ -94,8 +93,9 @@ async def _run(
     interrupts: Interrupts,
 ) -> int:
     """Submit the prompt and follow it to its end; from here on a signal cancels the run, not us."""
+    model = await _choose_model(options, workspace)
+    answering = model or (await workspace.agent.info()).model_cfg
     session_id = await _choose_session(options, workspace)
-    model = (await workspace.agent.info()).model_cfg
     stop, watch, began = _Stop(options.timeout), _Watch(reporter), trio.current_time()
     with interrupts.reacting(stop.told.set):
         handle = await workspace.submit(
@@ -103,12 +103,13 @@ async def _run(
             session=session_id,
             permissions=options.permissions(interactive=reporter.interactive),
             interactive=reporter.interactive,
+            model=model,
         )
         start = Start(
             session_id=session_id,
             run_id=handle.run_id,
             directory=options.directory,
-            model=model,
+            model=answering,
             server="embedded" if reached.embedded else str(reached.client.address),
         )
         reporter.began(start)
@@ -125,6 +126,13 @@ async def _run(
     )
     reporter.ended(end)
     return code
+
+
+async def _choose_model(options: RunOptions, workspace: RemoteWorkspace) -> SelectedModel | None:
+    """Return the model that was asked for; None if it is the workspace's own."""
+    if options.model is None:
+        return None
+    return find_model(options.model, (await workspace.config.get()).providers)
 
 
 async def _choose_session(options: RunOptions, workspace: RemoteWorkspace) -> SessionId:

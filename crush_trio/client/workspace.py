@@ -27,7 +27,7 @@ from crush_trio.client.window import EventReader
 from crush_trio.clock import IdSource
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.catalog import CatalogProvider
+from crush_trio.wire.catalog import CatalogProvider, SelectedModel
 from crush_trio.wire.ids import NO_SESSION, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
@@ -97,12 +97,14 @@ class RemoteWorkspace:
         when_unclaimed: WhenUnclaimed = WhenUnclaimed.CANCEL,
         permissions: PermissionPolicy | None = None,
         interactive: bool | None = None,
+        model: SelectedModel | None = None,
     ) -> RunHandle:
         """Submit a prompt. When this returns, the run is stored and will end, with or without us.
 
         *run_id* is the caller's name for the run, by default a new one. It makes the submission safe
         to repeat, which happens here if the answer to it is lost. *interactive* says whether a person
-        is shown what the run asks; by default what was said when the workspace was opened.
+        is shown what the run asks; by default what was said when the workspace was opened. *model* is
+        what answers, for this one run; by default what the workspace has selected.
         """
         keeper = self._calls.keeper
         name = RunId(self._ids.new()) if run_id is None else run_id
@@ -115,6 +117,7 @@ class RemoteWorkspace:
             when_unclaimed=when_unclaimed,
             permissions=permissions,
             interactive=keeper.interactive if interactive is None else interactive,
+            model=model,
         )
         since = keeper.picture.window.head
         await self._send(message)

@@ -16,12 +16,12 @@ from typing import Final
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.config.checks import check_meaning
+from crush_trio.config.checks import check_hooks, check_meaning
 from crush_trio.config.enabling import Known, enable_providers
 from crush_trio.config.environment import known_providers
 from crush_trio.config.errors import ConfigInvalid, ExpansionFailed
 from crush_trio.config.expand import RunCommand, refuse_command
-from crush_trio.config.expander import Expander, templates_of
+from crush_trio.config.expander import Expander, key_text, templates_of
 from crush_trio.config.format import (
     OWN_KEY,
     ConfigFile,
@@ -30,6 +30,7 @@ from crush_trio.config.format import (
     read_tree,
     unknown_keys,
 )
+from crush_trio.config.hooks import PRE_TOOL_USE, unknown_events
 from crush_trio.config.loaded import ExpandedEnv, LoadedConfig
 from crush_trio.config.merge import Layer, Layers, Tree
 from crush_trio.config.models import select_models
@@ -59,8 +60,7 @@ _SCRIPT: Final = (
     "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
-_UNUSED: Final = ("hooks", "mcp", "lsp")
-"""Sections of the format that are kept and checked, and that nothing here acts on."""
+_NO_SUCH_EVENT: Final = f"there is no such event, so nothing in it is run; there is {PRE_TOOL_USE}"
 _FOREIGN_TRUST: Final = "ignored: only the user's own files say whom to trust"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LEADS_OUT: Final = (
@@ -127,6 +127,7 @@ def read_draft(
     check_meaning(whole, layers, known)
     kept = withhold(layers, known, places)
     tree, config = merged_config(kept.layers)
+    check_hooks(config, kept.layers)
     scripts = [
         Notice(kind=NoticeKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
         for path in find_scripts(places, project)
@@ -172,8 +173,8 @@ class _Files:
             self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_TRUST)
         for key in unknown_keys(tree):
             self._say(NoticeKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
-        for key in filter(tree.get, _UNUSED):
-            self._say(NoticeKind.NOT_USED, source, key, "not used by this version")
+        for event in unknown_events(content.hooks):
+            self._say(NoticeKind.NOT_USED, source, key_text(("hooks", event)), _NO_SUCH_EVENT)
         self.layers.append(Layer(source=source, tree=tree))
 
     def _say(self, kind: NoticeKind, source: Source, key: str, text: str) -> None:

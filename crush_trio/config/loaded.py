@@ -15,7 +15,7 @@ from crush_trio.config.context_files import ContextFile, ContextPath, read_conte
 from crush_trio.config.enabling import EnabledProvider
 from crush_trio.config.errors import NotConfigured
 from crush_trio.config.expander import Expander
-from crush_trio.config.models import ModelSlot, default_small_model
+from crush_trio.config.models import ModelSlot, default_small_model, named_model
 from crush_trio.config.notices import Notice
 from crush_trio.config.sources import DataDir, Places, Project, Source, Trusted, is_trusted
 from crush_trio.wire.catalog import SelectedModel
@@ -105,6 +105,12 @@ class LoadedConfig:
     def slot(self, model_type: ModelType) -> ModelSlot:
         """Return the large or the small model."""
         return self.large if model_type is ModelType.LARGE else self.small
+
+    def named_model(self, wanted: SelectedModel) -> ModelSlot:
+        """Return a model that somebody asks for by name; raises `NotConfigured` if there is none."""
+        return _there(
+            "model", f"{wanted.provider}/{wanted.model}", named_model(wanted, self.providers)
+        )
 
     def default_small_model(self, provider_id: str) -> SelectedModel:
         """Return the small model that goes with a provider, or else the large one there is."""

@@ -62,7 +62,7 @@ def default_small_model(provider_id: str, large: ModelSlot, providers: Providers
 
 
 def _large(wanted: SelectedModel, providers: Providers, notices: list[Notice]) -> ModelSlot | None:
-    if found := _honoured(wanted, providers):
+    if found := named_model(wanted, providers):
         return found
     own = providers.get(wanted.provider)
     for provider in [*([own] if own else []), *providers.values()]:
@@ -76,7 +76,7 @@ def _large(wanted: SelectedModel, providers: Providers, notices: list[Notice]) -
 def _small(
     wanted: SelectedModel, large: ModelSlot, providers: Providers, notices: list[Notice]
 ) -> ModelSlot:
-    if found := _honoured(wanted, providers):
+    if found := named_model(wanted, providers):
         return found
     own = providers.get(wanted.provider or large.selected.provider)
     model = None if own is None else own.small_model
@@ -87,8 +87,8 @@ def _small(
     return chosen
 
 
-def _honoured(wanted: SelectedModel, providers: Providers) -> ModelSlot | None:
-    """Return the slot that was asked for, if its provider has the model; its settings made to fit."""
+def named_model(wanted: SelectedModel, providers: Providers) -> ModelSlot | None:
+    """Return the model that was asked for, if its provider has it; its settings made to fit."""
     provider = providers.get(wanted.provider)
     model = None if provider is None else provider.model(wanted.model)
     if model is None:

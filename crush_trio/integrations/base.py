@@ -7,10 +7,10 @@ that a client has started belongs to the workspace, and stays when that client h
 A workspace has all three, always. Where there is nothing of a kind, it has the one that says so.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import field, frozen
 from trio.lowlevel import checkpoint
@@ -19,6 +19,7 @@ from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
 from crush_trio.errors import LspNotFound, SkillNotFound
 from crush_trio.events.facts import Fact
+from crush_trio.tools.base import Tool
 from crush_trio.wire.ids import SkillId, WorkspaceId
 from crush_trio.wire.integrations import (
     LspClientInfo,
@@ -31,6 +32,9 @@ from crush_trio.wire.integrations import (
     SkillState,
 )
 from crush_trio.wire.views import Diagnostics
+
+if TYPE_CHECKING:
+    from crush_trio.tools.changing import FileChanges
 
 # ── What can be asked ───────────────────────────────────────────────────────────────────────────
 
@@ -53,6 +57,26 @@ class LanguageServers(Protocol):
     async def stop(self) -> None:
         """Stop them all."""
         ...
+
+    async def viewed(self, path: Path) -> str:
+        """Return what they have to say about a file that an agent has looked at; often nothing."""
+        ...
+
+    async def changed(self, path: Path) -> str:
+        """Return what they have to say about a file that an agent has changed (H7)."""
+        ...
+
+    def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
+        """Return the tools by which an agent asks them; those that write do it through *changes*."""
+        ...
+
+
+@frozen(kw_only=True)
+class ServerInstructions:
+    """What an MCP server has to say to models about itself. It is the server's word, nobody else's."""
+
+    server: str
+    text: str = field(repr=False)
 
 
 class McpServers(Protocol):
@@ -100,6 +124,18 @@ class McpServers(Protocol):
 
     async def use_docker(self, wanted: bool) -> bool:
         """Add Docker's gateway to the configuration, or remove it; whether that changed anything."""
+        ...
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return what an agent can do with them now; asked before every step of a run."""
+        ...
+
+    def instructions(self) -> tuple[ServerInstructions, ...]:
+        """Return what they have to say to an agent, in the order of their names."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until none of them is being started. A run waits for it if no person sits at it."""
         ...
 
 
@@ -161,6 +197,18 @@ class NoLanguageServers:
         """Stop nothing."""
         await checkpoint()
 
+    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # part of every view, and costs none anything
+        """Say nothing."""
+        return ""  # noqa: ASYNC910
+
+    async def changed(self, path: Path) -> str:  # noqa: ASYNC910  # as above
+        """Say nothing."""
+        return ""  # noqa: ASYNC910
+
+    def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
+        """Return nothing: there is nobody to ask."""
+        return ()
+
 
 @frozen
 class NoMcpServers:
@@ -212,6 +260,17 @@ class NoMcpServers:
         """Change nothing, and say so."""
         await checkpoint()
         return False
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return nothing."""
+        return ()
+
+    def instructions(self) -> tuple[ServerInstructions, ...]:
+        """Return nothing."""
+        return ()
+
+    async def settled(self) -> None:  # noqa: ASYNC910 - there is nothing to wait for
+        """Return at once: nothing is being started."""
 
 
 @frozen

@@ -20,7 +20,7 @@ from crush_trio.config.loaded import LoadedConfig
 from crush_trio.config.sources import real_path
 from crush_trio.errors import SkillNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
-from crush_trio.integrations.base import AgentSkill, Integrations, Surroundings
+from crush_trio.integrations.base import AgentSkill, Surroundings
 from crush_trio.integrations.finding import (
     PROJECT_DIRECTORIES,
     Found,
@@ -170,10 +170,3 @@ async def open_skills(surroundings: Surroundings) -> AsyncIterator[FileSkills]:
         nursery.start_soon(skills.follow, revision)  # noqa: ASYNC113
         yield skills
         nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def open_usual_integrations(surroundings: Surroundings) -> AsyncIterator[Integrations]:
-    """Open what a workspace has if nobody brings anything else along: the skills on its disk."""
-    async with open_skills(surroundings) as skills:
-        yield Integrations(skills=skills)

@@ -11,6 +11,7 @@ from attrs.validators import deep_iterable, instance_of
 from crush_trio.errors import PromptEmpty, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
 from crush_trio.wire.asks import PermissionPolicy
+from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import Attachment
@@ -28,8 +29,8 @@ class Submission:
     """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
 
     A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    turn that is running when it arrives, unless it is to outlive the clients or says what it may do:
-    the turn that took it in might not.
+    turn that is running when it arrives, unless it is to outlive the clients, or says what it may do
+    or what is to answer it: the turn that took it in might be another's.
 
     The policies say how to treat the submission, not what it is. They do not count when two
     submissions are compared, so the same prompt under the same run id is the same run, whatever
@@ -46,6 +47,8 @@ class Submission:
     permissions: PermissionPolicy = field(default=PermissionPolicy(), eq=False)
     interactive: bool = field(default=True, eq=False)
     """Whether the client that sent it shows what it is asked to a person (L30)."""
+    model: SelectedModel | None = field(default=None, eq=False)
+    """What is to answer, for this one run; None is what the workspace has selected when it begins."""
 
     def check(self) -> None:
         """Raise unless there is something to run, and a session to run it in (A1).
@@ -62,7 +65,9 @@ class Submission:
     def foldable(self) -> bool:
         """Whether a running turn may absorb this: nobody waits for an ending of its own."""
         plain = (
-            self.when_unclaimed is WhenUnclaimed.CANCEL and self.permissions == PermissionPolicy()
+            self.when_unclaimed is WhenUnclaimed.CANCEL
+            and self.permissions == PermissionPolicy()
+            and self.model is None
         )
         return plain and self.run_id is None and self.kind is RunKind.PROMPT
 

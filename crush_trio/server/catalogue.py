@@ -71,8 +71,8 @@ _PROMPT: Final = (
 )
 _NO_SESSION: Final = ("session_not_found",)
 
-_LSP: Final = "empty until the program brings language servers along"
-_MCP: Final = "empty until the program brings MCP servers along"
+_NO_LOGIN: Final = "never has one: logging in to MCP servers is not built"
+_NO_DOCKER: Final = "never changes anything: the gateway is configured like any server"
 
 
 CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
@@ -321,7 +321,6 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         ),
         Route("POST", "/start", "Start what understands a file.", body=sent.LspStartRequest),
         Route("POST", "/stop", "Stop every language server."),
-        state=_LSP,
     ),
     "Skills": under(
         f"{WORKSPACE}/skills",
@@ -344,7 +343,13 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             Mapping[str, McpClientInfo],
             checks_workspace=False,
         ),
-        Route("GET", "/pending-auth", "List who waits for a login.", tuple[PendingAuth, ...]),
+        Route(
+            "GET",
+            "/pending-auth",
+            "List who waits for a login.",
+            tuple[PendingAuth, ...],
+            state=_NO_LOGIN,
+        ),
         Route(
             "GET",
             "/auth-url",
@@ -353,8 +358,16 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             query=(Query("name", "the server", required=True),),
             errors=("name_missing",),
             checks_workspace=False,
+            state=_NO_LOGIN,
         ),
-        Route("POST", "/auth", "Log in; answers after.", JsonObject, sent.McpServerRequest),
+        Route(
+            "POST",
+            "/auth",
+            "Log in; answers after.",
+            JsonObject,
+            sent.McpServerRequest,
+            state="never logs in: says what to configure instead",
+        ),
         Route("GET", "/prompts", "List the prompts on offer.", tuple[McpPrompt, ...]),
         Route("POST", "/get-prompt", "Fill in a prompt.", PromptText, sent.McpPromptRequest),
         Route(
@@ -374,9 +387,8 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             )
             for what in ("tools", "prompts", "resources")
         ),
-        Route("POST", "/docker/enable", "Add Docker's gateway."),
-        Route("POST", "/docker/disable", "Remove Docker's gateway."),
-        state=_MCP,
+        Route("POST", "/docker/enable", "Add Docker's gateway.", state=_NO_DOCKER),
+        Route("POST", "/docker/disable", "Remove Docker's gateway.", state=_NO_DOCKER),
     ),
 }
 """The routes of the wire, by subject."""

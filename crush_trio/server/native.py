@@ -46,6 +46,7 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
         when_unclaimed=body.when_unclaimed or WhenUnclaimed.CANCEL,
         permissions=body.permissions or PermissionPolicy(),
         interactive=_is_interactive(body),
+        model=body.model,
     )
     runs, name = opened.durable.runs, submission.run_id
     if submission.when_busy is not WhenBusy.ENQUEUE:

@@ -27,6 +27,7 @@ from crush_trio.agent.plan import Desk, TurnPlan
 from crush_trio.agent.planning import TASK_TOOLS
 from crush_trio.agent.subagents import AgentTool
 from crush_trio.agent.titles import Titles
+from crush_trio.agent.tool_calls import NO_HOOKS, ToolHooks
 from crush_trio.agent.transcript import Transcript
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
@@ -104,6 +105,7 @@ class ScriptedAgent:
     model: CatalogModel = TEST_MODEL
     titles: bool = False
     patience: Patience = field(factory=Patience)
+    hooks: ToolHooks = NO_HOOKS
     desk: Desk | None = field(default=None, init=False)
     permissions: Permissions | None = field(default=None, init=False)
     attendance: Attendance = field(factory=Attendance, init=False)
@@ -128,13 +130,14 @@ class ScriptedAgent:
             ids,
             permissions,
             self.patience,
+            hooks=self.hooks,
         )
         return Coordinator(self.desk, self, Titles(self.desk, self) if self.titles else None)
 
-    async def choose(self, slot: ModelType) -> ChosenModel:
-        """Return the scripted model, whatever it is for."""
+    async def choose(self, slot: ModelType, instead: SelectedModel | None = None) -> ChosenModel:
+        """Return the scripted model, whatever it is for and whatever it is called."""
         await trio.lowlevel.checkpoint()
-        chosen = SelectedModel(model=self.model.id, provider="p1")
+        chosen = instead or SelectedModel(model=self.model.id, provider="p1")
         return ChosenModel(provider=self.provider, model=self.model, selected=chosen)
 
     async def plan(self, run: Run) -> TurnPlan:
@@ -144,7 +147,7 @@ class ScriptedAgent:
         if run.kind is RunKind.TASK:
             tools = {name: tool for name, tool in tools.items() if name in TASK_TOOLS}
         return TurnPlan(
-            model=await self.choose(ModelType.LARGE),
+            model=await self.choose(ModelType.LARGE, run.submission.model),
             tools=lambda: tools,
             system=("Be brief.",),
             remind=False,
@@ -205,10 +208,11 @@ async def open_test_agent(
     patience: Patience | None = None,
     limits: Limits | None = None,
     store: Store | None = None,
+    hooks: ToolHooks = NO_HOOKS,
 ) -> AsyncIterator[AgentBench]:
     """Open an agent for a test, in a workspace that has the session "s".
 
-    A *store* of your own must have that session already.
+    A *store* of your own must have that session already. *hooks* are asked before a tool is used.
     """
     agent = ScriptedAgent(
         provider,
@@ -216,6 +220,7 @@ async def open_test_agent(
         model,
         titles,
         Patience() if patience is None else patience,
+        hooks,
     )
     if store is None:
         store = MemoryStore("boot")

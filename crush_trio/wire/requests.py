@@ -154,7 +154,7 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission as the wire spells it. Its last four are ours alone."""
+    """`POST agent`: a submission as the wire spells it. Its last five are ours alone."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
@@ -164,6 +164,7 @@ class AgentMessage:
     when_unclaimed: OmitEmpty[WhenUnclaimed | None] = None
     permissions: OmitEmpty[PermissionPolicy | None] = None
     interactive: OmitEmpty[bool | None] = None
+    model: OmitEmpty[SelectedModel | None] = None
 
 
 @frozen(kw_only=True)

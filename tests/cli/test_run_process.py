@@ -160,7 +160,7 @@ CONFIG = {
 }
 
 
-def test_another_model_is_used_for_one_run_and_the_choice_is_put_back(home):
+def test_another_model_is_used_for_one_run_and_what_was_chosen_stays(home):
     (home.work / "crush.json").write_text(json.dumps(CONFIG))
     chosen = home.work / ".crush" / "crush.json"
     code, out, err = home.call("run", "-o", "json", "--timeout", "1", "--model", "other", "hello")

@@ -257,15 +257,9 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith("say whom to trust")
 
 
-async def test_it_is_said_what_this_version_does_not_use(home):
-    hooks = {"PreToolUse": [{"command": "x"}]}
-    home.write(home.user_file, {"hooks": hooks, "mcp": {"m": {"command": "x"}}, "lsp": {}})
-    home.write(home.project_file, {"lsp": {"l": {"command": "x"}}})
-    assert texts(await home.load(), NoticeKind.NOT_USED) == [
-        f"{home.user_file}: hooks: not used by this version",
-        f"{home.user_file}: mcp: not used by this version",
-        f"{home.project_file}: lsp: not used by this version",
-    ]
+async def test_of_what_is_used_it_is_not_said_that_it_is_not(home):
+    home.write(home.user_file, {"mcp": {"m": {"command": "x"}}, "lsp": {"l": {"command": "x"}}})
+    assert texts(await home.load(), NoticeKind.NOT_USED) == []
 
 
 async def test_a_snapshot_does_not_show_keys(home):
