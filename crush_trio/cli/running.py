@@ -130,6 +130,7 @@ async def _run(
 
 async def _choose_model(options: RunOptions, workspace: RemoteWorkspace) -> SelectedModel | None:
     """Return the model that was asked for; None if it is the workspace's own."""
+    await trio.lowlevel.checkpoint()
     if options.model is None:
         return None
     return find_model(options.model, (await workspace.config.get()).providers)
