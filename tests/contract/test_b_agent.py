@@ -56,7 +56,7 @@ async def test_a_prompt_that_waited_runs_on_the_model_and_the_tools_of_its_own_b
 async def test_a_cancel_while_a_turn_is_prepared_is_a_cancel_with_a_complete_record(monkeypatch):
     gate = Gate("choosing")
 
-    async def choose(_agent, _slot):
+    async def choose(_agent, _slot, _instead=None):
         await gate.wait()
 
     monkeypatch.setattr(ScriptedAgent, "choose", choose)

@@ -184,7 +184,7 @@ async def test_only_success_is_told_as_finished_and_the_queue_goes_on_either_way
 
 @pytest.mark.item("D20", "B7")
 async def test_a_turn_that_has_no_model_keeps_the_prompt_and_stores_nothing_more(monkeypatch):
-    async def choose(_agent, _slot):
+    async def choose(_agent, _slot, _instead=None):
         await trio.lowlevel.checkpoint()
         raise NotConfigured("no model")
 
