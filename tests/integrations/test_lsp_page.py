@@ -8,13 +8,7 @@ import orjson
 import pytest
 
 from crush_trio.agent.planning import TASK_TOOLS
-from crush_trio.integrations import (
-    lsp_changes,
-    lsp_diagnosing,
-    lsp_documents,
-    lsp_framing,
-    lsp_life,
-)
+from crush_trio.integrations.lsp import changes, diagnosing, documents, framing, life
 from crush_trio.integrations.lsp.known import KNOWN
 from crush_trio.integrations.lsp.report import SHOWN
 from crush_trio.integrations.lsp.server import PAUSE
@@ -77,17 +71,17 @@ def test_the_states_of_the_page_are_those():
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        (r"have up to (\d+) seconds to say", lsp_diagnosing.CHANGED_LIMIT),
-        (r"says nothing for (\d+) second ", lsp_documents.FIRST),
-        (r"silent for ([\d.]+) seconds", lsp_documents.STABLE),
-        (r"waits for ([\d.]+) seconds at most", lsp_diagnosing.VIEWED_LIMIT),
-        (r"Answers may take (\d+) seconds", lsp_life.REQUEST_LIMIT),
-        (r"and (\d+) for a rename", lsp_life.LONG_REQUEST_LIMIT),
-        (r"up to (\d+) of them", lsp_changes.FILES),
-        (r"get ready; (\d+) unless told", lsp_life.START_LIMIT),
+        (r"have up to (\d+) seconds to say", diagnosing.CHANGED_LIMIT),
+        (r"says nothing for (\d+) second ", documents.FIRST),
+        (r"silent for ([\d.]+) seconds", documents.STABLE),
+        (r"waits for ([\d.]+) seconds at most", diagnosing.VIEWED_LIMIT),
+        (r"Answers may take (\d+) seconds", life.REQUEST_LIMIT),
+        (r"and (\d+) for a rename", life.LONG_REQUEST_LIMIT),
+        (r"up to (\d+) of them", changes.FILES),
+        (r"get ready; (\d+) unless told", life.START_LIMIT),
         (r"first use after (\d+) seconds", PAUSE),
-        (r"up to (\d+) of a file", lsp_documents.PER_FILE),
-        (r"messages of up to (\d+) MB", lsp_framing.MESSAGE_LIMIT / 2**20),
+        (r"up to (\d+) of a file", documents.PER_FILE),
+        (r"messages of up to (\d+) MB", framing.MESSAGE_LIMIT / 2**20),
     ],
 )
 def test_the_numbers_of_the_page_are_those(words, value):
@@ -96,5 +90,5 @@ def test_the_numbers_of_the_page_are_those(words, value):
 
 def test_so_are_the_ones_in_words():
     assert SHOWN == 10
-    assert lsp_life.GOODBYE == 1
-    assert f"{lsp_documents.IN_ALL:,} in all" in PROSE
+    assert life.GOODBYE == 1
+    assert f"{documents.IN_ALL:,} in all" in PROSE

@@ -305,6 +305,18 @@ async def test_a_write_that_fails_after_its_waiter_was_cancelled_is_logged(path,
     assert [record.msg for record in caplog.records].count("store.write_lost") == 1
 
 
+async def test_a_write_that_fails_between_a_cancel_and_its_waiter_leaving_is_logged(path, caplog):
+    failed = outcome.Error(LookupError("no such thing"))
+    async with open_test_writer(path) as (writer, health), busy(writer):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.transact, fail_with(failed.error))
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()  # the waiter will leave, and has not had its turn yet
+            writer._deliver([outcome.Value(None), failed], 0.0)
+        assert health.degraded == "no such thing"
+    assert [record.msg for record in caplog.records].count("store.write_lost") == 1
+
+
 # ── Faults of the surroundings ──────────────────────────────────────────────────────────────────
 
 

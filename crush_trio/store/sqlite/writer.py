@@ -102,6 +102,8 @@ class Writer:
             await request.done.wait()
         except trio.Cancelled:
             request.awaited = False  # from here on a failure has nobody to go to but the log
+            if request.done.is_set():  # the answer came after the cancel and before this
+                self._note(request, request.result)
             raise
         return request.result.unwrap()
 
