@@ -7,24 +7,19 @@ Python that speak the protocol.
 import os
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import orjson
 import pytest
-import trio
-from attrs import define, field
 
-from crush_trio.testing import ScriptedProvider
 from crush_trio.testing.model_script import CallTool, Say
 from crush_trio.testing.served import client_id
+from tests.contract.machine import A, Machine
 from tests.integrations import lsp_program
-from tests.server.brought import open_server_with
 from tests.server.scenarios import ending_of, entity
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.slow]
 
-A, B = client_id(1), client_id(2)
-MINE = {"providers": {"mine": {"models": [{"id": "m1", "name": "M One"}]}}}
+B = client_id(2)
 PARSER = "def parse\n  words\n\ndef main\n  parse it\n"
 
 
@@ -34,47 +29,17 @@ def toy(*flags, **more):
     return {"command": sys.executable, "args": args, "filetypes": ["toy"], **more}
 
 
-@define(eq=False)
-class Machine:
-    """A user with a language server, a model of the test's own, and projects beside the home."""
-
-    root: Path
-    answers: list = field(factory=list)
-    model: ScriptedProvider = field(init=False)
+class Understood(Machine):
+    """A machine with a language server on it."""
 
     def __attrs_post_init__(self):
-        self.root = self.root.resolve()
-        self.model = ScriptedProvider(self._answer)
+        super().__attrs_post_init__()
         self.configure({"lsp": {"toy": toy()}})
-
-    @property
-    def home(self):
-        return self.root / "home"
-
-    def project(self, name="project"):
-        (self.root / name).mkdir(exist_ok=True)
-        return self.root / name
 
     def put(self, name, text):
         file = self.project() / name
         file.write_text(text)
         return file
-
-    def configure(self, config):
-        file = self.home / ".config" / "crush" / "crush.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(orjson.dumps(MINE | config))
-
-    def _answer(self, request):
-        return self.answers.pop(0) if request.tools else [Say("A title")]
-
-    @asynccontextmanager
-    async def serve(self):
-        with trio.fail_after(60):
-            async with open_server_with(
-                make_turn=None, open_config=None, home=self.home, providers={"mine": self.model}
-            ) as server:
-                yield server
 
     @asynccontextmanager
     async def opened(self, **more):
@@ -85,20 +50,13 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-    return Machine(tmp_path)
+    return Understood(tmp_path)
 
 
 async def ask(machine, place, *answers):
     """Let the agent answer one prompt; return what its tools said, and the events meanwhile."""
-    machine.answers += answers
-    session = await place.create_session()
-    with await place.watch(A) as events:
-        await place.submit(session, "go", f"run in {session}")
-        ending = await events.until(ending_of(f"run in {session}"))
-        assert not entity(ending).get("error"), ending
-    parts = [part for message in await place.messages(session) for part in message["parts"]]
-    results = [part["data"]["content"] for part in parts if part["type"] == "tool_result"]
-    return results, events.seen
+    results, events = await machine.ask(place, *answers)
+    return [result["content"] for result in results], events
 
 
 def tool_names(machine):

@@ -4,70 +4,30 @@ The parts have tests of their own in `tests/integrations/`; here a whole workspa
 files, with a model that says what a test wrote, and asked over HTTP.
 """
 
-from contextlib import asynccontextmanager
-
 import orjson
 import pytest
-import trio
-from attrs import define, field
 
-from crush_trio.testing import ScriptedProvider
 from crush_trio.testing.model_script import CallTool, Say
 from crush_trio.testing.served import client_id
+from tests.contract.machine import A, Machine
 from tests.integrations.skill_files import put_skill
-from tests.server.brought import open_server_with
 from tests.server.scenarios import ending_of, entity
 
 # Files are read in threads, and the virtual clock does not see those.
 pytestmark = pytest.mark.real_clock
 
-A, B = client_id(1), client_id(2)
-MINE = {"providers": {"mine": {"models": [{"id": "m1", "name": "M One"}]}}}
+B = client_id(2)
 
 
-@define(eq=False)
-class Machine:
-    """A user with skills, a model of the test's own, and projects beside the home."""
-
-    root: object
-    answers: list = field(factory=list)
-    model: ScriptedProvider = field(init=False)
-
-    def __attrs_post_init__(self):
-        self.root = self.root.resolve()
-        self.model = ScriptedProvider(self._answer)
-        self.configure({})
-
-    @property
-    def home(self):
-        return self.root / "home"
+class Skilled(Machine):
+    """A machine with skills on it."""
 
     @property
     def users(self):
         return self.home / ".config" / "crush" / "skills"
 
-    def project(self, name="project"):
-        (self.root / name).mkdir(exist_ok=True)
-        return self.root / name
-
     def ours(self, name="project"):
         return self.project(name) / ".agents" / "skills"
-
-    def configure(self, config):
-        file = self.home / ".config" / "crush" / "crush.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(orjson.dumps(MINE | config))
-
-    def _answer(self, request):
-        return self.answers.pop(0) if request.tools else [Say("A title")]
-
-    @asynccontextmanager
-    async def serve(self):
-        with trio.fail_after(30):
-            async with open_server_with(
-                make_turn=None, open_config=None, home=self.home, providers={"mine": self.model}
-            ) as server:
-                yield server
 
     def system(self):
         """Return what the model was told before anything else, the last time."""
@@ -77,20 +37,12 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-    return Machine(tmp_path)
+    return Skilled(tmp_path)
 
 
-async def ask(machine, place, *answers):
-    """Let the agent answer one prompt; return the tool results that the session has then."""
-    machine.answers += answers
-    session = await place.create_session()
-    with await place.watch(A) as events:
-        await place.submit(session, "go", f"run in {session}")
-        ending = await events.until(ending_of(f"run in {session}"))
-        assert not entity(ending).get("error"), ending
-        asked = [event for event in events.seen if event["type"] == "permission_request"]
-    parts = [part for message in await place.messages(session) for part in message["parts"]]
-    return [part["data"] for part in parts if part["type"] == "tool_result"], asked
+def asks(events):
+    """Return what somebody was asked."""
+    return [event for event in events if event["type"] == "permission_request"]
 
 
 def view(file):
@@ -134,7 +86,7 @@ async def test_a_project_that_is_not_trusted_does_not_replace_a_skill(machine, t
         machine.configure({"crush_trio": {"trusted_directories": [str(machine.project())]}})
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        await ask(machine, place, [Say("done")])
+        await machine.ask(place, [Say("done")])
     assert ("as the project does it" in machine.system()) is trusted
     assert ("as the user does it" in machine.system()) is not trusted
 
@@ -150,7 +102,7 @@ async def test_a_model_is_told_where_a_skill_is_and_not_what_it_says(machine):
     machine.configure({"options": {"disabled_skills": ["off"]}})
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        await ask(machine, place, [Say("done")])
+        await machine.ask(place, [Say("done")])
     assert f"- jq: JSON queries ({file})" in machine.system()
     for unsaid in ("THE BODY", "silent", "- off:"):
         assert unsaid not in machine.system()
@@ -160,7 +112,7 @@ async def test_a_model_is_told_where_a_skill_is_and_not_what_it_says(machine):
 async def test_without_skills_there_is_no_word_of_them(machine):
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        await ask(machine, place, [Say("done")])
+        await machine.ask(place, [Say("done")])
     assert "# Skills" not in machine.system()
 
 
@@ -168,10 +120,10 @@ async def test_without_skills_there_is_no_word_of_them(machine):
 async def test_a_run_knows_the_skills_of_its_moment_and_clients_hear_of_them(machine):
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        await ask(machine, place, [Say("done")])
+        await machine.ask(place, [Say("done")])
         file = put_skill(machine.ours(), "new", "fresh")
         with await place.watch(A) as events:
-            await ask(machine, place, [Say("done")])
+            await machine.ask(place, [Say("done")])
             told = await events.until(lambda event: event["type"] == "skills_event")
         assert entity(told) == {"states": [{"name": "new", "path": str(file), "state": 0}]}
         assert f"- new: fresh ({file})" in machine.system()
@@ -190,7 +142,7 @@ async def test_the_skills_of_one_workspace_are_none_of_another(machine):
             assert listed["name"] == name
         put_skill(machine.ours("one"), "third")
         with await two.watch(B) as others:
-            await ask(machine, one, [Say("done")])
+            await machine.ask(one, [Say("done")])
             await two.create_session("after")
             assert (await others.next())["type"] == "session"
 
@@ -201,8 +153,8 @@ async def test_a_skill_outside_the_workspace_is_viewed_whole_and_without_asking(
     file = put_skill(machine.users, "jq", "JSON queries", text=lines)
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        [result], asked = await ask(machine, place, *view(file))
-    assert asked == []
+        [result], events = await machine.ask(place, *view(file))
+    assert asks(events) == []
     assert len(lines) > 200 * 1024
     assert "line 49999" in result["content"]
     metadata = orjson.loads(result["metadata"])
@@ -216,8 +168,8 @@ async def test_what_lies_beside_a_skill_is_viewed_without_asking_too(machine):
     beside.write_text("more of it\n")
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        [result], asked = await ask(machine, place, *view(beside))
-    assert asked == []
+        [result], events = await machine.ask(place, *view(beside))
+    assert asks(events) == []
     assert "more of it" in result["content"]
     assert "resource_type" not in orjson.loads(result["metadata"])
 
@@ -253,6 +205,6 @@ async def test_the_agent_can_report_its_skills(machine):
     bad.write_text("")
     async with machine.serve() as server:
         place = await server.create(A, str(machine.project()))
-        [result], _ = await ask(machine, place, [CallTool("crush_info", {})], [Say("done")])
+        [result], _ = await machine.ask(place, [CallTool("crush_info", {})], [Say("done")])
     assert f"jq = {file}, ok" in result["content"]
     assert f"{bad}, error, the file does not begin" in result["content"]

@@ -95,12 +95,12 @@ def test_a_command_is_asked_once_in_the_order_of_the_configuration():
 
 @pytest.mark.item("I10")
 def test_a_hook_is_told_of_the_call():
-    asked = question(call(command="ls", file_path="/a"), Path("/root/work"), Path("/root"))
+    asked = question(call(command="ls", file_path="/a"), Path("/project/work"), Path("/project"))
     assert asked.payload.endswith(b"}\n")
     assert orjson.loads(asked.payload) == {
         "event": "PreToolUse",
         "session_id": "s1",
-        "cwd": "/root/work",
+        "cwd": "/project/work",
         "tool_name": "bash",
         "tool_input": {"command": "ls", "file_path": "/a"},
     }
@@ -108,8 +108,8 @@ def test_a_hook_is_told_of_the_call():
         "CRUSH_EVENT": "PreToolUse",
         "CRUSH_TOOL_NAME": "bash",
         "CRUSH_SESSION_ID": "s1",
-        "CRUSH_CWD": "/root/work",
-        "CRUSH_PROJECT_DIR": "/root",
+        "CRUSH_CWD": "/project/work",
+        "CRUSH_PROJECT_DIR": "/project",
         "CRUSH_TOOL_INPUT_COMMAND": "ls",
         "CRUSH_TOOL_INPUT_FILE_PATH": "/a",
     }

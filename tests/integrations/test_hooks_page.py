@@ -69,7 +69,7 @@ async def test_the_short_hook_tells_the_model_something(tmp_path):
 
 def test_the_call_on_the_page_is_what_a_hook_reads():
     [shown] = blocks("text")
-    told = question(call(command="ls", description="look"), Path("/home/me/app"), Path("/"))
+    told = question(call(command="ls", description="look"), Path("/srv/app"), Path("/"))
     assert orjson.loads(shown) | {"session_id": "s1"} == orjson.loads(told.payload)
 
 
