@@ -9,7 +9,7 @@ All patterns take time linear in the text; what a log line holds is up to strang
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +17,15 @@ from crush_trio.wire.fields import Json
 
 REDACTED: Final = "[redacted]"
 """What stands where a secret was."""
+
+SHORTEST: Final = 6
+"""Characters of a secret that is worth looking for in text; a shorter one would be found everywhere."""
+
+
+def worth_finding(values: Iterable[str]) -> frozenset[str]:
+    """Return those of some secrets that are long enough to be looked for in texts."""
+    return frozenset(value for value in values if len(value) >= SHORTEST)
+
 
 # ── By name ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,13 +5,13 @@ appear. What appears is redacted all the same, because a command line or an erro
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import orjson
 from attrs import define, field, frozen
 from trio.lowlevel import checkpoint
 
-from crush_trio.config.redaction import is_secret_name, redact_text
+from crush_trio.config.redaction import is_secret_name, redact_text, worth_finding
 from crush_trio.tools.arguments import read_arguments
 from crush_trio.tools.base import ToolCall, ToolResult
 from crush_trio.tools.built_in import BuiltIn
@@ -22,9 +22,6 @@ from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, SkillState
 
 T = TypeVar("T")
-
-SHORTEST: Final = 6
-"""Characters of a secret that is worth looking for in text; a shorter one would be found everywhere."""
 
 
 @frozen(kw_only=True)
@@ -72,13 +69,12 @@ class CrushInfoTool(BuiltIn):
 
 def known_secrets(config: Config) -> frozenset[str]:
     """Return the texts in a configuration that are kept under a secret's name."""
-    return frozenset(each for each in _secrets(unstructure(config), False) if len(each) >= SHORTEST)
+    return worth_finding(_secrets(unstructure(config), False))
 
 
 def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the values in an environment that are kept under a secret's name."""
-    found = (value for name, value in environment.items() if is_secret_name(name))
-    return frozenset(value for value in found if len(value) >= SHORTEST)
+    return worth_finding(value for name, value in environment.items() if is_secret_name(name))
 
 
 def _secrets(value: Json, secret: bool) -> Iterator[str]:

@@ -22,7 +22,7 @@ from attrs import define, field
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed, NotConfigured
 from crush_trio.config.loaded import LoadedConfig
-from crush_trio.config.redaction import redact_text
+from crush_trio.config.redaction import redact_text, worth_finding
 from crush_trio.errors import LspNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import Surroundings
@@ -270,7 +270,6 @@ class WorkspaceServers:
         """Return how to start a server, as it is configured now; raises `ServerUnavailable`."""
         from crush_trio.integrations.lsp.life import ServerUnavailable
         from crush_trio.integrations.lsp.programs import program_of
-        from crush_trio.tools.crush_info import SHORTEST
         from crush_trio.tools.environment import unattended
         from crush_trio.tools.processes import Command
 
@@ -283,7 +282,7 @@ class WorkspaceServers:
                 entry = _completed(spec.name, (await config.resolve_lsp(spec.name)).config)
             except (ExpansionFailed, NotConfigured) as error:
                 raise ServerUnavailable(str(error)) from error
-        self._secrets |= {value for value in entry.env.values() if len(value) >= SHORTEST}
+        self._secrets |= worth_finding(entry.env.values())
         env = unattended({**config.environment, **entry.env})
         trusted = config.trusts(config.project.directory)
         program = await trio.to_thread.run_sync(

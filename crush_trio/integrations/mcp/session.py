@@ -25,9 +25,6 @@ from crush_trio.wire.integrations import McpPrompt, McpResource
 LONGEST: Final = 512
 """Characters of a sentence about a failure; what a server has to say about itself can be long."""
 
-SHORTEST: Final = 6
-"""Characters of a value that is looked for in what a server says; shorter ones are in every text."""
-
 NOT_INSTALLED: Final = (
     "MCP servers need the package mcp, which is not installed: pip install 'crush-trio[mcp]'"
 )
