@@ -20,8 +20,7 @@ from attrs import evolve, field, frozen
 from crush_trio.config.hooks import PRE_TOOL_USE, Hooks, hooks_before_tools
 from crush_trio.config.redaction import redact_text
 from crush_trio.tools.base import ToolCall, ToolResult
-from crush_trio.tools.output import Excerpt
-from crush_trio.tools.telling import COLUMNS
+from crush_trio.tools.telling import clipped
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json, JsonObject
 
@@ -140,7 +139,7 @@ def read_answer(exit_code: int | None, stdout: str, stderr: str) -> HookAnswer:
         return _spoken(stdout)
     if exit_code in {DENIES, HALTS}:
         return HookAnswer(
-            decision=Decision.DENY, halt=exit_code == HALTS, reason=_clipped(stderr.strip())
+            decision=Decision.DENY, halt=exit_code == HALTS, reason=clipped(stderr.strip())
         )
     return NO_OPINION
 
@@ -174,8 +173,8 @@ def _spoken(text: str) -> HookAnswer:
     return HookAnswer(
         decision=_DECISIONS.get(_text(said.get("decision")).lower(), Decision.NONE),
         halt=said.get("halt") is True or said.get("continue") is False,
-        reason=_clipped(_text(said.get("reason")) or _text(said.get("stopReason"))),
-        context=_clipped(_text(said.get("context"))),
+        reason=clipped(_text(said.get("reason")) or _text(said.get("stopReason"))),
+        context=clipped(_text(said.get("context"))),
         patch=_object(said.get("updated_input")),
     )
 
@@ -198,10 +197,6 @@ def _text(value: Json) -> str:
 
 def _joined(texts: Iterable[str]) -> str:
     return "\n".join(filter(None, texts))
-
-
-def _clipped(text: str) -> str:
-    return str(Excerpt(head=text).clipped(COLUMNS))
 
 
 # ── What all of them answer ─────────────────────────────────────────────────────────────────────

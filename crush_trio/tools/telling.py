@@ -3,6 +3,7 @@
 from typing import Final
 
 from crush_trio.tools.jobs import JobOutput
+from crush_trio.tools.output import Excerpt
 
 COLUMNS: Final = 30_000
 """Display columns of each stream that a model sees."""
@@ -16,6 +17,11 @@ def told(output: JobOutput) -> str:
     streams = (output.stdout.rstrip("\n"), output.stderr.rstrip("\n"))
     text = "\n\n".join(stream for stream in streams if stream)
     return "\n".join(part for part in (text, _ending(output)) if part)
+
+
+def clipped(text: str) -> str:
+    """Return as much of *text* as a model sees of a stream: its beginning and its end."""
+    return str(Excerpt(head=text).clipped(COLUMNS))
 
 
 def _ending(output: JobOutput) -> str:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from crush_trio.integrations.mcp.names import LONGEST, named
 from crush_trio.integrations.mcp.session import Answer, McpFailure, OfferedResource, OfferedTool
-from crush_trio.integrations.mcp.tools import COLUMNS, DESCRIBED, LARGEST
+from crush_trio.integrations.mcp.tools import DESCRIBED, LARGEST
 from crush_trio.tools.base import Media, ToolCall, ToolError
+from crush_trio.tools.telling import COLUMNS
 from crush_trio.wire.integrations import McpResource
 from tests.integrations.mcp_fakes import PLACE, Desks, Session, command, open_configured
 

@@ -4,31 +4,30 @@ What a server says is somebody else's text: it is bounded before a model sees it
 its tools is put before a person like a command is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import orjson
 from attrs import define, field, frozen
 
 from crush_trio.integrations.mcp.names import named
 from crush_trio.integrations.mcp.server import McpServer
-from crush_trio.integrations.mcp.session import McpFailure, OfferedResource, OfferedTool
+from crush_trio.integrations.mcp.session import McpFailure, McpSession, OfferedResource, OfferedTool
 from crush_trio.tools.arguments import INVALID_JSON, About, read_arguments
 from crush_trio.tools.base import Media, Tool, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.built_in import BuiltIn
-from crush_trio.tools.output import Excerpt
+from crush_trio.tools.telling import clipped
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpResource
-
-COLUMNS: Final = 30_000
-"""Columns of an answer that a model sees, as of a command's."""
 
 LARGEST: Final = 5 * 1024 * 1024
 """Bytes of a picture or a sound that a model is shown."""
 
 DESCRIBED: Final = 4096
 """Characters of what a server says about one of its tools."""
+
+T = TypeVar("T")
 
 FindServer = Callable[[str], McpServer]
 """Returns the server of a name; raises `McpFailure` if there is none."""
@@ -88,7 +87,7 @@ class McpTool:
         except McpFailure as failure:
             raise ToolError(f"{self._server}: {failure}") from None
         if answer.is_error:
-            raise ToolError(bounded(answer.text) or f"{self._server} says that this went wrong")
+            raise ToolError(clipped(answer.text) or f"{self._server} says that this went wrong")
         return _result(answer.text, answer.media, call)
 
 
@@ -142,12 +141,8 @@ class ListResourcesTool(BuiltIn):
                 path=self.directory,
             )
         )
-        try:
-            server = self.find(wanted.mcp_name)
-            found = await server.use_briefly(lambda session: session.resources())
-        except McpFailure as failure:
-            raise ToolError(f"the MCP server {wanted.mcp_name}: {failure}") from None
-        return ToolResult(content=bounded("\n".join(map(_line, found))) or "(It has none.)")
+        found = await _ask(self.find, wanted.mcp_name, lambda session: session.resources())
+        return ToolResult(content=clipped("\n".join(map(_line, found))) or "(It has none.)")
 
 
 @define(eq=False)
@@ -172,13 +167,17 @@ class ReadResourceTool(BuiltIn):
                 path=self.directory,
             )
         )
-        try:
-            server = self.find(wanted.mcp_name)
-            found = await server.use_briefly(lambda session: session.read(wanted.uri))
-        except McpFailure as failure:
-            raise ToolError(f"the MCP server {wanted.mcp_name}: {failure}") from None
+        found = await _ask(self.find, wanted.mcp_name, lambda session: session.read(wanted.uri))
         texts = [each.text for each in found if not each.blob]
         return _result("\n".join(texts), _first_media(found), call)
+
+
+async def _ask(find: FindServer, name: str, ask: Callable[[McpSession], Awaitable[T]]) -> T:
+    """Return what *ask* gets from a server; that it fails is the error of the call."""
+    try:
+        return await find(name).use_briefly(ask)
+    except McpFailure as failure:
+        raise ToolError(f"the MCP server {name}: {failure}") from None
 
 
 def _line(resource: OfferedResource) -> str:
@@ -199,8 +198,8 @@ def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
     """Return an answer as far as the model can make use of it."""
     note = "" if media is None else _obstacle(media, call)
     if media is None or note:
-        return ToolResult(content=bounded("\n".join(filter(None, (text, note)))) or "(no output)")
-    return ToolResult(content=bounded(text), media=media)
+        return ToolResult(content=clipped("\n".join(filter(None, (text, note)))) or "(no output)")
+    return ToolResult(content=clipped(text), media=media)
 
 
 def _obstacle(media: Media, call: ToolCall) -> str:
@@ -211,8 +210,3 @@ def _obstacle(media: Media, call: ToolCall) -> str:
     if not media.mime_type.startswith(("image/", "audio/")):
         return f"{what}, which cannot be shown.)"
     return "" if call.images else f"{what}, which this model cannot take.)"
-
-
-def bounded(text: str) -> str:
-    """Return as much of *text* as a model sees: its beginning and its end."""
-    return str(Excerpt(head=text).clipped(COLUMNS))
