@@ -27,7 +27,6 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
     SessionCreated,
     SessionDeleted,
@@ -37,7 +36,7 @@ from crush_trio.store.changes import (
     UsageAdded,
 )
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.native import RunState
 from crush_trio.wire.views import Session
 
 T = TypeVar("T")
@@ -56,10 +55,8 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
         case PartPut() | TextAppended() | PartsCut() | MessageFinished():
             _change_message(tables, change)
         case MessageDeleted(id=message_id):
-            session_id = tables.message(message_id).head.session_id
-            del tables.messages[message_id]
-            _count(tables, tables.session(session_id), -1)
-        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunPrompted() | RunEnded():
+            _delete_message(tables, tables.message(message_id))
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
             _apply_to_runs(tables, change, boot_id)
         case AskOpened() | AskResolved():
             _apply_to_asks(tables, change)
@@ -173,7 +170,7 @@ def _create_message(tables: Tables, change: MessageCreated) -> None:
     message = change.message
     if message.id in tables.messages:
         return
-    if change.if_session and message.session_id not in tables.sessions:
+    if change.if_there and not _has_place(tables, change):
         return
     session = tables.session(message.session_id)
     session = evolve(session, last_seq=session.last_seq + 1)
@@ -183,9 +180,21 @@ def _create_message(tables: Tables, change: MessageCreated) -> None:
         head=evolve(message, parts=()),
         parts={index: PartRow(part) for index, part in enumerate(message.parts)},
         finished=complete(message),
+        run_id=change.run_id,
     )
     _touch(tables, session, message.updated_at)
     _count(tables, tables.session(message.session_id), 1)
+
+
+def _has_place(tables: Tables, change: MessageCreated) -> bool:
+    """Whether the session of a new message is there, and its run, if it has one."""
+    has_run = change.run_id is None or change.run_id in tables.runs
+    return has_run and change.message.session_id in tables.sessions
+
+
+def _delete_message(tables: Tables, row: MessageRow) -> None:
+    del tables.messages[row.head.id]
+    _count(tables, tables.session(row.head.session_id), -1)
 
 
 def _change_message(
@@ -218,7 +227,7 @@ def _change_message(
 
 def _apply_to_runs(
     tables: Tables,
-    change: RunAccepted | RunRetracted | RunMoved | RunEdited | RunPrompted | RunEnded,
+    change: RunAccepted | RunRetracted | RunMoved | RunEdited | RunEnded,
     boot_id: str,
 ) -> None:
     match change:
@@ -226,18 +235,16 @@ def _apply_to_runs(
             _accept(tables, change, boot_id)
         case RunRetracted():
             tables.runs.pop(change.id, None)
+            for message in tables.messages_of_run(change.id):
+                _delete_message(tables, message)
         case RunMoved():
             _move(tables, change)
         case RunEdited():
             row = tables.run(change.id)
             if not row.stored.view.state.terminal:
                 tables.runs[change.id] = RunRow(row.n, evolve(row.stored, prompt=change.prompt))
-        case RunPrompted():
-            row = tables.run(change.id)
-            stored = evolve(row.stored, prompt_message_id=change.message_id)
-            tables.runs[change.id] = RunRow(row.n, stored)
         case RunEnded():
-            _end(tables, change.run)
+            _end(tables, change)
 
 
 def _accept(tables: Tables, change: RunAccepted, boot_id: str) -> None:
@@ -262,7 +269,10 @@ def _move(tables: Tables, change: RunMoved) -> None:
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view))
 
 
-def _end(tables: Tables, ended: RunView) -> None:
+def _end(tables: Tables, change: RunEnded) -> None:
+    ended = change.run
+    if change.if_there and ended.id not in tables.runs:
+        return
     row = tables.run(ended.id)
     view = row.stored.view
     if view.state.terminal:
@@ -278,6 +288,9 @@ def _end(tables: Tables, ended: RunView) -> None:
         folded_into=ended.folded_into,
     )
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view, attachments=()))
+    if change.withdrawn:
+        for message in tables.messages_of_run(view.id):
+            tables.messages[message.head.id] = evolve(message, withdrawn=True)
 
 
 # ── Asks and events ─────────────────────────────────────────────────────────────────────────────

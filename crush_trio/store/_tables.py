@@ -49,6 +49,8 @@ class MessageRow:
     head: Message
     parts: Mapping[int, PartRow]
     finished: bool
+    run_id: RunId | None = None
+    withdrawn: bool = False
 
     def stored(self) -> StoredMessage:
         """Return the message as readers see it."""
@@ -140,6 +142,16 @@ class Tables:
         """Return the rows of a session's messages in their order."""
         found = [row for row in self.messages.values() if row.head.session_id == session_id]
         return sorted(found, key=lambda row: row.seq)
+
+    def messages_of_run(self, run_id: RunId) -> list[MessageRow]:
+        """Return the rows of a run's messages in their order."""
+        found = [row for row in self.messages.values() if row.run_id == run_id]
+        return sorted(found, key=lambda row: row.seq)
+
+    def stored_run(self, row: RunRow) -> StoredRun:
+        """Return a run with what the tables know of its prompt."""
+        prompt = self.messages.get(MessageId(row.stored.view.id))
+        return evolve(row.stored, prompt_message_id=None if prompt is None else prompt.head.id)
 
     def newest_kept(self, boot_id: str) -> int:
         """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""

@@ -6,11 +6,13 @@ one. `store.memory` and `store.sqlite` satisfy all of it and pass the same confo
 server database would be a third, and no caller would notice.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from attrs import field, frozen
 
 from crush_trio.store.changes import Change
+from crush_trio.store.commit import Commit
 from crush_trio.store.load import Load
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message
@@ -21,7 +23,10 @@ from crush_trio.wire.views import File, Session
 
 @frozen(kw_only=True)
 class StoredRun:
-    """A run as the store knows it, with what is needed to end it after a crash."""
+    """A run as the store knows it, with what is needed to end it after a crash.
+
+    `prompt_message_id` is there once the prompt stands in its session as a message.
+    """
 
     view: RunView
     boot_id: str
@@ -40,7 +45,7 @@ class StoredMessage:
 
 @frozen(kw_only=True)
 class Conversation:
-    """A session and what counts of it: its messages from its summary on, all of one moment."""
+    """A session and what a model is told of it: its messages from its summary on, of one moment."""
 
     session: Session
     messages: list[Message] = field(repr=False)
@@ -90,11 +95,21 @@ class Changes(Protocol):
         """What is wrong with the store, in a sentence; None while nothing is."""
         ...
 
-    async def commit(self, *changes: Change) -> None:
-        """Apply all of *changes* in order, or none of them, and wait until that is durable.
+    def submit(
+        self, *changes: Change, session: SessionId | None = None
+    ) -> Commit[Session | None]:
+        """Hand over *changes*, to be applied in order, all or none, after all handed over before.
 
-        Cancelling the wait does not undo it. Raises what is wrong with the changes
-        (`SessionNotFound`, `MessageNotFound`, `RunIdTaken`) or with the store (`StoreUnavailable`).
+        Never waits and never raises. The commit's result is the session of that id as the changes
+        leave it, None without one. It raises what is wrong with the changes (`SessionNotFound`,
+        `MessageNotFound`, `RunIdTaken`) or with the store (`StoreUnavailable`).
+        """
+        ...
+
+    async def commit(self, *changes: Change) -> None:
+        """Hand over *changes* and wait until they are durable; see `submit`.
+
+        Cancelling the wait does not undo it.
         """
         ...
 
@@ -102,6 +117,14 @@ class Changes(Protocol):
         """Apply *changes* after everything given before, without waiting; never raises.
 
         A failure is logged and shows in `degraded`.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Give up on a store that does not answer, because its workspace has to close.
+
+        Fails what was handed over and is not stored, which is then never stored, and all that
+        comes later.
         """
         ...
 
@@ -133,10 +156,14 @@ class MessageReads(Protocol):
         """Return a session's messages in their order (L14); none for an unknown session."""
         ...
 
-    async def conversation(self, session_id: SessionId) -> Conversation:
+    async def conversation(
+        self, session_id: SessionId, run_id: RunId | None = None
+    ) -> Conversation:
         """Return a session with what a model is to be told of it, or raise `SessionNotFound`.
 
+        The messages of the run *run_id* come last, whatever was written to the session meanwhile.
         What was said before the summary is not read: a session may grow old without growing slow.
+        Withdrawn messages are left out.
         """
         ...
 
@@ -146,6 +173,10 @@ class MessageReads(Protocol):
 
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
         """Return a session's messages that were never finished, in their order."""
+        ...
+
+    async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
+        """Return the messages of some runs, each run's in their order."""
         ...
 
 

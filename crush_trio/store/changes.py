@@ -73,12 +73,14 @@ class SessionDeleted:
 class MessageCreated:
     """A new message at the end of its session, with the parts it has so far.
 
-    `if_session` makes it do nothing when the session is gone, instead of failing: the record of an
-    ending must not fail because somebody deleted the session in the meantime.
+    `run_id` is the run whose turn it belongs to, if it does to one. `if_there` makes it do nothing
+    when its session or its run is not there, instead of failing: a session may have been deleted in
+    the meantime, and the acceptance of a run may have been refused.
     """
 
     message: Message
-    if_session: bool = False
+    run_id: RunId | None = None
+    if_there: bool = False
 
 
 @frozen(kw_only=True)
@@ -142,7 +144,7 @@ class RunAccepted:
 
 @frozen(kw_only=True)
 class RunRetracted:
-    """The run was not accepted after all; nothing of it is kept."""
+    """The run was not accepted after all; nothing of it is kept, its messages included."""
 
     id: RunId
 
@@ -165,18 +167,16 @@ class RunEdited:
 
 
 @frozen(kw_only=True)
-class RunPrompted:
-    """The run's prompt stands in its session as this message."""
-
-    id: RunId
-    message_id: MessageId
-
-
-@frozen(kw_only=True)
 class RunEnded:
-    """The run ended, as its view says. A run that has ended already is left alone."""
+    """The run ended, as its view says. A run that has ended already is left alone.
+
+    *withdrawn* says that no model was asked about it: its messages are kept for people, and are no
+    part of any conversation. `if_there` makes it do nothing when there is no such run.
+    """
 
     run: RunView
+    withdrawn: bool = False
+    if_there: bool = False
 
 
 # ── Asks, read marks, event tail ────────────────────────────────────────────────────────────────
@@ -255,7 +255,6 @@ Change = (
     | RunRetracted
     | RunMoved
     | RunEdited
-    | RunPrompted
     | RunEnded
     | AskOpened
     | AskResolved

@@ -47,6 +47,13 @@ class StoreBusy(StoreUnavailable):
     message = "another program keeps the database locked; close it and try again"
 
 
+class StoreSlow(StoreUnavailable):
+    """The store did not answer in time, and the write was taken back."""
+
+    code = "store_slow"
+    message = "the store did not answer in time; check the disk and what else uses the database"
+
+
 class StoreLocked(StoreUnavailable):
     """Another server owns the data directory; the detail names it."""
 
@@ -73,8 +80,8 @@ class MigrationFailed(StoreUnavailable):
 class StoreFailed(StoreUnavailable):
     """The store has stopped for good, on purpose or not; only opening it again helps.
 
-    One exception to the rule that nothing was written: when closing gives up on a disk that hangs,
-    the writes under way are reported as failed and may still land.
+    One exception to the rule that nothing was written: when closing gives up on a disk that hangs in
+    the middle of a commit, that commit is reported as failed and may still land.
     """
 
     code = "store_failed"

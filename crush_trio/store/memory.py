@@ -11,11 +11,12 @@ Each commit copies the tables, though not their rows: its cost grows with what t
 """
 
 import logging
+from collections.abc import Sequence
 from typing import TypeVar
 
 import trio
 from attrs import define, field
-from outcome import Error, Outcome, capture
+from outcome import Outcome, capture
 from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
@@ -32,6 +33,8 @@ from crush_trio.store.base import (
     Totals,
 )
 from crush_trio.store.changes import Change
+from crush_trio.store.commit import Commit
+from crush_trio.store.errors import StoreFailed
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role
 from crush_trio.wire.native import RunView
@@ -49,6 +52,7 @@ class MemoryStore(Store):
     boot_id: str = "boot"
     _tables: Tables = field(factory=Tables, repr=False)
     _trouble: str | None = field(default=None, init=False)
+    _abandoned: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._tables.boots[self.boot_id] = BootRow()
@@ -68,36 +72,46 @@ class MemoryStore(Store):
         return self._trouble
 
     @override
+    def submit(
+        self, *changes: Change, session: SessionId | None = None
+    ) -> Commit[Session | None]:
+        return self._done(capture(self._apply, changes, session))
+
+    @override
     async def commit(self, *changes: Change) -> None:
-        await self._deliver(capture(self._apply, changes))
+        await self.submit(*changes).wait()
 
     @override
     def post(self, *changes: Change) -> None:
         try:
-            self._apply(changes)
+            self._apply(changes, None)
         except Exception as exc:  # noqa: BLE001  # whatever it is, the caller does not wait for it
             self._lose(exc)
         else:
             self._trouble = None
 
-    def _apply(self, changes: tuple[Change, ...]) -> None:
+    @override
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def _apply(self, changes: tuple[Change, ...], session_id: SessionId | None) -> Session | None:
         """Apply all of *changes* or none."""
+        if self._abandoned:
+            raise StoreFailed
         tables = self._tables.copy()
         for change in changes:
             apply(tables, admitted(change), self.boot_id)
         self._tables = tables
+        row = None if session_id is None else tables.sessions.get(session_id)
+        return None if row is None else row.session
 
-    async def _deliver(self, result: Outcome[T]) -> T:
-        """Hand over a result that is already a fact."""
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled:
-            if isinstance(result, Error):
-                self._lose(result.error)  # nobody else is left to hear of it
-            raise
-        return result.unwrap()
+    def _done(self, result: Outcome[T]) -> Commit[T]:
+        """Return a commit that is a fact already, and is told of at the next checkpoint."""
+        commit: Commit[T] = Commit(self._lose)
+        commit.settle(result)
+        return commit
 
-    def _lose(self, exc: BaseException) -> None:
+    def _lose(self, exc: Exception) -> None:
         log.error("store.write_lost", exc_info=exc)
         self._trouble = str(exc) or type(exc).__name__
 
@@ -133,13 +147,16 @@ class MemoryStore(Store):
         return [row.stored().message for row in self._tables.messages_of(session_id)]
 
     @override
-    async def conversation(self, session_id: SessionId) -> Conversation:
+    async def conversation(
+        self, session_id: SessionId, run_id: RunId | None = None
+    ) -> Conversation:
         await trio.lowlevel.checkpoint()
         session = self._tables.session(session_id).session
         rows = self._tables.messages_of(session_id)
-        summary = [row.seq for row in rows if row.head.id == session.summary_message_id]
-        messages = [row.stored().message for row in rows if not summary or row.seq >= summary[0]]
-        return Conversation(session=session, messages=messages)
+        since = next((r.seq for r in rows if r.head.id == session.summary_message_id), 0)
+        told = [row for row in rows if row.seq >= since and not row.withdrawn]
+        told.sort(key=lambda row: run_id is not None and row.run_id == run_id)
+        return Conversation(session=session, messages=[row.stored().message for row in told])
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
@@ -157,6 +174,15 @@ class MemoryStore(Store):
         rows = self._tables.messages_of(session_id)
         return [row.stored().message for row in rows if not row.finished]
 
+    @override
+    async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
+        await trio.lowlevel.checkpoint()
+        found: dict[RunId, list[StoredMessage]] = {run_id: [] for run_id in run_ids}
+        for row in sorted(self._tables.messages.values(), key=lambda row: row.seq):
+            if row.run_id in found:
+                found[row.run_id].append(row.stored())
+        return found
+
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
     @override
@@ -165,7 +191,7 @@ class MemoryStore(Store):
         row = self._tables.runs.get(run_id) or self._tables.run_called(run_id)
         if row is None:
             raise RunNotFound(run_id)
-        return row.stored
+        return self._tables.stored_run(row)
 
     @override
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
@@ -183,7 +209,7 @@ class MemoryStore(Store):
         await trio.lowlevel.checkpoint()
         starts = {boot_id: place for place, boot_id in enumerate(self._tables.boots)}
         orphans = [
-            row.stored
+            self._tables.stored_run(row)
             for row in self._tables.runs.values()
             if row.stored.boot_id != self.boot_id and not row.stored.view.state.terminal
         ]
@@ -195,7 +221,8 @@ class MemoryStore(Store):
     async def add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:
-        return await self._deliver(capture(self._add_file, file_id, session_id, path, content, at))
+        added = capture(self._add_file, file_id, session_id, path, content, at)
+        return await self._done(added).wait()
 
     def _add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int

@@ -16,10 +16,12 @@ Where nothing is spoiled it adds no checkpoint of its own: a store in memory app
 very step of the call, with this one before it as without.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 from attrs import define, field, frozen
+from outcome import Error, Value
 from typing_extensions import override
 
 from crush_trio.store.base import (
@@ -40,12 +42,16 @@ from crush_trio.store.changes import (
     PartsCut,
     TextAppended,
 )
+from crush_trio.store.commit import Commit
+from crush_trio.store.errors import StoreFailed
 from crush_trio.store.load import Load
 from crush_trio.testing.faults import Moment
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
 from crush_trio.wire.views import File, Session
+
+log = logging.getLogger(__name__)
 
 Changes = tuple[Change, ...]
 """What one write consists of."""
@@ -56,8 +62,8 @@ class StoreFault:
     """What befalls a write that has a change of one of the kinds *of* in it; of any, if none is named.
 
     *error* makes the exception to be raised: an exception class will do. Without it the write hangs,
-    until it is cancelled or the store is healed. A write that is cancelled while it hangs *before*
-    never takes place; one that hangs *after* has, and nobody is told.
+    until it is withdrawn or the store is healed. A write that is withdrawn while it hangs *before*
+    never takes place; one that hangs *after* has taken place.
 
     Nobody waits for a post. One that would raise is reported by `degraded`, one that would hang is
     not; struck before, either is lost.
@@ -77,6 +83,66 @@ class StoreFault:
             (not self.of or isinstance(change, self.of)) and self.wanted(change)
             for change in changes
         )
+
+
+@define(eq=False)
+class _Write(Commit[Session | None]):
+    """One write to a `FaultyStore`, taken as far as the faults let it."""
+
+    store: "FaultyStore"
+    changes: Changes
+    session: SessionId | None
+    _inner: Commit[Session | None] | None = field(default=None, init=False)
+    """The real write, once it has taken place."""
+    _passed: trio.Event = field(factory=trio.Event, init=False)
+    """Set when no fault is in the way of the answer any more."""
+    _answer_at: float = field(default=0.0, init=False)
+
+    def go_on(self) -> None:
+        """Do the write, unless it was done, and note its result, unless a fault is in the way."""
+        if self._inner is None:
+            if not self._passes(Moment.BEFORE):
+                return
+            self.store.look(self.changes)
+            self._inner = self.store.inner.submit(*self.changes, session=self.session)
+            self._answer_at = trio.current_time() + self.store.latency
+        if self._passes(Moment.AFTER):
+            self._passed.set()
+            if not self.store.latency:
+                self._answer()
+
+    def _passes(self, moment: Moment) -> bool:
+        """Whether no fault strikes at *moment*; one with an error ends the write."""
+        fault = self.store.due(moment, self.changes)
+        if fault is None:
+            return True
+        if fault.error is not None:
+            error = fault.error()
+            self.store.note(error)
+            self.settle(Error(error))
+        return False
+
+    def _answer(self) -> None:
+        assert self._inner is not None
+        self.settle(self._inner.result)
+
+    @override
+    def settle(self, result: Value[Session | None] | Error) -> None:
+        super(_Write, self).settle(result)
+        self._passed.set()
+        self.store.answered(self, result)
+
+    @override
+    async def _until_known(self) -> None:
+        """Wait for the faults to pass, and then for the answer, which takes its time."""
+        await self._passed.wait()
+        if not self.known:
+            await trio.sleep_until(self._answer_at)
+            self._answer()
+
+    @override
+    def _take_back(self) -> bool:
+        return self._inner is None
 
 
 @define(eq=False)
@@ -100,8 +166,7 @@ class FaultyStore(Store):
     """The faults that came to pass, in that order."""
     overlaps: list[tuple[Changes, Changes]] = field(factory=list, init=False)
     """Commits begun while another one of the same message was under way; must stay empty (D7)."""
-    _under_way: list[Changes] = field(factory=list, init=False)
-    _healed: trio.Event = field(factory=trio.Event, init=False)
+    _under_way: list["_Write"] = field(factory=list, init=False)
     _trouble: str | None = field(default=None, init=False)
 
     def spoil(self, *faults: StoreFault) -> None:
@@ -111,8 +176,8 @@ class FaultyStore(Store):
     def heal(self) -> None:
         """Take all faults away and let every write go on that hangs."""
         self.faults.clear()
-        self._healed.set()
-        self._healed = trio.Event()
+        for write in list(self._under_way):
+            write.go_on()
 
     @property
     def under_way(self) -> int:
@@ -143,37 +208,44 @@ class FaultyStore(Store):
         return self._trouble or self.inner.degraded
 
     @override
-    async def commit(self, *changes: Change) -> None:
+    def submit(
+        self, *changes: Change, session: SessionId | None = None
+    ) -> Commit[Session | None]:
         self.commits.append(changes)
-        self.overlaps.extend((other, changes) for other in self._under_way if _meet(other, changes))
-        self._under_way.append(changes)
-        try:
-            if (fault := self._due(Moment.BEFORE, changes)) is not None:
-                await self._befall(fault)
-            self._look(changes)
-            await self.inner.commit(*changes)
-            if self.latency:
-                await trio.sleep(self.latency)
-            if (fault := self._due(Moment.AFTER, changes)) is not None:
-                await self._befall(fault)
-        finally:
-            self._under_way = [other for other in self._under_way if other is not changes]
-        self._trouble = None
+        self.overlaps.extend(
+            (other.changes, changes) for other in self._under_way if _meet(other.changes, changes)
+        )
+        commit = _Write(self._lose, self, changes, session)
+        self._under_way.append(commit)
+        commit.go_on()
+        return commit
+
+    @override
+    async def commit(self, *changes: Change) -> None:
+        await self.submit(*changes).wait()
+
+    @override
+    def abandon(self) -> None:
+        for write in list(self._under_way):
+            write.withdraw(StoreFailed())
+        self.inner.abandon()
 
     @override
     def post(self, *changes: Change) -> None:
         self.posts.append(changes)
-        before, after = (self._due(moment, changes) for moment in (Moment.BEFORE, Moment.AFTER))
+        before, after = (self.due(moment, changes) for moment in (Moment.BEFORE, Moment.AFTER))
         if before is None:
-            self._look(changes)
+            self.look(changes)
             self.inner.post(*changes)
         match before or after:
             case None:
                 self._trouble = None
             case StoreFault(error=make_error) if make_error is not None:
-                self._note(make_error())
+                self.note(make_error())
 
-    def _due(self, moment: Moment, changes: Changes) -> StoreFault | None:
+    # ── For the writes themselves ───────────────────────────────────────────────────────────────
+
+    def due(self, moment: Moment, changes: Changes) -> StoreFault | None:
         """Return the fault that strikes now, and write down that it does."""
         for fault in self.faults:
             spent = fault.times is not None and self.struck.count(fault) >= fault.times
@@ -182,22 +254,24 @@ class FaultyStore(Store):
                 return fault
         return None
 
-    async def _befall(self, fault: StoreFault) -> None:
-        """Raise, or wait for better times."""
-        if fault.error is None:
-            await self._healed.wait()
-            return
-        error = fault.error()
-        self._note(error)
-        await trio.lowlevel.checkpoint()
-        raise error
-
-    def _note(self, error: Exception) -> None:
+    def note(self, error: Exception) -> None:
+        """Take note of trouble."""
         self._trouble = str(error) or type(error).__name__
 
-    def _look(self, changes: Changes) -> None:
+    def look(self, changes: Changes) -> None:
+        """Let the test look at a write that is about to take place."""
         if self.watch is not None:
             self.watch(changes)
+
+    def answered(self, write: "_Write", result: Value[Session | None] | Error) -> None:
+        """Take note that a write has its answer."""
+        self._under_way = [other for other in self._under_way if other is not write]
+        if isinstance(result, Value):
+            self._trouble = None
+
+    def _lose(self, error: Exception) -> None:
+        self.note(error)
+        log.error("store.write_lost", exc_info=error)
 
     # ── Everything else is passed on ────────────────────────────────────────────────────────────
 
@@ -222,8 +296,10 @@ class FaultyStore(Store):
         return await self.inner.messages(session_id)
 
     @override
-    async def conversation(self, session_id: SessionId) -> Conversation:
-        return await self.inner.conversation(session_id)
+    async def conversation(
+        self, session_id: SessionId, run_id: RunId | None = None
+    ) -> Conversation:
+        return await self.inner.conversation(session_id, run_id)
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
@@ -232,6 +308,10 @@ class FaultyStore(Store):
     @override
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
         return await self.inner.unfinished_messages(session_id)
+
+    @override
+    async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
+        return await self.inner.run_messages(run_ids)
 
     @override
     async def run(self, run_id: RunId) -> StoredRun:

@@ -176,7 +176,7 @@ async def test_the_record_of_a_run_outlives_its_session(openings):
     async with openings.open() as store:
         await fill(store)
         await store.commit(SessionDeleted(id=S))
-        await store.commit(message("late", STOP, if_session=True))
+        await store.commit(message("late", STOP, if_there=True))
         assert (await store.run(RunId("r"))).view.session_id == "s"
         assert await store.messages(S) == []
 

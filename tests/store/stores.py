@@ -68,7 +68,9 @@ def session(identity="s", *, parent="", title="", at=100):
     )
 
 
-def message(identity="m", *parts, session="s", role=Role.ASSISTANT, at=100, if_session=False):
+def message(
+    identity="m", *parts, session="s", role=Role.ASSISTANT, at=100, run_id=None, if_there=False
+):
     return MessageCreated(
         message=Message(
             id=MessageId(identity),
@@ -78,7 +80,8 @@ def message(identity="m", *parts, session="s", role=Role.ASSISTANT, at=100, if_s
             created_at=at,
             updated_at=at,
         ),
-        if_session=if_session,
+        run_id=None if run_id is None else RunId(run_id),
+        if_there=if_there,
     )
 
 

@@ -9,11 +9,12 @@ from crush_trio.store.changes import (
     MessageFinished,
     PartPut,
     PartsCut,
+    RunEnded,
     SessionDeleted,
     SessionEdited,
     TextAppended,
 )
-from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     BinaryPart,
     FinishPart,
@@ -27,7 +28,8 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from tests.store.stores import END, STOP, M, S, call, ids, message, session, text, thought
+from crush_trio.wire.native import RunState
+from tests.store.stores import END, STOP, M, S, call, ids, message, run, session, text, thought
 
 pytestmark = pytest.mark.real_clock
 
@@ -131,6 +133,47 @@ async def test_a_conversation_whose_summary_is_gone_is_whole(openings):
         assert ids((await store.conversation(S)).messages) == ["a", "c"]
 
 
+async def test_a_withdrawn_turn_is_shown_and_is_part_of_no_conversation(openings):
+    async with openings.open() as store:
+        view = evolve(run("r").run, state=RunState.CANCELLED, ended_at=1)
+        await store.commit(
+            session(),
+            run("r"),
+            message("r", text("do not"), run_id="r"),
+            message("a", run_id="r"),
+            message("b"),
+            RunEnded(run=view, withdrawn=True),
+        )
+        assert ids(await store.messages(S)) == ["r", "a", "b"]
+        assert ids((await store.conversation(S)).messages) == ["b"]
+
+
+async def test_the_messages_of_a_run_stand_at_the_end_of_its_conversation(openings):
+    async with openings.open() as store:
+        await store.commit(
+            session(),
+            run("r"),
+            message("a"),
+            message("r", run_id="r"),
+            message("late"),
+            message("b", run_id="r"),
+        )
+        assert ids((await store.conversation(S)).messages) == ["a", "r", "late", "b"]
+        assert ids((await store.conversation(S, RunId("r"))).messages) == ["a", "late", "r", "b"]
+
+
+async def test_a_message_of_a_run_that_may_not_be_there_is_passed_over(openings):
+    async with openings.open() as store:
+        await store.commit(
+            session(),
+            run("r"),
+            message("a", run_id="r", if_there=True),
+            message("b", run_id="q", if_there=True),
+            message("c", session="nowhere", if_there=True),
+        )
+        assert ids(await store.messages(S)) == ["a"]
+
+
 async def test_an_unknown_session_has_no_conversation(openings):
     async with openings.open() as store:
         with pytest.raises(SessionNotFound):
@@ -148,7 +191,7 @@ async def test_creating_a_message_again_changes_nothing(openings):
 
 async def test_a_message_for_a_session_that_is_gone_is_refused_or_left_out(openings):
     async with openings.open() as store:
-        await store.commit(message("m", if_session=True))
+        await store.commit(message("m", if_there=True))
         with pytest.raises(MessageNotFound):
             await store.message(M)
         with pytest.raises(SessionNotFound):

@@ -26,7 +26,6 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
     SessionDeleted,
     SessionEdited,
@@ -62,7 +61,7 @@ same_every_time = settings(
 )
 
 SESSIONS = [SessionId(name) for name in ("s", "t", "s$$c")]
-MESSAGES = [MessageId(name) for name in ("m", "n", "o", "p")]
+MESSAGES = [MessageId(name) for name in ("m", "n", "o", "p", "r")]
 RUNS = [RunId(name) for name in ("r", "q", "mine")]
 ASKS = [AskId(name) for name in ("a", "b")]
 PATHS = ["/a", "/b/é", "relative"]
@@ -87,9 +86,10 @@ parts = st.one_of(
 )
 
 
-def ending(run_id, state, at, said):
+def ending(run_id, state, at, said, withdrawn, if_there):
     view = evolve(run(run_id).run, state=state, ended_at=at, text=said, started_at=at % 3)
-    return RunEnded(run=evolve(view, folded_into=RUNS[0] if state is RunState.FOLDED else None))
+    view = evolve(view, folded_into=RUNS[0] if state is RunState.FOLDED else None)
+    return RunEnded(run=view, withdrawn=withdrawn, if_there=if_there)
 
 
 changes = st.one_of(
@@ -130,7 +130,8 @@ changes = st.one_of(
                 "session": session_ids,
                 "role": st.sampled_from([Role.USER, Role.ASSISTANT]),
                 "at": times,
-                "if_session": st.booleans(),
+                "run_id": st.none() | run_ids,
+                "if_there": st.booleans(),
             }
         ),
     ).map(lambda drawn: message(drawn[0], *drawn[1], **drawn[2])),
@@ -155,8 +156,7 @@ changes = st.one_of(
         RunMoved, id=run_ids, state=st.sampled_from([RunState.QUEUED, RunState.ACTIVE]), at=times
     ),
     st.builds(RunEdited, id=run_ids, prompt=words),
-    st.builds(RunPrompted, id=run_ids, message_id=message_ids),
-    st.builds(ending, run_ids, ended_states, times, words),
+    st.builds(ending, run_ids, ended_states, times, words, st.booleans(), st.booleans()),
     st.builds(
         AskOpened,
         id=ask_ids,
@@ -239,9 +239,10 @@ async def everything(store):
     for session_id in SESSIONS:
         for name in (
             "session", "totals", "messages", "user_messages", "unfinished_messages", "runs", "files",
-            "read_paths",
+            "read_paths", "conversation",
         ):  # fmt: skip
             await read(name, session_id)
+        await read("conversation", session_id, RUNS[0])
         for path in PATHS[:2]:
             await read("latest_file", session_id, path)
             await read("last_read", session_id, path)
@@ -249,6 +250,7 @@ async def everything(store):
         await read("message", message_id)
     for run_id in RUNS:
         await read("run", run_id)
+    await read("run_messages", tuple(RUNS))
     for boot in ("boot-1", "boot-2", "boot-3", "never"):
         for seq in (0, 2, 4):
             await read("tail_after", boot, seq)

@@ -11,13 +11,12 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
 )
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
-from tests.store.stores import M, S, ids, run
+from tests.store.stores import S, ids, message, run, session, text
 
 pytestmark = pytest.mark.real_clock
 
@@ -31,9 +30,11 @@ def moved(state, identity="r", at=110):
     return RunMoved(id=RunId(identity), state=state, at=at)
 
 
-def ended(state=RunState.COMPLETED, identity="r", at=120, **fields):
+def ended(
+    state=RunState.COMPLETED, identity="r", at=120, withdrawn=False, if_there=False, **fields
+):
     view = evolve(run(identity).run, state=state, ended_at=at, **fields)
-    return RunEnded(run=view)
+    return RunEnded(run=view, withdrawn=withdrawn, if_there=if_there)
 
 
 async def test_an_accepted_run_is_read_back_with_all_that_is_needed_to_end_it(openings):
@@ -103,7 +104,6 @@ async def test_an_ending_says_how_and_keeps_when_it_was_accepted_and_started(ope
         await store.commit(
             run("r", run_id="mine", seq=4, attachments=(FILE,)),
             moved(RunState.ACTIVE),
-            RunPrompted(id=R, message_id=M),
         )
         end = ended(RunState.ERRORED, message_id=MessageId("a"), text="so far", error="broken")
         await store.commit(end)
@@ -111,7 +111,6 @@ async def test_an_ending_says_how_and_keeps_when_it_was_accepted_and_started(ope
         assert stored.view == evolve(
             end.run, run_id=RunId("mine"), seq=4, accepted_at=100, started_at=110
         )
-        assert stored.prompt_message_id == M
         assert stored.attachments == ()  # they were for ending it
 
 
@@ -123,6 +122,44 @@ async def test_a_run_ends_once(openings):
         await store.commit(ended(RunState.COMPLETED, at=130, text="late"))
         await store.commit(moved(RunState.ACTIVE, at=140))
         assert await store.run(R) == before
+
+
+async def test_an_ending_of_a_run_that_may_not_be_there_is_passed_over(openings):
+    async with openings.open() as store:
+        await store.commit(run("q"), ended(if_there=True), ended(identity="q", if_there=True))
+        assert (await store.run(RunId("q"))).view.state is RunState.COMPLETED
+        with pytest.raises(RunNotFound):
+            await store.run(R)
+
+
+async def test_a_run_knows_the_message_that_its_prompt_has_become(openings):
+    async with openings.open() as store:
+        await store.commit(session(), run("r"), run("q"), message("r", text("hello"), run_id="r"))
+        assert (await store.run(R)).prompt_message_id == "r"
+        assert (await store.run(RunId("q"))).prompt_message_id is None
+
+
+async def test_a_retracted_run_takes_its_messages_along(openings):
+    async with openings.open() as store:
+        await store.commit(session(), run("r"), message("r", run_id="r"), message("m"))
+        await store.commit(RunRetracted(id=R))
+        assert ids(await store.messages(S)) == ["m"]
+        assert (await store.session(S)).message_count == 1
+
+
+async def test_the_messages_of_runs_are_found_by_their_run(openings):
+    async with openings.open() as store:
+        await store.commit(
+            session(),
+            *(run(name, seq=seq) for seq, name in enumerate("rq")),
+            *(message(name, run_id=owner) for name, owner in ["ar", "bq", "cr", ("d", None)]),
+        )
+        found = await store.run_messages([R, RunId("q"), RunId("nobody")])
+        assert {name: ids(m.message for m in all_) for name, all_ in found.items()} == {
+            "r": ["a", "c"],
+            "q": ["b"],
+            "nobody": [],
+        }
 
 
 async def test_an_edited_prompt_is_the_one_that_is_kept(openings):
@@ -150,7 +187,7 @@ async def test_a_folded_run_names_the_one_that_absorbed_it(openings):
 
 @pytest.mark.parametrize(
     "change",
-    [moved(RunState.ACTIVE), ended(), RunEdited(id=R, prompt="x"), RunPrompted(id=R, message_id=M)],
+    [moved(RunState.ACTIVE), ended(), RunEdited(id=R, prompt="x")],
     ids=lambda change: type(change).__name__,
 )
 async def test_changing_an_unknown_run_is_refused(openings, change):

@@ -23,6 +23,7 @@ CALLS = {
     "conversation": (S,),
     "user_messages": (),
     "unfinished_messages": (S,),
+    "run_messages": ((RunId("r"),),),
     "run": (RunId("r"),),
     "runs": (),
     "orphaned_runs": (),

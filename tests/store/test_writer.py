@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFull, StoreBusy, StoreFailed
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.writer import Writer, open_writer
+from crush_trio.store.sqlite.writer import Request, Writer, open_writer
 
 pytestmark = pytest.mark.real_clock
 
@@ -160,7 +160,7 @@ async def test_a_post_shares_the_transaction_of_the_next_write_that_is_waited_fo
 class Arrivals:
     """A queue into which the next work arrives when the thread waits for it, and no sooner."""
 
-    coming: list[tuple[str, bool]]
+    coming: list[Request]
     waits: list[float | None] = field(factory=list, init=False)
 
     def get(self, timeout):
@@ -173,8 +173,12 @@ class Arrivals:
 async def test_the_thread_waits_for_company_only_until_somebody_waits_for_it(path):
     async with open_test_writer(path) as (idle, _):
         writer = Writer(idle._connection, path, Health(), idle._token, patience=PATIENCE)
-        writer._queue = Arrivals([("a", False), ("b", False), ("c", True)])
-        assert writer._take() == ["a", "b", "c"]
+        requests = [
+            Request(writer._lose, number, insert("x"), awaited=awaited)
+            for number, awaited in enumerate([False, False, True])
+        ]
+        writer._queue = Arrivals(list(requests))
+        assert writer._take() == requests
         first, *more, last = writer._queue.waits
         assert (first, last) == (None, 0)
         assert all(0 < wait <= PATIENCE for wait in more)
@@ -448,7 +452,7 @@ async def test_a_thread_that_hangs_is_left_behind_and_its_waiters_are_told(path,
     release.set()
     await trio.to_thread.run_sync(writer._thread.join)
     await wait_all_tasks_blocked()  # a late answer to a request that was given up does no harm
-    assert names(path) == ["a"]
+    assert names(path) == [], "its waiter was told that it failed"
 
 
 def test_a_thread_whose_trio_is_gone_ends_quietly(path):

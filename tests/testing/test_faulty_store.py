@@ -16,7 +16,7 @@ from crush_trio.store.changes import (
     RunMoved,
     TextAppended,
 )
-from crush_trio.store.errors import DiskFull
+from crush_trio.store.errors import DiskFull, StoreSlow
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.faults import Moment
 from crush_trio.testing.faulty_store import FaultyStore, StoreFault
@@ -106,11 +106,15 @@ async def test_a_commit_fails_before_the_write_or_after_it(moment):
 
 
 @pytest.mark.parametrize("moment", list(Moment))
-async def test_a_commit_that_hangs_does_so_until_it_is_cancelled(moment):
+async def test_a_commit_that_hangs_does_so_until_it_is_withdrawn(moment):
     store = FaultyStore(MemoryStore(), [StoreFault(moment=moment)])
     with trio.move_on_after(3600) as patience:
         await store.commit(session())
     assert patience.cancelled_caught
+    assert store.under_way == 1
+    with pytest.raises(StoreSlow):
+        await store.submit(session()).certain(within=1)
+    store.abandon()
     assert await stored(store) == (["s"] if moment is Moment.AFTER else [])
     assert (store.under_way, store.degraded) == (0, None)
 

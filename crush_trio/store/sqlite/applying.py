@@ -19,7 +19,6 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
     SessionCreated,
     SessionDeleted,
@@ -44,7 +43,7 @@ def apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
             messages.apply(connection, change)
         case MessageFinished() | MessageDeleted():
             messages.apply(connection, change)
-        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunPrompted() | RunEnded():
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
             runs.apply(connection, change, boot_id)
         case AskOpened() | AskResolved():
             asks.apply(connection, change)

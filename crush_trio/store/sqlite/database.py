@@ -26,7 +26,7 @@ from crush_trio.store.sqlite.faults import Health, translated
 from crush_trio.store.sqlite.lock import Owner, Release, take_lock
 from crush_trio.store.sqlite.migrations import known_migrations, migrate
 from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
-from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work, Writer, open_writer
+from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Request, Work, Writer, open_writer
 
 T = TypeVar("T")
 
@@ -58,9 +58,22 @@ class Database:
         """Run *work* in a transaction and return its result once committed; see `Writer`."""
         return await self._writer.transact(work)
 
-    def post(self, work: Work[object]) -> None:
+    def submit(self, work: Work[T]) -> Request[T]:
+        """Hand *work* over to be run in a transaction; see `Writer`."""
+        return self._writer.submit(work)
+
+    def post(self, work: Work[object]) -> int:
         """Submit *work* without waiting, in order with everything else; see `Writer`."""
-        self._writer.post(work)
+        return self._writer.post(work)
+
+    def abandon(self) -> None:
+        """Give up on a disk that does not answer; see `Writer`."""
+        self._writer.abandon()
+
+    @property
+    def answered(self) -> int:
+        """The number of the newest work that the writer is done with."""
+        return self._writer.answered
 
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection, at one moment of the store; see `Reader`."""

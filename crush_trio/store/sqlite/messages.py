@@ -22,7 +22,7 @@ from crush_trio.store.changes import (
     TextAppended,
 )
 from crush_trio.store.sqlite.values import Row, part_columns, read_part, read_word
-from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part, Role
 
 MessageChange: TypeAlias = (
@@ -33,11 +33,13 @@ MessageChange: TypeAlias = (
 _CREATE: Final = """
     INSERT INTO messages (
         id, session_id, seq, role, model, provider, is_summary_message,
-        created_at, updated_at, finished_at
+        created_at, updated_at, finished_at, run_id
     )
     SELECT :id, id, last_seq + 1, :role, :model, :provider, :is_summary_message,
-        :created_at, :updated_at, :finished_at
-    FROM sessions WHERE id = :session_id
+        :created_at, :updated_at, :finished_at, :run_id
+    FROM sessions WHERE id = :session_id AND (
+        :run_id IS NULL OR NOT :if_there OR EXISTS (SELECT 1 FROM runs WHERE runs.id = :run_id)
+    )
     ON CONFLICT (id) DO NOTHING
 """
 
@@ -94,6 +96,8 @@ def _create(connection: sqlite3.Connection, change: MessageCreated) -> None:
             "created_at": message.created_at,
             "updated_at": message.updated_at,
             "finished_at": message.updated_at if complete(message) else None,
+            "run_id": change.run_id,
+            "if_there": change.if_there,
         },
     ).rowcount
     if created:
@@ -101,7 +105,7 @@ def _create(connection: sqlite3.Connection, change: MessageCreated) -> None:
             "INSERT INTO parts (message_id, idx, type, data) VALUES (?, ?, ?, ?)",
             [(message.id, idx, *part_columns(part)) for idx, part in enumerate(message.parts)],
         )
-    elif not change.if_session and not _exists(connection, message.id):
+    elif not change.if_there and not _exists(connection, message.id):
         raise SessionNotFound(message.session_id)
 
 
@@ -192,12 +196,35 @@ def read_messages(connection: sqlite3.Connection, session_id: SessionId) -> list
     return _plain(_read(connection, "session_id = ?", (session_id,)))
 
 
-def read_since(
-    connection: sqlite3.Connection, session_id: SessionId, message_id: MessageId
+def read_told(
+    connection: sqlite3.Connection,
+    session_id: SessionId,
+    summary: MessageId,
+    run_id: RunId | None,
 ) -> list[Message]:
-    """Return a session's messages from one of them on; all, if it is not there."""
-    where = "session_id = ? AND seq >= coalesce((SELECT m.seq FROM messages m WHERE m.id = ?), 0)"
-    return _plain(_read(connection, where, (session_id, message_id)))
+    """Return what a model is told of a session: from its summary on, the messages of a run last."""
+    where = (
+        "session_id = ? AND NOT withdrawn"
+        " AND seq >= coalesce((SELECT m.seq FROM messages m WHERE m.id = ?), 0)"
+    )
+    found = _read(connection, where, (session_id, summary))
+    own = set()
+    if run_id is not None:
+        rows = connection.execute("SELECT id FROM messages WHERE run_id = ?", (run_id,))
+        own = {row[0] for row in rows}
+    return sorted(_plain(found), key=lambda message: message.id in own)
+
+
+def read_run_messages(
+    connection: sqlite3.Connection, run_ids: Sequence[RunId]
+) -> dict[RunId, list[StoredMessage]]:
+    """Return the messages of some runs, each run's in their order."""
+    found: dict[RunId, list[StoredMessage]] = {run_id: [] for run_id in run_ids}
+    where = f"run_id IN ({', '.join('?' * len(run_ids))})"
+    owners = dict(connection.execute(f"SELECT id, run_id FROM messages WHERE {where}", run_ids))
+    for stored in _read(connection, where, run_ids):
+        found[owners[stored.message.id]].append(stored)
+    return found
 
 
 def read_user_messages(

@@ -1,7 +1,7 @@
 """Statements about runs: each from its acceptance to its one ending.
 
-A run that has ended is not touched again by anything but the note of where its prompt stands, so an
-ending that is written twice, or a move that comes late, changes nothing.
+A run that has ended is not touched again, so an ending that is written twice, or a move that comes
+late, changes nothing.
 """
 
 import sqlite3
@@ -14,7 +14,6 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
 )
 from crush_trio.store.sqlite.values import Row, read_json, read_word
@@ -23,7 +22,7 @@ from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunKind, RunState, RunView
 from crush_trio.wire.requests import Attachment
 
-RunChange: TypeAlias = RunAccepted | RunRetracted | RunMoved | RunEdited | RunPrompted | RunEnded
+RunChange: TypeAlias = RunAccepted | RunRetracted | RunMoved | RunEdited | RunEnded
 """The changes that are made here."""
 
 _ACCEPT: Final = """
@@ -65,7 +64,10 @@ _VIEW: Final = (
     "message_id", "text", "error", "folded_into",
 )  # fmt: skip
 _VIEW_COLUMNS: Final = ", ".join(f"runs.{name}" for name in _VIEW)
-_COLUMNS: Final = f"{_VIEW_COLUMNS}, boot_id, prompt, attachments, prompt_message_id"
+_COLUMNS: Final = (
+    f"{_VIEW_COLUMNS}, boot_id, prompt, attachments,"
+    " (SELECT messages.id FROM messages WHERE messages.id = runs.id)"
+)
 
 
 def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> None:
@@ -79,6 +81,7 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
             _accept(connection, change, boot_id)
         case RunRetracted():
             connection.execute("DELETE FROM runs WHERE id = ?", (change.id,))
+            connection.execute("DELETE FROM messages WHERE run_id = ?", (change.id,))
         case RunMoved():
             columns = {"id": change.id, "state": change.state.value, "at": change.at}
             if not connection.execute(_MOVE, columns).rowcount:
@@ -87,15 +90,8 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
             columns = {"id": change.id, "prompt": change.prompt}
             if not connection.execute(_EDIT, columns).rowcount:
                 _require(connection, change.id)
-        case RunPrompted():
-            _require(connection, change.id)
-            connection.execute(
-                "UPDATE runs SET prompt_message_id = ? WHERE id = ?",
-                (change.message_id, change.id),
-            )
         case RunEnded():
-            if not connection.execute(_END, _ending_columns(change.run)).rowcount:
-                _require(connection, change.run.id)
+            _end(connection, change)
         case _:
             assert_never(change)
 
@@ -120,6 +116,15 @@ def _accept(connection: sqlite3.Connection, change: RunAccepted, boot_id: str) -
     ).rowcount
     if not accepted and not _exists(connection, run.id):
         raise RunIdTaken(run.run_id or "")
+
+
+def _end(connection: sqlite3.Connection, change: RunEnded) -> None:
+    run_id = change.run.id
+    if not connection.execute(_END, _ending_columns(change.run)).rowcount:
+        if not change.if_there:
+            _require(connection, run_id)
+    elif change.withdrawn:
+        connection.execute("UPDATE messages SET withdrawn = 1 WHERE run_id = ?", (run_id,))
 
 
 def _ending_columns(run: RunView) -> dict[str, object]:

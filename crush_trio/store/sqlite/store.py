@@ -8,7 +8,7 @@ start do not count: they are posted all the time, and there is one read that can
 """
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -18,6 +18,7 @@ from attrs import define, field
 from typing_extensions import override
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.errors import SessionNotFound
 from crush_trio.store._rules import absolute, cleaned
 from crush_trio.store.base import (
     Conversation,
@@ -29,6 +30,7 @@ from crush_trio.store.base import (
     Totals,
 )
 from crush_trio.store.changes import Change, TailKept
+from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.load import Load
 from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
@@ -42,6 +44,9 @@ from crush_trio.wire.views import File, Session
 
 T = TypeVar("T")
 
+CATCH_UP: Final = 2.0
+"""Seconds that a read waits for the writer before it reads what is stored by then."""
+
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
 
@@ -52,9 +57,7 @@ class SqliteStore(Store):
 
     _database: Database
     _unwatched: int = field(default=0, init=False)
-    """How many pieces of work were submitted that reads can see and nobody waits for, or no longer."""
-    _settled: int = field(default=0, init=False)
-    """How many of those the writer is known to be done with."""
+    """The number of the newest work that reads can see and that no task waits for, or no longer."""
 
     @property
     def path(self) -> Path:
@@ -83,48 +86,66 @@ class SqliteStore(Store):
         return self._database.load
 
     @override
+    def submit(
+        self, *changes: Change, session: SessionId | None = None
+    ) -> Commit[Session | None]:
+        return self._database.submit(self._applying(changes, session))
+
+    @override
     async def commit(self, *changes: Change) -> None:
-        await self._transact(self._applying(changes))
+        await self._transact(self._applying(changes, None))
 
     @override
     def post(self, *changes: Change) -> None:
+        number = self._database.post(self._applying(changes, None))
         if not all(isinstance(change, TailKept) for change in changes):
-            self._unwatched += 1
-        self._database.post(self._applying(changes))
+            self._unwatched = number
 
-    def _applying(self, changes: tuple[Change, ...]) -> Work[None]:
+    @override
+    def abandon(self) -> None:
+        self._database.abandon()
+
+    def _applying(
+        self, changes: tuple[Change, ...], session_id: SessionId | None
+    ) -> Work[Session | None]:
         boot_id = self.boot_id
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: sqlite3.Connection) -> Session | None:
             for change in changes:
                 apply(connection, change, boot_id)
+            if session_id is None:
+                return None
+            with suppress(SessionNotFound):
+                return sessions.read_session(connection, session_id)
+            return None
 
         return work
 
     async def _transact(self, work: Work[T]) -> T:
-        """Let the writer do *work*. Once it answers, it is done with all that came before."""
-        before = self._unwatched
+        """Let the writer do *work*; a read after a cancelled wait still sees what it did."""
+        request = self._database.submit(work)
         try:
-            result = await self._database.transact(work)
+            return await request.wait()
         except trio.Cancelled:
-            self._unwatched += 1
+            self._unwatched = max(self._unwatched, request.number)
             raise
-        except Exception:
-            self._settled = max(self._settled, before)
-            raise
-        self._settled = max(self._settled, before)
-        return result
 
     async def _read(self, work: Work[T]) -> T:
         """Do *work* on a read connection, after everything that was given before."""
-        if self._settled < self._unwatched:
+        if self._unwatched > self._database.answered:
             await self._catch_up()
         return await self._database.read(work)
 
-    async def _catch_up(self) -> None:  # noqa: ASYNC910  # a refusal was waited for too
-        """Wait until the writer is done with everything that was given before."""
-        with suppress(StoreUnavailable):  # what has failed cannot be seen, what is there can
-            await self._transact(lambda _: None)
+    async def _catch_up(self) -> bool:  # noqa: ASYNC910  # a refusal was waited for too
+        """Wait until the writer is done with everything that was given before, if that ends.
+
+        While another program locks the database, what is stored can be read all the same; so a read
+        waits only for a while. Returns whether the writer was done.
+        """
+        with trio.move_on_after(CATCH_UP) as patience, suppress(StoreUnavailable):
+            # What has failed cannot be seen, what is there can.
+            await self._database.transact(lambda _: None)
+        return not patience.cancelled_caught
 
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
@@ -151,8 +172,10 @@ class SqliteStore(Store):
         return await self._read(lambda c: messages.read_messages(c, session_id))
 
     @override
-    async def conversation(self, session_id: SessionId) -> Conversation:
-        return await self._read(lambda c: _conversation(c, session_id))
+    async def conversation(
+        self, session_id: SessionId, run_id: RunId | None = None
+    ) -> Conversation:
+        return await self._read(lambda c: _conversation(c, session_id, run_id))
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
@@ -161,6 +184,10 @@ class SqliteStore(Store):
     @override
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
         return await self._read(lambda c: messages.read_unfinished(c, session_id))
+
+    @override
+    async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
+        return await self._read(lambda c: messages.read_run_messages(c, run_ids))
 
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,14 +243,17 @@ class SqliteStore(Store):
 
     @override
     async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
-        await self._catch_up()
+        if not await self._catch_up():
+            return None
         return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, self.boot_id))
 
 
-def _conversation(connection: sqlite3.Connection, session_id: SessionId) -> Conversation:
+def _conversation(
+    connection: sqlite3.Connection, session_id: SessionId, run_id: RunId | None
+) -> Conversation:
     session = sessions.read_session(connection, session_id)
-    counting = messages.read_since(connection, session_id, session.summary_message_id)
-    return Conversation(session=session, messages=counting)
+    told = messages.read_told(connection, session_id, session.summary_message_id, run_id)
+    return Conversation(session=session, messages=told)
 
 
 @asynccontextmanager

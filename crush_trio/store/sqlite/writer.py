@@ -11,6 +11,7 @@ Invariants:
 * Work is run, committed and answered in the order in which it was submitted.
 * A waiter is answered after the commit that holds its write, never before.
 * Submitted work is applied as a whole or not at all, whatever becomes of the task that waits for it.
+* Work that was withdrawn before the thread began with it is never run.
 * The thread sees work and answers in order; requests, events and health belong to Trio's thread.
 * Nobody waits for a thread that is gone: its end fails whatever is pending and all that comes later.
 
@@ -27,12 +28,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from itertools import count
+from typing import Any, Final, TypeVar
 
 import trio
 from attrs import define, field
 from outcome import Error, Value
+from typing_extensions import override
 
+from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.sqlite.faults import Health, translate
@@ -53,16 +57,33 @@ CLOSE_LIMIT: Final = 10.0
 
 
 @define(eq=False)
-class _Request(Generic[T]):
-    """One piece of submitted work as Trio's side sees it."""
+class Request(Commit[T]):
+    """One piece of submitted work. `number` is its place in the order of submission."""
 
-    awaited: bool
-    done: trio.Event = field(factory=trio.Event, init=False)
-    result: _Result[T] = field(init=False)
+    number: int
+    _work: Work[T] = field(repr=False)
+    _unclaimed: list[None] = field(factory=lambda: [None], init=False, repr=False)
+    """Holds one item, which the thread pops before it begins, and a withdrawal before that.
 
-    def settle(self, result: _Result[T]) -> None:
-        self.result = result
-        self.done.set()
+    Popping from a list is atomic between threads, so exactly one of the two succeeds.
+    """
+    _begun: bool = field(default=False, init=False)
+
+    @override
+    def _take_back(self) -> bool:
+        return self._claim()
+
+    def _claim(self) -> bool:
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
+
+    def run(self, connection: sqlite3.Connection) -> T | None:
+        """Do the work in the thread, unless it was withdrawn; a group that failed runs again."""
+        self._begun = self._begun or self._claim()
+        return self._work(connection) if self._begun else None
 
 
 @define(eq=False)
@@ -80,11 +101,15 @@ class Writer:
     _token: trio.lowlevel.TrioToken
     _close_limit: float = CLOSE_LIMIT
     _patience: float = PATIENCE
-    _queue: SimpleQueue[tuple[Work[Any], bool] | None] = field(factory=SimpleQueue, init=False)
-    """What there is to do, and whether somebody waits for it; None is the last word."""
-    _pending: deque[_Request[Any]] = field(factory=deque, init=False)
+    _queue: SimpleQueue[Request[Any] | None] = field(factory=SimpleQueue, init=False)
+    """What there is to do; None is the last word."""
+    _pending: deque[Request[Any]] = field(factory=deque, init=False)
+    _numbers: "count[int]" = field(factory=lambda: count(1), init=False)
+    answered: int = field(default=0, init=False)
+    """The number of the newest request that has its answer, and with it all before it."""
     _commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
     _refusal: StoreFailed | None = field(default=None, init=False)
+    _abandoned: bool = field(default=False, init=False)
     _thread: threading.Thread = field(init=False)
 
     async def transact(self, work: Work[T]) -> T:
@@ -97,26 +122,18 @@ class Writer:
         Cancelling stops the waiting, not the writing: the work was submitted and will be applied, or
         fail, as a whole. A caller that has to know which shields the call and bounds it.
         """
-        request = self._submit(work, awaited=True)
-        try:
-            await request.done.wait()
-        except trio.Cancelled:
-            request.awaited = False  # from here on a failure has nobody to go to but the log
-            if request.done.is_set():  # the answer came after the cancel and before this
-                self._note(request, request.result)
-            raise
-        return request.result.unwrap()
+        return await self.submit(work).wait()
 
-    def post(self, work: Work[object]) -> None:
-        """Submit *work* and do not wait. It runs after everything submitted before, in a while.
+    def post(self, work: Work[object]) -> int:
+        """Submit *work* and do not wait; return its number. It runs after all before it, in a while.
 
         Never raises: a failure is logged and shows in the store's `degraded`. To wait for what was
         posted, `transact` anything at all: the order is kept.
         """
-        try:
-            self._submit(work, awaited=False)
-        except StoreFailed as exc:
-            self._health.trouble("post", exc)
+        request = self.submit(work, awaited=False)
+        if self._refusal is not None:
+            self._health.trouble("post", self._refusal)
+        return request.number
 
     @property
     def load(self) -> Load:
@@ -129,13 +146,28 @@ class Writer:
         return not self._thread.is_alive()
 
     @trio.lowlevel.enable_ki_protection  # a Ctrl-C between the two lines would shift all answers
-    def _submit(self, work: Work[T], *, awaited: bool) -> _Request[T]:
+    def submit(self, work: Work[T], *, awaited: bool = True) -> Request[T]:
+        """Hand *work* over. Never waits and never raises: a refusal is the result of the request."""
+        number = self.answered if self._refusal is not None else next(self._numbers)
+        request = Request(self._lose, number, work, awaited=awaited)
         if self._refusal is not None:
-            raise StoreFailed(self._refusal.detail) from self._refusal.__cause__
-        request: _Request[T] = _Request(awaited)
-        self._pending.append(request)
-        self._queue.put((work, awaited))
+            request.settle(Error(_like(self._refusal)))
+        else:
+            self._pending.append(request)
+            self._queue.put(request)
         return request
+
+    def abandon(self) -> None:
+        """Stop waiting for a disk that does not answer: fail what is pending and all that comes later.
+
+        What the thread has not begun is never run, and what it has not committed is rolled back. Only
+        a commit that hangs in the operating system at this moment may still land.
+        """
+        self._abandon("it did not answer, and its workspace has closed")
+
+    def _abandon(self, why: str) -> None:
+        self._abandoned = True
+        self._give_up(StoreFailed(f"{self._path}: {why}"))
 
     # ── Trio's side: answers arrive ─────────────────────────────────────────────────────────────
 
@@ -156,7 +188,7 @@ class Writer:
         )
         if not self.stopped:
             log.error("store.writer_stuck", extra={"path": str(self._path)})
-            self._give_up(StoreFailed(f"{self._path}: the writer did not stop in time"))
+            self._abandon("the writer did not stop in time")
 
     def _deliver(self, results: Sequence[_Result[Any]], seconds: float) -> None:
         """Answer the oldest requests. Called once per group, with the time that it took."""
@@ -165,21 +197,21 @@ class Writer:
             return  # a writer that was given up as stuck has come back
         for result in results:
             request = self._pending.popleft()
-            self._note(request, result)
+            self.answered = request.number
+            match result:
+                case Value():
+                    self._health.well("write")
+                    if not request.awaited:
+                        self._health.well("post")
+                case Error(error=StoreUnavailable() as exc):
+                    self._health.trouble("write", exc)
             request.settle(result)
 
-    def _note(self, request: _Request[Any], result: _Result[Any]) -> None:
-        """Keep the store's health, and log what nobody else would hear of."""
-        match result:
-            case Value():
-                self._health.well("write")
-                if not request.awaited:
-                    self._health.well("post")
-            case Error(error=StoreUnavailable() as exc):
-                self._health.trouble("write", exc)
-            case Error(error=exc) if not request.awaited:
-                log.error("store.write_lost", exc_info=exc)
-                self._health.trouble("post", exc)
+    def _lose(self, exc: Exception) -> None:
+        """Log a failure that no task waits for; trouble with the disk shows in the store's health."""
+        if not isinstance(exc, StoreUnavailable):
+            log.error("store.write_lost", exc_info=exc)
+            self._health.trouble("post", exc)
 
     def _died(self, cause: BaseException) -> None:
         """The thread has ended, and not because it was told to."""
@@ -193,9 +225,9 @@ class Writer:
         self._refuse(refusal)
         self._health.trouble("write", refusal)
         while self._pending:
-            own = StoreFailed(refusal.detail)
-            own.__cause__ = refusal.__cause__
-            self._pending.popleft().settle(Error(own))
+            request = self._pending.popleft()
+            self.answered = request.number
+            request.withdraw(_like(refusal))
 
     def _refuse(self, refusal: StoreFailed) -> None:
         self._refusal = self._refusal or refusal
@@ -212,12 +244,12 @@ class Writer:
             except BaseException as exc:  # noqa: ASYNC103, BLE001  a thread: nobody is above
                 self._token.run_sync_soon(self._died, exc)
 
-    def _take(self) -> list[Work[Any]]:
+    def _take(self) -> list[Request[Any]]:
         """Wait for work, then take all there is, within the limit. Empty means stop.
 
         As long as nobody waits for any of it, more is waited for, but no longer than is bearable.
         """
-        group: list[Work[Any]] = []
+        group: list[Request[Any]] = []
         latest: float | None = None
         with suppress(Empty):
             while len(group) < GROUP_LIMIT:
@@ -226,15 +258,14 @@ class Writer:
                 if submitted is None:
                     self._queue.put(None)  # the last word: leave it for the next call
                     break
-                work, awaited = submitted
-                group.append(work)
-                if awaited:
+                group.append(submitted)
+                if submitted.awaited:
                     latest = 0.0
                 elif latest is None:
                     latest = time.monotonic() + self._patience
         return group
 
-    def _run(self, group: Sequence[Work[Any]]) -> None:
+    def _run(self, group: Sequence[Request[Any]]) -> None:
         """Run a group in one transaction, or else each of its works in one of its own.
 
         Trio hears of each commit at once. So when work takes the thread down with it, those whose
@@ -246,10 +277,10 @@ class Writer:
             seconds = time.perf_counter() - began
             self._token.run_sync_soon(self._deliver, results, seconds)
             return
-        for work in group:
-            self._run((work,))
+        for request in group:
+            self._run((request,))
 
-    def _attempt(self, group: Sequence[Work[Any]]) -> list[_Result[Any]] | None:
+    def _attempt(self, group: Sequence[Request[Any]]) -> list[_Result[Any]] | None:
         """Run a group in one transaction. None: it failed, nothing was written, try one by one."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -257,7 +288,10 @@ class Writer:
             return [Error(self._refused(exc)) for _ in group]
         try:
             with self._connection:  # commits; rolls back if anything raises, the commit included
-                return [Value(self._call(work)) for work in group]
+                results: list[_Result[Any]] = [Value(self._call(request)) for request in group]
+                if self._abandoned:
+                    raise StoreFailed(f"{self._path}: closed in the middle of a write")
+                return results
         except Exception as exc:  # noqa: BLE001  it belongs to whoever submitted the work
             return [Error(translate(exc, self._path))] if len(group) == 1 else None
 
@@ -272,11 +306,18 @@ class Writer:
             raise exc
         return fault
 
-    def _call(self, work: Work[T]) -> T:
-        result = work(self._connection)
+    def _call(self, request: Request[T]) -> T | None:
+        result = request.run(self._connection)
         if not self._connection.in_transaction:
             raise RuntimeError("the work ended the transaction it was run in")
         return result
+
+
+def _like(refusal: StoreFailed) -> StoreFailed:
+    """Return an error of its own for each caller: a shared one would collect all their tracebacks."""
+    own = StoreFailed(refusal.detail)
+    own.__cause__ = refusal.__cause__
+    return own
 
 
 @asynccontextmanager
