@@ -238,6 +238,13 @@ class ChannelMismatch(Conflict):
     message = "channel opt-in mismatch"
 
 
+class QueueFull(CrushError):
+    """As many prompts wait in the session as may; the detail says how many that is."""
+
+    code = "queue_full"
+    message = "too many prompts wait in this session; let some of them run, or cancel them"
+
+
 class Unavailable(CrushError):
     """Not now; the same request may succeed later or elsewhere."""
 
@@ -256,14 +263,14 @@ class AcceptanceNotStored(Unavailable):
     message = "prompt could not be stored and was not accepted"
 
 
+class NoRoomForPrompt(AcceptanceNotStored):
+    """The disk is full, so the prompt was not accepted and will not run."""
+
+    code = "no_room_for_prompt"
+    message = "the disk is full: the prompt could not be stored and was not accepted"
+
+
 # ── What went wrong inside ──────────────────────────────────────────────────────────────────────
-
-
-class EndingNotStored(CrushError):
-    """A run ended, but its ending could not be written; a restart will find it unfinished."""
-
-    code = "ending_not_stored"
-    message = "the end of the run could not be stored"
 
 
 class SummaryFailed(CrushError):

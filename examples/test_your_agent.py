@@ -22,7 +22,7 @@ class LeasingAgent:
 
     async def __call__(self, run: Run) -> Completion:
         """Answer the prompt of one run."""
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         self.leases.add(run.id)
         try:
             await trio.sleep(30)  # a model thinks

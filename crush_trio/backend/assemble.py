@@ -20,7 +20,8 @@ from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
 from crush_trio.events.log import EventLog, Window, open_event_log
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.run import Limits, Turn
+from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.run import Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import BootClosed

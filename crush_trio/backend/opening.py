@@ -33,7 +33,8 @@ from crush_trio.integrations.usual import open_usual_integrations
 from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
-from crush_trio.runtime.run import Limits, Turn
+from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.tools.jobs import Opens

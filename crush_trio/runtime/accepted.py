@@ -1,25 +1,29 @@
 """The token of a submission that we have promised to end.
 
-An `AcceptedRun` exists from the instant of acceptance, and with it its cancel scope. Trio remembers
-a cancel that reaches a scope before anybody has entered it. That is the whole mechanism by which no
-cancel is ever lost: there is no mark to set, no counter to keep, no window to close. Cancelling
-means cancelling the scopes that exist now; a run accepted a moment later has another scope.
+An `AcceptedRun` exists from the instant of acceptance, and with it its cancel scope and its place in
+its lane. A cancel that comes before the run has begun takes it out of the lane in the same step; one
+that comes later cancels the scope, and Trio remembers that, entered or not. That is the whole mechanism
+by which no cancel is ever lost: there is no mark to set, no counter to keep, no window to close. A run
+accepted a moment later has another scope and another place.
 
 The run's own task consumes the token by entering it, once.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from attrs import define, evolve, field
 
 from crush_trio.errors import AcceptanceNotStored, RunReentered
-from crush_trio.runtime.lane import Active, CancelledOnEntry, Entry, Lane
+from crush_trio.runtime.lane import Active, Entry, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.native import RunKind, RunState, RunView
+
+if TYPE_CHECKING:
+    from crush_trio.runtime.journal import JournalEntry
 
 _OVER: Final = trio.Event()
 """What every run that has ended waits on: ended runs are remembered, and events are not small."""
@@ -35,7 +39,6 @@ class AcceptedRun:
     submission: Submission = field(repr=False)
     fingerprint: int = field(init=False, repr=False)
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
-    prompt_recorded: bool = field(default=False, init=False)
     reaped: list[int] = field(factory=list, init=False, repr=False)
     """The processes that had to be stopped because the run was, as its tools report them."""
     outcome: Outcome | None = field(default=None, init=False)
@@ -43,21 +46,23 @@ class AcceptedRun:
     cancel_time: float | None = field(default=None, init=False, repr=False)
     """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
+    begun: "JournalEntry | None" = field(default=None, init=False, repr=False)
+    """What the journal wrote when the run became active."""
     _lane: "Lane[AcceptedRun] | None" = field(repr=False)
-    """Where the run takes its turn; whoever enters the token takes it from here, once."""
+    """Where the run takes its turn; entering the token takes it from here, once."""
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
+    _cancel: Callable[["AcceptedRun"], object] = field(repr=False)
+    _ending: RunView | None = field(default=None, init=False, repr=False)
     _entry: Entry | None = field(default=None, init=False)
     _decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _journaled: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _refusal: AcceptanceNotStored | None = field(default=None, init=False)
-    _recording: trio.Event | None = field(default=None, init=False, repr=False)
-    _absorbed: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.fingerprint = hash(self.submission)
 
-    # ── For whoever submitted ───────────────────────────────────────────────────────────────────
+    # ── For the caller that submitted ───────────────────────────────────────────────────────────
 
     @property
     def id(self) -> RunId:
@@ -79,14 +84,24 @@ class AcceptedRun:
         """Whether the active run of the session may absorb this one."""
         return self.submission.foldable
 
+    @property
+    def counted(self) -> bool:
+        """Whether the run counts among the active ones; a task does not, its run waits for it."""
+        return self.submission.kind is not RunKind.TASK
+
     async def journaled(self) -> None:
         """Wait until the acceptance is durable; raise `AcceptanceNotStored` if it could not be.
 
-        Cancelling this wait changes nothing for the run: its own task does the writing (A4).
+        Cancelling this wait changes nothing for the run: its own task waits for the writing (A4).
         """
         await self._journaled.wait()
         if self._refusal is not None:
-            raise AcceptanceNotStored(self._refusal.detail)
+            raise type(self._refusal)(self._refusal.detail)
+
+    async def known(self) -> bool:
+        """Wait until it is known whether the acceptance is durable; return whether it is."""
+        await self._journaled.wait()
+        return self._refusal is None
 
     @property
     def ended(self) -> bool:
@@ -109,9 +124,8 @@ class AcceptedRun:
 
         `Workspace.cancel_run` does the same and answers with a receipt.
         """
-        if self.cancel_time is None:
-            self.cancel_time = trio.current_time()
-        self.scope.cancel(self.cancel_reason)
+        if not self.ended:
+            self._cancel(self)
 
     @property
     def cancel_reason(self) -> str:
@@ -125,54 +139,29 @@ class AcceptedRun:
         """Consume the token: wait for a turn and hold it for the length of the block.
 
         Inside an `Active` block the run's scope surrounds everything, and catches its cancel. The
-        other entries are handed out *outside* the scope, because what is left to do then, writing
-        the ending, must not be cancelled again. Entering twice is a bug and raises.
+        other entries are handed out outside of it: what had to be done about them is being done by
+        the run that folded this one, or by the cancel. Entering twice is a bug and raises.
         """
         lane, self._lane = self._lane, None
         if lane is None:
             raise RunReentered(self.id)
-        entry: Entry = CancelledOnEntry()
-        with self.scope:
-            entry = await self._place(lane)
-            if isinstance(entry, Active):
-                yield entry
-                return
-        if isinstance(entry, Active):
-            return  # the block ran and was cancelled; the scope has caught it
-        lane.withdraw(self)
-        yield entry
-
-    async def _place(self, lane: "Lane[AcceptedRun]") -> Entry:
-        """Return the lane's decision, waiting in the queue for it if need be."""
         await trio.lowlevel.cancel_shielded_checkpoint()
-        entry = lane.enter(self)
+        # A cancel may have decided already, and even have ended the run.
+        entry = self._entry or lane.enter(self)
         if entry is None:
             await self._decided.wait()
             entry = self._entry
             assert entry is not None
-        if isinstance(entry, Active) and self.scope.cancel_called:
-            return CancelledOnEntry()  # promoted, then cancelled before this task could move (A26)
-        return entry
+        if isinstance(entry, Active):
+            with self.scope:
+                yield entry
+        else:
+            yield entry
 
-    async def record_prompt(  # noqa: ASYNC910  # recorded already: nothing to wait for
-        self, write: Callable[["AcceptedRun"], Awaitable[None]]
-    ) -> None:
-        """Have the prompt written unless it was; callers that come meanwhile wait for the first."""
-        while not self.prompt_recorded and self._recording is not None:
-            await self._recording.wait()
-        if not self.prompt_recorded:
-            self._recording = trio.Event()
-            try:
-                await write(self)
-                self.prompt_recorded = True
-            finally:
-                self._recording.set()
-                self._recording = None
-
-    # ── For the lane and the workspace ──────────────────────────────────────────────────────────
+    # ── For the lane ────────────────────────────────────────────────────────────────────────────
 
     def move(self, state: RunState) -> None:
-        """Change state and let the workspace tell everybody."""
+        """Change state and let the workspace publish it."""
         self.view = evolve(self.view, state=state)
         self.moved_time = trio.current_time()
         self._moved(self)
@@ -182,29 +171,36 @@ class AcceptedRun:
         self._entry = entry
         self._decided.set()
 
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the run was cancelled."""
+        return self.cancel_time is not None
+
+    def request_cancel(self) -> None:
+        """Note when the run was cancelled, the first time."""
+        if self.cancel_time is None:
+            self.cancel_time = trio.current_time()
+
+    def cancel_scope(self) -> None:
+        """Cancel the scope that the turn runs in, or will."""
+        self.scope.cancel(self.cancel_reason)
+
+    # ── For the workspace ───────────────────────────────────────────────────────────────────────
+
     def stored(self) -> None:
-        """The acceptance is durable: whoever waits in `journaled` may answer the caller."""
+        """The acceptance is durable: the caller that waits in `journaled` may be answered."""
         self._journaled.set()
         self._moved(self)
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, refusal: AcceptanceNotStored) -> None:
         """The acceptance could not be made durable: there will be no run."""
-        self._refusal = AcceptanceNotStored(why)
+        self._refusal = refusal
         self._journaled.set()
         self._end()
 
-    def absorbed(self) -> None:
-        """The prompt is in the turn of the run that folded it, or never will be."""
-        self._absorbed.set()
-
-    async def wait_absorbed(self) -> bool:
-        """Wait until a folding has taken place; return whether the prompt was recorded."""
-        await self._absorbed.wait()
-        return self.prompt_recorded
-
-    def ended_view(self, outcome: Outcome, at: int) -> RunView:
-        """Return the run as others will see it when it has ended with *outcome*."""
-        return evolve(
+    def will_end(self, outcome: Outcome, at: int) -> RunView:
+        """Decide how the run ends; return it as it will be seen then, and as it is to be stored."""
+        self._ending = evolve(
             self.view,
             state=outcome.state,
             ended_at=at,
@@ -212,20 +208,35 @@ class AcceptedRun:
             text=outcome.text,
             error=outcome.error,
             folded_into=outcome.folded_into,
+            outcome=None,
         )
+        return self._ending
 
-    def conclude(self, outcome: Outcome, at: int) -> None:
-        """Set the outcome, once, and wake everybody who waits for it."""
+    @property
+    def ending(self) -> RunView:
+        """The run as it will be seen when its ending is stored."""
+        assert self._ending is not None, "it is not decided yet how the run ends"
+        return self._ending
+
+    def show_ending(self) -> None:
+        """Show the run as ending: how is known, and is not stored yet."""
+        if self.view.state is not RunState.ENDING:
+            to_come = self.ending.state
+            self.view = evolve(self.ending, state=RunState.ENDING, outcome=to_come, ended_at=0)
+            self.moved_time = trio.current_time()
+            self._moved(self)
+
+    def conclude(self, outcome: Outcome) -> None:
+        """Set the outcome, once, and wake every task that waits for it."""
         assert self.outcome is None, "a run ends once"
         self.outcome = outcome
-        self.view = self.ended_view(outcome, at)
-        self._absorbed.set()
+        self.view = self.ending
         self._end()
 
     def _end(self) -> None:
         self.ended_time = trio.current_time()
         self._ended.set()
-        self._journaled = self._decided = self._absorbed = self._ended = _OVER
+        self._journaled = self._decided = self._ended = _OVER
 
     def forget_prompt(self) -> None:
         """Let go of what the caller sent; how the run ended is all that is asked of it from now on."""

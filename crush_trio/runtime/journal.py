@@ -1,61 +1,113 @@
-"""What the runtime asks of whoever writes runs down.
+"""What the runtime asks of a journal: to write runs down, in the order in which they change.
 
-`Journal` is the seam between a run and its storage. The store satisfies it durably;
+`Journal` is the seam between the runs and their storage. The store satisfies it durably;
 `MemoryJournal` satisfies it for programs that need no durability, and for tests.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import trio
 from attrs import define, field
+from outcome import Value
 
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome
+from crush_trio.store.commit import Commit
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.native import RunState
 
 
-class Journal(Protocol):
-    """Makes acceptance and ending durable, and writes the prompt of a run into its session.
+class JournalEntry(Protocol):
+    """Something that was handed to a journal: whether it is stored, and what is to be told of it."""
 
-    The runtime calls these from the run's own task, shielded from cancellation and bounded in
-    time. A method that raises has written nothing.
+    @property
+    def commit(self) -> Commit[Any]:
+        """The write itself."""
+        ...
+
+    def tell(self) -> None:
+        """Publish what was written; called once, when it is stored."""
+        ...
+
+    def again(self, error: Exception) -> None:
+        """Hand it over once more, after the write has failed with *error*."""
+        ...
+
+
+class Journal(Protocol):
+    """Makes acceptances, turns and endings durable.
+
+    Every method hands its entry over in the step in which it is called, never waits and never raises.
+    Entries are written in the order in which they were handed over, each as a whole or not at all.
     """
 
-    async def accept(self, run: AcceptedRun) -> None:
-        """Make the acceptance durable; only then is the caller told that the run is accepted."""
+    def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
+        """Write the acceptance; only when it is stored is the caller told that the run is accepted.
+
+        *begins* says that nothing is in the way of the run: its prompt is written along, as a
+        message of its session.
+        """
         ...
 
     def retract(self, run: AcceptedRun) -> None:
-        """Undo an `accept` that failed or took too long, whenever it may land.
+        """Undo an acceptance that failed or took too long, whenever it may land.
 
         The caller is told that the prompt was not accepted; it must not come back after a restart.
-        Called at most once, never waits, never raises.
         """
         ...
 
-    def moved(self, run: AcceptedRun) -> None:
-        """Note that the run was queued or became active; never waits, never raises."""
+    def queue(self, run: AcceptedRun) -> None:
+        """Note that the run waits; nothing depends on it, so nothing waits for it."""
         ...
 
-    async def record_prompt(self, run: AcceptedRun) -> None:
-        """Write the run's prompt into its session as a message of the user's; called once."""
+    def begin(self, run: AcceptedRun) -> JournalEntry:
+        """Write that it is the run's turn, and its prompt, unless that was written on acceptance."""
         ...
 
-    async def end(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Make the ending durable, together with whatever the turn's record still lacks.
+    def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
+        """Write the prompts of *runs* into the turn of *into*, and that they end with it."""
+        ...
 
-        A run that was cancelled before its prompt was recorded still gets a complete record: the
-        prompt, and an answer that says it was cancelled (A21). `run.prompt_recorded` tells.
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
+        """Write the endings of *runs* of one session, which were cancelled before they began.
+
+        Each gets a complete record: the prompt, and an answer that says it was cancelled (A21).
+        Runs whose acceptance was refused are passed over.
         """
         ...
 
-    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Store the ending that is announced because `end` has failed, if that is still possible.
-
-        Then a restart need not end the run a second time. The ending is announced in any case.
-        """
+    def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
+        """Write the ending of an active run, with whatever the record of its turn still lacks."""
         ...
+
+    async def answers(self, within: float) -> bool:
+        """Whether a write would be answered *within* so many seconds."""
+        ...
+
+    def give_up(self) -> None:
+        """Fail what is not stored yet, and all that comes later: the workspace has to close."""
+        ...
+
+
+@define(eq=False)
+class Noted:
+    """A `JournalEntry` that is a fact as soon as it is handed over."""
+
+    _note: Callable[[], None] = field(repr=False)
+    commit: Commit[None] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._note()
+        self.commit = Commit(lambda _error: None)
+        self.commit.settle(Value(None))
+
+    def tell(self) -> None:
+        """Publish nothing."""
+
+    def again(self, error: Exception) -> None:
+        """Refuse: it cannot have failed."""
+        raise AssertionError("a note does not fail") from error
 
 
 @define(eq=False)
@@ -64,35 +116,63 @@ class MemoryJournal:
 
     accepted: list[RunId] = field(factory=list, init=False)
     prompts: list[RunId] = field(factory=list, init=False)
+    """The runs whose prompts became messages, or the record of a cancel."""
     states: list[tuple[RunId, RunState]] = field(factory=list, init=False)
     endings: dict[RunId, Outcome] = field(factory=dict, init=False)
 
-    async def accept(self, run: AcceptedRun) -> None:
+    def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
         """Remember the acceptance."""
-        await trio.lowlevel.checkpoint()
-        self.accepted.append(run.id)
+
+        def note() -> None:
+            self.accepted.append(run.id)
+            if begins:
+                self.prompts.append(run.id)
+
+        return Noted(note)
 
     def retract(self, run: AcceptedRun) -> None:
         """Forget the acceptance."""
-        if run.id in self.accepted:
-            self.accepted.remove(run.id)
+        for names in (self.accepted, self.prompts):
+            if run.id in names:
+                names.remove(run.id)
 
-    def moved(self, run: AcceptedRun) -> None:
+    def queue(self, run: AcceptedRun) -> None:
         """Remember the state."""
         self.states.append((run.id, run.state))
 
-    async def record_prompt(self, run: AcceptedRun) -> None:
-        """Remember that the prompt was recorded."""
-        await trio.lowlevel.checkpoint()
-        self.prompts.append(run.id)
+    def begin(self, run: AcceptedRun) -> JournalEntry:
+        """Remember that the run is active, and its prompt."""
+        return Noted(lambda: self._begin(run))
 
-    async def end(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Remember the ending; a run that never recorded its prompt gets it recorded here."""
+    def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
+        """Remember the prompts and the endings."""
+        return Noted(lambda: self._end(runs, Outcome.folded(into.id)))
+
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
+        """Remember the endings, and the prompts that they are about."""
+        return Noted(lambda: self._end(runs, Outcome.cancelled()))
+
+    def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
+        """Remember the ending."""
+        return Noted(lambda: self._end((run,), outcome))
+
+    async def answers(self, within: float) -> bool:
+        """Return True: everything is remembered at once."""
         await trio.lowlevel.checkpoint()
-        if not run.prompt_recorded:
+        return within > 0
+
+    def give_up(self) -> None:
+        """Do nothing: everything is remembered at once."""
+
+    def _begin(self, run: AcceptedRun) -> None:
+        self.states.append((run.id, run.state))
+        self._remember_prompt(run)
+
+    def _end(self, runs: Sequence[AcceptedRun], outcome: Outcome) -> None:
+        for run in runs:
+            self._remember_prompt(run)
+            self.endings[run.id] = outcome
+
+    def _remember_prompt(self, run: AcceptedRun) -> None:
+        if run.id not in self.prompts:
             self.prompts.append(run.id)
-        self.endings[run.id] = outcome
-
-    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Do nothing: this journal has no disk that could have recovered meanwhile."""
-        await trio.lowlevel.checkpoint()

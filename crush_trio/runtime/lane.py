@@ -1,21 +1,27 @@
 """One session's active run and the runs waiting behind it.
 
 A lane is plain data: no task, no lock. Every method is synchronous, and on Trio the absence of
-`await` *is* the critical section, so each method is one indivisible step for everybody else.
+`await` *is* the critical section, so each method is one indivisible step for all other tasks.
 
-Kept between any two steps:
+A run takes its place when it is accepted, so the order of the queue is the order of acceptance unless
+the queue is edited. It is in exactly one of these places:
 
-* a run waits only while another is active, so nothing can wait for ever;
-* the active run and every waiting run are among the lane's runs, each in one place only;
-* whoever cancels the lane reaches every run that is in it now, and no run that comes later.
+* it has the *turn*: it is active, or will be as soon as its acceptance is stored;
+* it *waits*, first in line first;
+* it is being *folded*: the active run takes its prompt in, and that is being stored;
+* it is *withdrawn*: it was cancelled before it began, and its ending is being stored.
+
+Kept between any two steps: a run waits only while another has the turn, a withdrawn run has not left
+yet, or the workspace has as many active runs as it may have; a cancel of the lane reaches every run
+that is in it now, and no run that comes later.
 """
 
-from collections import deque
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
-import trio
 from attrs import define, field, frozen
 
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.native import RunState
 
@@ -27,14 +33,14 @@ class Active:
 
 @frozen
 class Folded:
-    """The active run takes this run's prompt into its own turn."""
+    """The active run has taken this run's prompt into its own turn."""
 
     into: RunId
 
 
 @frozen
 class CancelledOnEntry:
-    """The run was cancelled before it could become active."""
+    """The run was cancelled before it could become active; the cancel itself ends it."""
 
 
 Entry = Active | Folded | CancelledOnEntry
@@ -50,13 +56,23 @@ class LaneRun(Protocol):
         ...
 
     @property
-    def scope(self) -> trio.CancelScope:
-        """The scope that the run's task is in, or will enter."""
+    def state(self) -> RunState:
+        """Where the run is now."""
         ...
 
     @property
     def foldable(self) -> bool:
         """Whether the active run may absorb this one."""
+        ...
+
+    @property
+    def counted(self) -> bool:
+        """Whether the run counts among the active runs, which are limited in number."""
+        ...
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the run was cancelled."""
         ...
 
     def move(self, state: RunState) -> None:
@@ -67,8 +83,12 @@ class LaneRun(Protocol):
         """Take the lane's decision and wake up."""
         ...
 
-    def cancel(self) -> None:
-        """Cancel the run's scope, entered or not."""
+    def request_cancel(self) -> None:
+        """Note that the run was cancelled, and when."""
+        ...
+
+    def cancel_scope(self) -> None:
+        """Cancel the scope that the turn runs in, or will."""
         ...
 
 
@@ -79,8 +99,11 @@ R = TypeVar("R", bound=LaneRun)
 class Lane(Generic[R]):
     """The runs of one session that have been accepted and have not ended."""
 
-    active: R | None = field(default=None, init=False)
-    _waiting: deque[R] = field(factory=deque, init=False)
+    _capacity: Capacity = field(factory=Capacity, repr=False)
+    _turn: R | None = field(default=None, init=False)
+    _waiting: dict[R, None] = field(factory=dict, init=False)
+    _folding: dict[R, None] = field(factory=dict, init=False)
+    _withdrawn: dict[R, None] = field(factory=dict, init=False)
     _runs: dict[R, None] = field(factory=dict, init=False)
 
     @property
@@ -89,9 +112,27 @@ class Lane(Generic[R]):
         return tuple(self._runs)
 
     @property
+    def active(self) -> R | None:
+        """The active run; one whose ending is being stored still is."""
+        turn = self._turn
+        if turn is None or turn in self._withdrawn or turn.state is RunState.ACCEPTED:
+            return None
+        return turn
+
+    @property
     def waiting(self) -> tuple[R, ...]:
-        """The queue, first in line first."""
-        return tuple(self._waiting)
+        """The queue, first in line first; a run is in it from the moment its acceptance is stored."""
+        return tuple(run for run in self._waiting if run.state is RunState.QUEUED)
+
+    @property
+    def beyond_queue(self) -> tuple[R, ...]:
+        """Every run of the lane that does not wait in its queue."""
+        return tuple(run for run in self._runs if run not in self._waiting)
+
+    @property
+    def length(self) -> int:
+        """How many runs wait, those included whose acceptance is being stored."""
+        return len(self._waiting)
 
     @property
     def busy(self) -> bool:
@@ -103,48 +144,58 @@ class Lane(Generic[R]):
         """Whether nothing is left, so that the lane may be dropped."""
         return not self._runs
 
-    def admit(self, run: R) -> None:
-        """Take in a run that was accepted just now; from here on a cancel reaches it."""
+    # ── A run on its way ────────────────────────────────────────────────────────────────────────
+
+    def admit(self, run: R) -> bool:
+        """Take in a run that was accepted just now; return whether it has the turn."""
         self._runs[run] = None
+        self._waiting[run] = None
+        self.promote()
+        return self._turn is run
 
     def enter(self, run: R) -> Entry | None:
-        """Decide what an admitted run does now; None means that it waits to be told.
+        """Decide what a run does whose acceptance is stored; None means that it waits to be told.
 
-        Being cancelled comes before being busy: a cancelled run is not queued first (A9).
+        For runs that have not been told anything yet.
         """
-        if run.scope.cancel_called:
-            return CancelledOnEntry()
-        if self.active is not None:
-            self._waiting.append(run)
-            run.move(RunState.QUEUED)
-            return None
-        self._activate(run)
-        return Active()
+        if self._turn is run:
+            run.move(RunState.ACTIVE)
+            return Active()
+        run.move(RunState.QUEUED)
+        return None
 
     def leave(self, run: R) -> None:
-        """Let go of an ended run; if it was active, the next live one is active in this same step.
+        """Let go of an ended run; if it was in the way of the next one, that begins in this same step.
 
         Nobody can see the session idle between two turns, and a run can only remove itself (A28).
         """
         del self._runs[run]
-        if self.active is run:
-            self.active = None
-            self._promote()
-        else:
-            self.withdraw(run)
+        for place in (self._waiting, self._folding, self._withdrawn):
+            place.pop(run, None)
+        if self._turn is run:
+            self._turn = None
+            if run.counted:
+                self._capacity.give_back()
+        self.promote()
 
-    def withdraw(self, run: R) -> None:
-        """Take a run out of the queue, if it is there."""
-        if run in self._waiting:
-            self._waiting.remove(run)
+    def promote(self) -> bool:
+        """Give the turn to the first in line, if it is free; return whether that happened."""
+        first = next(iter(self._waiting), None)
+        if self._turn is not None or self._withdrawn or first is None:
+            return False
+        if first.counted and not self._capacity.take(self.promote):
+            return False
+        del self._waiting[first]
+        self._turn = first
+        if first.state is RunState.QUEUED:
+            first.move(RunState.ACTIVE)
+            first.decide(Active())
+        return True
 
-    def reorder(self, run: R, index: int) -> None:
-        """Put a waiting run at *index* of the queue; an index past the end means the end."""
-        self._waiting.remove(run)
-        self._waiting.insert(index, run)
+    # ── Folding ─────────────────────────────────────────────────────────────────────────────────
 
-    def fold(self, into: R) -> R | None:
-        """Hand the first foldable waiter to *into*; runs with a caller's id keep waiting.
+    def fold(self, into: R) -> tuple[R, ...]:
+        """Hand the foldable waiters to *into*; runs with a caller's id keep waiting.
 
         Only the active run gets any: a run that is over has no step left to take a prompt into.
 
@@ -152,39 +203,52 @@ class Lane(Generic[R]):
         the active run's turn and shares its fate (A.8).
         """
         if self.active is not into:
-            return None
-        for waiter in self._waiting:
-            if waiter.foldable:
-                self._waiting.remove(waiter)
-                waiter.decide(Folded(into=into.id))
-                return waiter
-        return None
+            return ()
+        taken = tuple(run for run in self.waiting if run.foldable)
+        for run in taken:
+            del self._waiting[run]
+            self._folding[run] = None
+        return taken
 
-    def cancel(self) -> None:
-        """Cancel every run in the lane and empty the queue (A13, A15). Idle lanes do not care."""
-        self._waiting.clear()
-        for run in self._runs:
-            run.cancel()
+    def unfold(self, runs: Iterable[R]) -> tuple[R, ...]:
+        """Put runs back to the head of the queue whose folding could not be stored.
 
-    def cancel_run(self, run: R) -> None:
-        """Cancel one run, wherever in the lane it is."""
-        self.withdraw(run)
-        run.cancel()
+        Those that were cancelled meanwhile are withdrawn instead, and returned.
+        """
+        back = tuple(runs)
+        self._waiting = {**dict.fromkeys(back), **self._waiting}
+        for run in back:
+            del self._folding[run]
+        return self._withdraw(tuple(run for run in back if run.cancel_requested))
 
-    def clear_queue(self) -> None:
-        """Cancel the waiting runs only (A30)."""
-        dropped, self._waiting = self._waiting, deque()
-        for run in dropped:
-            run.cancel()
+    # ── Editing and cancelling ──────────────────────────────────────────────────────────────────
 
-    def _promote(self) -> None:
-        while self._waiting:
-            run = self._waiting.popleft()
-            if not run.scope.cancel_called:
-                self._activate(run)
-                run.decide(Active())
-                return
+    def reorder(self, run: R, index: int) -> None:
+        """Put a waiting run at *index* of the queue; an index past the end means the end."""
+        queue = [other for other in self._waiting if other is not run]
+        queue.insert(index, run)
+        self._waiting = dict.fromkeys(queue)
 
-    def _activate(self, run: R) -> None:
-        self.active = run
-        run.move(RunState.ACTIVE)
+    def cancel(self, runs: Iterable[R]) -> tuple[R, ...]:
+        """Cancel *runs* of this lane; return those that had not begun, in the order of the lane.
+
+        Those are withdrawn: they never become active, and whoever cancels them ends them. A run
+        that is active ends by itself.
+        """
+        hit = set(runs)
+        for run in hit:
+            run.request_cancel()
+        turn = self._turn
+        begun = turn is not None and turn.state is not RunState.ACCEPTED
+        if begun and turn in hit:
+            turn.cancel_scope()
+        first = () if begun or turn is None else (turn,)
+        return self._withdraw(tuple(run for run in (*first, *self._waiting) if run in hit))
+
+    def _withdraw(self, runs: tuple[R, ...]) -> tuple[R, ...]:
+        new = tuple(run for run in runs if run not in self._withdrawn)
+        for run in new:
+            self._waiting.pop(run, None)
+            self._withdrawn[run] = None
+            run.decide(CancelledOnEntry())
+        return new

@@ -148,14 +148,3 @@ class Outcome:
     def interrupted(cls) -> "Outcome":
         """The process died under the run; a later start found and ended it."""
         return cls(state=RunState.INTERRUPTED, error=INTERRUPTED_BY_RESTART)
-
-    def not_stored(self, why: str) -> "Outcome":
-        """Return what may be claimed of this outcome when it could not be written.
-
-        A completion that is not on disk must not be announced as one: after a restart the run
-        would be found unfinished. A cancellation stays one and carries the failure (A22).
-        """
-        if self.state is RunState.CANCELLED:
-            return Outcome.cancelled(why, Completion(message_id=self.message_id, text=self.text))
-        error = f"{self.error}; {why}" if self.error else why
-        return Outcome.errored(error, Completion(message_id=self.message_id, text=self.text))

@@ -9,16 +9,17 @@ Everything that decides is synchronous. What waits, waits for others' tasks to e
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 from itertools import chain, count
+from typing import Final
 
 import trio
 from attrs import define, evolve, field
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import (
+    QueueFull,
     RunIdTaken,
     RunNotFound,
     RunNotQueued,
@@ -29,12 +30,15 @@ from crush_trio.events.facts import RunChange, agent_error
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import Journal, MemoryJournal
-from crush_trio.runtime.lane import Lane
+from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.ending import owed
+from crush_trio.runtime.journal import Journal, JournalEntry, MemoryJournal
+from crush_trio.runtime.lane import Folded, Lane
 from crush_trio.runtime.meter import NOBODY, RunMeter
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
-from crush_trio.runtime.run import Limits, Run, Turn, conduct
+from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.run import Run, Turn, conduct
 from crush_trio.runtime.tasks import TaskTree, task_tree
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunState, RunView, WhenBusy
@@ -42,6 +46,12 @@ from crush_trio.wire.native import RunState, RunView, WhenBusy
 log = logging.getLogger(__name__)
 
 REMEMBERED_RUNS = 256
+
+TOGETHER: Final = 250
+"""How many endings are written in one commit when many runs are cancelled at once."""
+
+GIVE_UP: Final = 1.0
+"""Seconds for runs to end once it is certain that their endings will not be stored."""
 
 
 @define(eq=False)
@@ -56,6 +66,7 @@ class Workspace:
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
     _limits: Limits
+    _capacity: Capacity = field(repr=False)
     meter: RunMeter = field(default=NOBODY, init=False, repr=False)
     """Who counts the runs; whoever opened the workspace may put somebody here."""
     _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
@@ -64,6 +75,8 @@ class Workspace:
     _ended: "OrderedDict[RunId, AcceptedRun]" = field(factory=OrderedDict, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
     _report: CloseReport | None = field(default=None, init=False, repr=False)
+    overdue: bool = field(default=False, init=False, repr=False)
+    """Whether the workspace should have closed by now: endings are not waited for much longer."""
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────────
 
@@ -71,12 +84,13 @@ class Workspace:
         """Promise to end *submission*, and start its run. Never waits.
 
         Raises without accepting anything if there is nothing to run, if the workspace is closing,
-        or if the caller's run id names another run. The same submission under the same run id
-        is one run: the caller gets the token it got before, and no policy is applied again.
+        if too many prompts wait in the session, or if the caller's run id names another run. The same
+        submission under the same run id is one run: the caller gets the token it got before, and no
+        policy is applied again.
 
         A submission that is not to wait raises `SessionBusy` if its session has any run, one
-        accepted a moment ago included. One that interrupts cancels all of those in this same step,
-        and is not among them.
+        accepted a moment ago included. One that interrupts cancels the runs that were accepted before
+        it, and it does so when its own acceptance is stored: one that is refused changes nothing.
         """
         submission.check()
         if self._closing is not None:
@@ -84,25 +98,26 @@ class Workspace:
         known = self._known(submission)
         if known is not None:
             return known
-        lane = self._lanes.get(submission.session_id) or Lane()
+        lane = self._lanes.get(submission.session_id) or Lane(self._capacity)
         if submission.when_busy is WhenBusy.REJECT and not lane.empty:
             raise SessionBusy
-        if submission.when_busy is WhenBusy.INTERRUPT:
-            lane.cancel()
-        accepted = AcceptedRun(self._new_view(submission), submission, lane, self._moved)
+        if lane.length >= self._limits.queue:
+            raise QueueFull(f"{lane.length} of {self._limits.queue}")
+        view = self._new_view(submission)
+        accepted = AcceptedRun(view, submission, lane, self._moved, self._cancel_one)
         self._admit(accepted, lane)
         return accepted
 
     def _admit(self, accepted: AcceptedRun, lane: Lane[AcceptedRun]) -> None:
+        """Give the run its place, hand its acceptance over and start its task, in one step."""
         self._lanes[accepted.session_id] = lane
-        lane.admit(accepted)
+        begins = lane.admit(accepted)
         self._live[accepted.id] = accepted
         if accepted.submission.run_id is not None:
             self._live[accepted.submission.run_id] = accepted
-        run = Run(accepted, self.events, self._journal, lane, self._limits, self)
-        self._runs.start_soon(
-            partial(conduct, run, self._turn, self._settle), name=_task_name(accepted)
-        )
+        acceptance = self._journal.accept(accepted, begins=begins)
+        run = Run(accepted, self.events, self._journal, self._limits, self, acceptance)
+        self._runs.start_soon(conduct, run, self._turn, name=_task_name(accepted))
         self.meter.run_accepted(accepted)
 
     def _known(self, submission: Submission) -> AcceptedRun | None:
@@ -122,7 +137,7 @@ class Workspace:
             kind=submission.kind,
             state=RunState.ACCEPTED,
             seq=next(self._seq),
-            accepted_at=self._clock.unix(),
+            accepted_at=self.now(),
         )
 
     # ── Editing the queue ───────────────────────────────────────────────────────────────────────
@@ -159,43 +174,85 @@ class Workspace:
 
     # ── Stopping ────────────────────────────────────────────────────────────────────────────────
 
-    def cancel(self, session_id: SessionId) -> StopReceipt:
+    def cancel(self, session_id: SessionId, *, keep_queue: bool = False) -> StopReceipt:
         """Cancel every run the session has now: active, queued, or accepted a moment ago (A13).
 
-        Anybody may call this at any instant. Cancelling an idle session does nothing and leaves
-        nothing behind that could hit a later run (A14).
+        With *keep_queue* the runs that wait go on waiting, and the first of them is next. Anybody
+        may call this at any instant. Cancelling an idle session does nothing and leaves nothing
+        behind that could hit a later run (A14).
         """
         lane = self._lanes.get(session_id)
         if lane is None:
             return StopReceipt(())
-        receipt = StopReceipt.of(lane.runs)
-        lane.cancel()
-        return receipt
+        return self._cancel(lane, lane.beyond_queue if keep_queue else lane.runs)
 
     def cancel_run(self, run_id: RunId) -> StopReceipt:
         """Cancel one run, by our id or by the caller's. A run that has ended is not hit."""
         accepted = self.find(run_id)
-        if accepted.ended:
-            return StopReceipt(())
-        receipt = StopReceipt.of((accepted,))
-        self._lanes[accepted.session_id].cancel_run(accepted)
-        return receipt
+        return StopReceipt(()) if accepted.ended else self._cancel_one(accepted)
 
     def cancel_all(self) -> StopReceipt:
         """Cancel every run of every session, whatever state it is in."""
         receipt = StopReceipt.of(self.runs)
-        for lane in self._lanes.values():
-            lane.cancel()
+        for lane in list(self._lanes.values()):
+            self._cancel(lane, lane.runs)
         return receipt
 
     def clear_queue(self, session_id: SessionId) -> StopReceipt:
         """Cancel the runs that wait behind the active one; it goes on (A30)."""
         lane = self._lanes.get(session_id)
-        if lane is None:
-            return StopReceipt(())
-        receipt = StopReceipt.of(lane.waiting)
-        lane.clear_queue()
+        return StopReceipt(()) if lane is None else self._cancel(lane, lane.waiting)
+
+    def interrupt(self, run: AcceptedRun) -> None:
+        """Cancel what was accepted in the session before *run*, if *run* asked for that.
+
+        Called when the acceptance of *run* is stored.
+        """
+        if run.submission.when_busy is WhenBusy.INTERRUPT and not run.cancel_requested:
+            lane = self._lanes[run.session_id]
+            self._cancel(lane, [other for other in lane.runs if other.view.seq < run.view.seq])
+
+    def _cancel_one(self, accepted: AcceptedRun) -> StopReceipt:
+        return self._cancel(self._lanes[accepted.session_id], (accepted,))
+
+    def _cancel(self, lane: Lane[AcceptedRun], runs: Sequence[AcceptedRun]) -> StopReceipt:
+        """Cancel *runs* of a lane; those that had not begun are ended here, together."""
+        receipt = StopReceipt.of(runs)
+        self._withdraw(lane.cancel(runs))
         return receipt
+
+    def _withdraw(self, runs: tuple[AcceptedRun, ...]) -> None:
+        """Hand over the endings of runs that were cancelled before they began, in their order.
+
+        Their records are then before anything that is accepted from now on. They are written a few
+        hundred at a time, so that a herd of them does not hold up the other sessions' writes.
+        """
+        now = self.now()
+        for run in runs:
+            run.will_end(Outcome.cancelled(), now)
+        parts = [runs[at : at + TOGETHER] for at in range(0, len(runs), TOGETHER)]
+        if parts:
+            handed = [(part, self._journal.withdraw(part)) for part in parts]
+            self._runs.start_soon(self._end_withdrawn, handed, name="withdrawn runs")
+
+    async def _end_withdrawn(
+        self, handed: list[tuple[tuple[AcceptedRun, ...], JournalEntry]]
+    ) -> None:
+        """Announce the endings of withdrawn runs, in their order, as they are stored."""
+        with trio.CancelScope(shield=True):
+            for runs, entry in handed:
+                stored = await owed(entry, self._limits, runs, self)
+                accepted = [run for run in runs if await run.known()]
+                if stored:
+                    entry.tell()
+                for run in accepted:
+                    self._settle_withdrawn(run, stored=stored)
+
+    def _settle_withdrawn(self, run: AcceptedRun, *, stored: bool) -> None:
+        outcome = Outcome.cancelled() if stored else Outcome.interrupted()
+        if not stored:
+            run.will_end(outcome, self.now())
+        self.settle(run, outcome)
 
     def close(self) -> StopReceipt:
         """Refuse new runs from now on and cancel all there are. Closing again does nothing."""
@@ -206,20 +263,37 @@ class Workspace:
     async def stop(self) -> CloseReport:
         """Close, and wait for the runs to end, but not for ever. Say what did not end.
 
-        Waits once: stopping again gives the same report.
+        Runs whose endings cannot be stored in that time end as interrupted, which is what the next
+        start will find. Waits once: stopping again gives the same report.
         """
         await trio.lowlevel.cancel_shielded_checkpoint()
         if self._report is not None:
             return self._report
         began = self._clock.monotonic()
         receipt = self.close()
-        with trio.move_on_after(self._limits.join, shield=True):
-            await receipt.settled()
+        with trio.CancelScope(shield=True):
+            await self._join(receipt)
         report = CloseReport(receipt, self._clock.monotonic() - began, receipt.unfinished)
         if report.unfinished:
             log.error("workspace.stop_incomplete", extra={"report": str(report)})
         self._report = report
         return report
+
+    async def _join(self, receipt: StopReceipt) -> None:
+        """Wait for the runs of *receipt*, first in good faith, and then without a store that hangs."""
+        with trio.move_on_after(self._limits.join):
+            await receipt.settled()
+        self.overdue = True
+        if not receipt.complete and not await self._can_store():
+            self._journal.give_up()
+            with trio.move_on_after(GIVE_UP):
+                await receipt.settled()
+
+    async def _can_store(self) -> bool:
+        """Whether the runs that have not ended have only themselves to blame, and not the journal."""
+        if any(run.state is RunState.ENDING for run in self.runs):
+            return False  # noqa: ASYNC910  # stopping waits before and after this
+        return await self._journal.answers(within=GIVE_UP)
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -262,24 +336,56 @@ class Workspace:
 
     def _moved(self, accepted: AcceptedRun) -> None:
         """A run was stored, queued or became active: tell the readers and the journal."""
-        if accepted.state is RunState.ACTIVE:
-            accepted.view = evolve(accepted.view, started_at=self._clock.unix())
-        if accepted.state is not RunState.ACCEPTED:
-            self._journal.moved(accepted)
+        match accepted.state:
+            case RunState.ACTIVE:
+                accepted.view = evolve(accepted.view, started_at=self.now())
+                accepted.begun = self._journal.begin(accepted)
+            case RunState.QUEUED:
+                self._journal.queue(accepted)
         self.events.publish(RunChange(run=accepted.view))
 
-    def _settle(self, accepted: AcceptedRun, outcome: Outcome | None) -> None:
-        """Announce an ending and let the next run begin, in one step.
+    async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
+        """Take the prompts that wait without a caller's run id into the turn of *into*.
+
+        They are stored and ended when this returns. If that fails they wait again.
+        """
+        lane = self._lanes[into.session_id]
+        folded = lane.fold(into)
+        if not folded:
+            await trio.lowlevel.checkpoint()
+            return ()
+        taken = tuple(run.submission for run in folded)
+        outcome = Outcome.folded(into.id)
+        for run in folded:
+            run.will_end(outcome, self.now())
+        entry = self._journal.fold(folded, into)
+        try:
+            await entry.commit.certain()
+        except BaseException:
+            self._withdraw(lane.unfold(folded))
+            raise
+        entry.tell()
+        for run in folded:
+            run.decide(Folded(into=into.id))
+            self.settle(run, outcome)
+        await trio.lowlevel.checkpoint()
+        return taken
+
+    def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
+        """Announce an ending that is stored and let the next run begin, in one step.
 
         Whoever reads the ending finds the session no longer busy with this run, and nobody finds
         it idle while another run is waiting.
         """
         try:
-            if outcome is not None:
-                accepted.conclude(outcome, self._clock.unix())
-                self._announce(accepted, outcome)
+            accepted.conclude(outcome)
+            self._announce(accepted, outcome)
         finally:
-            self._forget(accepted)
+            self.drop(accepted)
+
+    def now(self) -> int:
+        """The time, in unix seconds."""
+        return self._clock.unix()
 
     def _announce(self, accepted: AcceptedRun, outcome: Outcome) -> None:
         for notice in outcome.notices:
@@ -290,8 +396,8 @@ class Workspace:
             )
         self.events.publish(RunChange(run=accepted.view))
 
-    def _forget(self, accepted: AcceptedRun) -> None:
-        """Take an ended run out of its lane, and remember it for a while if it began at all."""
+    def drop(self, accepted: AcceptedRun) -> None:
+        """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
         names = {accepted.id, accepted.submission.run_id or accepted.id}
         for name in names:
             self._live.pop(name, None)
@@ -320,11 +426,12 @@ async def open_workspace(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     limits: Limits | None = None,
+    capacity: Capacity | None = None,
 ) -> AsyncIterator[Workspace]:
     """Open a workspace in which *turn* is what an active run does.
 
     Without *events*, the workspace has a log of its own; without a *journal*, runs are remembered
-    in memory only. Leaving the block stops the workspace: no new runs, every run cancelled and
+    in memory only. *capacity* limits the active runs; workspaces may share one. Leaving the block stops the workspace: no new runs, every run cancelled and
     given time to write its ending, in this order whatever the reason for leaving. An exception of
     the caller's leaves the block as it is.
     """
@@ -343,6 +450,7 @@ async def open_workspace(
                 SystemClock() if clock is None else clock,
                 ids,
                 Limits() if limits is None else limits,
+                Capacity() if capacity is None else capacity,
             )
             try:
                 yield workspace

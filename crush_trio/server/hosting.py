@@ -28,7 +28,7 @@ from crush_trio.backend.late_opening import LateOpener
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.run import Limits
+from crush_trio.runtime.limits import Limits
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,

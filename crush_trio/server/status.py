@@ -70,7 +70,11 @@ STATUS: Final[Mapping[str, int]] = {
     "store_locked": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_read_only": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_slow": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
+    "no_room_for_prompt": HTTPStatus.INSUFFICIENT_STORAGE,
+    # More than a limit allows; the same again later may be fine.
+    "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
     # An MCP server was asked for the request itself, and it is what failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
     # A model was asked for the request itself, and its provider is what failed.
@@ -89,7 +93,6 @@ STATUS: Final[Mapping[str, int]] = {
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cancel_swallowed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "ending_not_stored": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,
     "lifespan_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,

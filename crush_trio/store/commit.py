@@ -25,7 +25,7 @@ class Commit(Generic[T]):
     *lost* is called with a failure that comes when no task waits for it any more.
     """
 
-    lost: Callable[[Exception], None] = field(repr=False)
+    lost: Callable[[BaseException], None] = field(repr=False)
     awaited: bool = field(default=True, kw_only=True)
     """Whether a task waits for the result, or is going to."""
     _result: Value[T] | Error | None = field(default=None, init=False)
@@ -35,6 +35,11 @@ class Commit(Generic[T]):
     def known(self) -> bool:
         """Whether it is known how the commit went."""
         return self._result is not None
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is known that the work is stored."""
+        return isinstance(self._result, Value)
 
     async def wait(self) -> T:
         """Wait until the work is durable and return its result; raise what was wrong with it.
@@ -48,7 +53,7 @@ class Commit(Generic[T]):
             if isinstance(self._result, Error):  # it came after the cancel and before this
                 self.lost(self._result.error)
             raise
-        return self._unwrap()
+        return self.unwrap()
 
     async def known_within(self, seconds: float) -> bool:
         """Wait at most *seconds*, also through a cancel; return whether the result is known."""
@@ -64,7 +69,7 @@ class Commit(Generic[T]):
         """
         if not await self.known_within(within):
             self.withdraw()
-        return self._unwrap()
+        return self.unwrap()
 
     def withdraw(self, reason: StoreUnavailable | None = None) -> bool:
         """Take the work back; return whether that came in time, so that it is never done.
@@ -98,8 +103,11 @@ class Commit(Generic[T]):
         assert self._result is not None, "the commit is still under way"
         return self._result
 
-    def _unwrap(self) -> T:
-        """Return the result, as often as it is asked for; an outcome can be unwrapped only once."""
+    def unwrap(self) -> T:
+        """Return the result, or raise what was wrong; ask only once that is known.
+
+        May be called any number of times, which an outcome itself does not allow.
+        """
         match self.result:
             case Value(value=value):
                 return value

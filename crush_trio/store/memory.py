@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 from attrs import define, field
-from outcome import Outcome, capture
+from outcome import Error, Value, capture
 from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
@@ -105,13 +105,13 @@ class MemoryStore(Store):
         row = None if session_id is None else tables.sessions.get(session_id)
         return None if row is None else row.session
 
-    def _done(self, result: Outcome[T]) -> Commit[T]:
+    def _done(self, result: Value[T] | Error) -> Commit[T]:
         """Return a commit that is a fact already, and is told of at the next checkpoint."""
         commit: Commit[T] = Commit(self._lose)
         commit.settle(result)
         return commit
 
-    def _lose(self, exc: Exception) -> None:
+    def _lose(self, exc: BaseException) -> None:
         log.error("store.write_lost", exc_info=exc)
         self._trouble = str(exc) or type(exc).__name__
 

@@ -36,7 +36,8 @@ from crush_trio.providers.base import Provider
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.runtime.run import Limits, Run, Turn
+from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.run import Run, Turn
 from crush_trio.store.base import Store
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.memory import MemoryStore

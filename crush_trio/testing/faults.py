@@ -1,19 +1,25 @@
 """Journals that fail on cue.
 
 `FaultyJournal` passes every call on to a real journal, except the ones a test has spoiled: those
-raise, or never come back until they are cancelled, before or after the real write took place.
+fail, or are not answered until the journal is healed or given up, before or after the real write
+took place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
+from typing import Any
 
-import trio
 from attrs import define, field, frozen
 from attrs.validators import in_
+from outcome import Error
+from typing_extensions import override
 
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import Journal
+from crush_trio.runtime.journal import Journal, JournalEntry
 from crush_trio.runtime.outcome import Outcome
+from crush_trio.store.commit import Commit
+from crush_trio.store.errors import StoreFailed
 
 
 class Moment(Enum):
@@ -23,21 +29,77 @@ class Moment(Enum):
     AFTER = "after"
 
 
+METHODS = ("accept", "begin", "fold", "withdraw", "end")
+"""The calls that can be spoiled."""
+
+
 @frozen(kw_only=True)
 class JournalFault:
     """What goes wrong in one journal call: *error* is raised, or, without one, the call hangs."""
 
-    method: str = field(validator=in_(("accept", "record_prompt", "end")))
+    method: str = field(validator=in_(METHODS))
     error: Exception | None = None
     moment: Moment = Moment.BEFORE
     wanted: Callable[[AcceptedRun], bool] = lambda _run: True
+    times: int | None = None
+    """How often it strikes; None for every time."""
 
-    async def strike(self) -> None:
-        """Raise, or wait until the caller's patience ends."""
-        if self.error is not None:
-            await trio.lowlevel.checkpoint()
-            raise self.error
-        await trio.sleep_forever()
+
+@define(eq=False)
+class _Commit(Commit[Any]):
+    """The answer to a call, as the faults let it come."""
+
+    entry: "_Entry"
+
+    @override
+    def _take_back(self) -> bool:
+        return self.entry.inner is None
+
+
+@define(eq=False)
+class _Entry:
+    """One call of a `FaultyJournal`, taken as far as the faults let it."""
+
+    journal: "FaultyJournal"
+    method: str
+    runs: Sequence[AcceptedRun]
+    _call: Callable[[], JournalEntry] = field(repr=False)
+    inner: JournalEntry | None = field(default=None, init=False)
+    """The real entry, once the write has taken place."""
+    commit: Commit[Any] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        self.commit = _Commit(lambda _error: None, self)
+        self.journal.open.append(self)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do the write, unless it was done, and answer, unless a fault is in the way."""
+        if self.commit.known:
+            return
+        if self.inner is None:
+            if not self._passes(Moment.BEFORE):
+                return
+            self.inner = self._call()
+        if self._passes(Moment.AFTER):
+            self.commit.settle(self.inner.commit.result)
+
+    def _passes(self, moment: Moment) -> bool:
+        fault = self.journal.due(self.method, moment, self.runs)
+        if fault is not None and fault.error is not None:
+            self.commit.settle(Error(fault.error))
+        return fault is None
+
+    def tell(self) -> None:
+        if self.inner is not None:
+            self.inner.tell()
+
+    def again(self, error: Exception) -> None:
+        """Try once more; what has taken place does not take place twice."""
+        self._hand_over()
 
 
 @define(eq=False)
@@ -45,42 +107,74 @@ class FaultyJournal:
     """A journal with faults in it; `struck` tells which of them came to pass."""
 
     inner: Journal
-    faults: tuple[JournalFault, ...] = ()
+    faults: list[JournalFault] = field(factory=list, converter=list)
     struck: list[JournalFault] = field(factory=list, init=False)
+    open: list[_Entry] = field(factory=list, init=False, repr=False)
+    _given_up: bool = field(default=False, init=False)
 
-    async def accept(self, run: AcceptedRun) -> None:
+    def heal(self) -> None:
+        """Take all faults away and let every call go on that hangs."""
+        self.faults.clear()
+        for entry in self.open:
+            entry.go_on()
+
+    def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
         """Store the acceptance, unless spoiled."""
-        await self._strike("accept", Moment.BEFORE, run)
-        await self.inner.accept(run)
-        await self._strike("accept", Moment.AFTER, run)
+        return self._entry("accept", (run,), partial(self.inner.accept, run, begins=begins))
 
     def retract(self, run: AcceptedRun) -> None:
         """Pass on."""
         self.inner.retract(run)
 
-    def moved(self, run: AcceptedRun) -> None:
+    def queue(self, run: AcceptedRun) -> None:
         """Pass on."""
-        self.inner.moved(run)
+        self.inner.queue(run)
 
-    async def record_prompt(self, run: AcceptedRun) -> None:
-        """Store the prompt, unless spoiled."""
-        await self._strike("record_prompt", Moment.BEFORE, run)
-        await self.inner.record_prompt(run)
-        await self._strike("record_prompt", Moment.AFTER, run)
+    def begin(self, run: AcceptedRun) -> JournalEntry:
+        """Store the beginning, unless spoiled."""
+        return self._entry("begin", (run,), partial(self.inner.begin, run))
 
-    async def end(self, run: AcceptedRun, outcome: Outcome) -> None:
+    def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
+        """Store the folding, unless spoiled."""
+        return self._entry("fold", runs, partial(self.inner.fold, runs, into))
+
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
+        """Store the endings, unless spoiled."""
+        return self._entry("withdraw", runs, partial(self.inner.withdraw, runs))
+
+    def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
         """Store the ending, unless spoiled."""
-        await self._strike("end", Moment.BEFORE, run)
-        await self.inner.end(run, outcome)
-        await self._strike("end", Moment.AFTER, run)
+        return self._entry("end", (run,), partial(self.inner.end, run, outcome))
 
-    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Pass on."""
-        await self.inner.amend(run, outcome)
+    async def answers(self, within: float) -> bool:
+        """Wait for the calls that hang, if there are any."""
+        for entry in self.open:
+            if not await entry.commit.known_within(within):
+                return False
+        return await self.inner.answers(within)
 
-    async def _strike(self, method: str, moment: Moment, run: AcceptedRun) -> None:
+    def give_up(self) -> None:
+        """Fail every call that hangs, and all that come later."""
+        self._given_up = True
+        for entry in self.open:
+            entry.commit.withdraw(StoreFailed())
+        self.inner.give_up()
+
+    def due(
+        self, method: str, moment: Moment, runs: Sequence[AcceptedRun]
+    ) -> JournalFault | None:
+        """Return the fault that strikes now, and write down that it does."""
+        if self._given_up:
+            return JournalFault(method=method, error=StoreFailed())
         for fault in self.faults:
-            if (fault.method, fault.moment) == (method, moment) and fault.wanted(run):
+            spent = fault.times is not None and self.struck.count(fault) >= fault.times
+            wanted = any(fault.wanted(run) for run in runs)
+            if (fault.method, fault.moment) == (method, moment) and wanted and not spent:
                 self.struck.append(fault)
-                await fault.strike()
-        await trio.lowlevel.checkpoint()
+                return fault
+        return None
+
+    def _entry(
+        self, method: str, runs: Sequence[AcceptedRun], call: Callable[[], JournalEntry]
+    ) -> JournalEntry:
+        return _Entry(self, method, runs, call)

@@ -254,7 +254,7 @@ class FaultyStore(Store):
                 return fault
         return None
 
-    def note(self, error: Exception) -> None:
+    def note(self, error: BaseException) -> None:
         """Take note of trouble."""
         self._trouble = str(error) or type(error).__name__
 
@@ -269,7 +269,7 @@ class FaultyStore(Store):
         if isinstance(result, Value):
             self._trouble = None
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         self.note(error)
         log.error("store.write_lost", exc_info=error)
 

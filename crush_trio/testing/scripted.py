@@ -90,10 +90,10 @@ class ScriptedTurns:
     _active: set[SessionId] = field(factory=set, init=False)
 
     async def __call__(self, run: Run) -> Completion:
-        """Play the run's script between recording its prompt and finishing its answer."""
+        """Play the run's script and finish its answer."""
         with ExitStack() as stack:
             self._note_active(run, stack)
-            await run.record_prompt()
+            await trio.lowlevel.checkpoint()
             answer = _Answer(run)
             run.partial = answer.completion
             for step in self.scripts.get(run.prompt, self.default):

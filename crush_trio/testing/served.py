@@ -83,7 +83,7 @@ class WrittenTurns:
 
     async def _turn(self, transcript: Transcript, run: Run) -> Completion:
         self.started.append(run.prompt)
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         answer: OpenMessage | None = None
         for step in self.scripts.get(run.prompt, self.default):
             if isinstance(step, Say):

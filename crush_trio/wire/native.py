@@ -32,6 +32,8 @@ class RunState(StrEnum):
     ACCEPTED = "accepted"
     QUEUED = "queued"
     ACTIVE = "active"
+    ENDING = "ending"
+    """It is over, and its ending is not stored yet: the store is slow, or fails. Never stored."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     ERRORED = "errored"
@@ -60,7 +62,8 @@ class RunView:
     """One run as others see it. Times are unix seconds, 0 while they have not come.
 
     `id` is ours and always there; `run_id` is the caller's, if it gave one. `message_id`, `text`
-    and `error` describe the ending; `folded_into` names the run that absorbed this one.
+    and `error` describe the ending; `folded_into` names the run that absorbed this one. `outcome` is
+    there while the state is `ending`: the state that will follow once that is stored.
     """
 
     id: RunId
@@ -76,6 +79,7 @@ class RunView:
     text: OmitEmpty[str] = ""
     error: OmitEmpty[str] = ""
     folded_into: OmitEmpty[RunId | None] = None
+    outcome: OmitEmpty[RunState | None] = None
 
 
 # ── What a submission may ask for ───────────────────────────────────────────────────────────────

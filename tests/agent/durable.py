@@ -153,7 +153,7 @@ class Turns:
         return self.play
 
     async def play(self, run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         return await self.scripts.get(run.prompt, self.default)(run, self.transcript)
 
 

@@ -7,7 +7,7 @@ import trio.testing
 from crush_trio.agent.transcript import PACE
 from crush_trio.errors import AcceptanceNotStored, RunNotFound
 from crush_trio.events.facts import MessageChange, RunChange
-from crush_trio.runtime.run import Limits
+from crush_trio.runtime.limits import Limits
 from crush_trio.store.changes import (
     MessageCreated,
     MessageFinished,

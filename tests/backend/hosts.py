@@ -189,7 +189,7 @@ class DurableWorkspaces:
             yield workspace
 
     async def _turn(self, run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         self.at_start()
         await trio.sleep(self.seconds)
         return Completion()

@@ -7,7 +7,7 @@ import trio.testing
 from crush_trio.backend.assemble import CLOSE_LIMIT, open_durable_workspace
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
-from crush_trio.runtime.run import Limits
+from crush_trio.runtime.limits import Limits
 from crush_trio.store.changes import BootClosed, RunEnded
 from crush_trio.store.errors import DiskFull
 from crush_trio.store.sqlite.store import open_sqlite_store

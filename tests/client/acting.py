@@ -46,7 +46,7 @@ class Actor:
             await self.gates[name].wait()
 
     async def _turn(self, transcript, run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         step = await transcript.create(self._message(run, transcript, "step"))
         step.append_reasoning("I should ")
         step.append_reasoning("look.")

@@ -215,7 +215,7 @@ async def test_a_cancel_after_the_last_checkpoint_of_a_turn_leaves_it_completed(
     receipts = []
 
     async def turn(run: Run) -> None:
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         receipts.append(bench.cancel())
 
     async with open_test_workspace(turn) as bench:

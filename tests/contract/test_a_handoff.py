@@ -95,7 +95,7 @@ async def test_a_reader_of_the_ending_finds_the_session_idle_and_the_notices_bef
     notice = agent_error(S, None, "for instance")
 
     async def turn(run: Run) -> Completion:
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         return Completion(notices=(notice,))
 
     async with open_test_workspace(turn) as bench, trio.open_nursery() as nursery:

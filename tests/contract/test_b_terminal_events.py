@@ -249,7 +249,7 @@ async def test_notices_come_right_before_the_ending_and_find_the_session_free():
     )
 
     async def turn(run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         return Completion(text="done", notices=(notice,))
 
     async with open_test_workspace(turn) as bench, trio.open_nursery() as nursery:

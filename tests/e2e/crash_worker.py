@@ -65,7 +65,7 @@ class Told:
 
 def make_turn(transcript):
     async def turn(run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         await run.fold()
         answer = await transcript.create(
             Message(id=IDS.new(), role=Role.ASSISTANT, session_id=run.session_id)

@@ -22,7 +22,7 @@ GRACE = 3.0
 
 def make_turn(transcript):
     async def turn(run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         answer = await transcript.create(
             Message(id=f"answer-{run.id}", role=Role.ASSISTANT, session_id=run.session_id)
         )

@@ -7,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import AcceptanceNotStored, RunReentered
+from crush_trio.events.facts import RunChange
 from crush_trio.runtime import (
     AcceptedRun,
     Active,
@@ -33,7 +34,7 @@ def bare_run(
     submission = prompt("hello", run_id=run_id)
     view = RunView(id=RunId(name), session_id=submission.session_id, state=RunState.ACCEPTED)
     lane = Lane() if lane is None else lane
-    run = AcceptedRun(view, submission, lane, lambda _run: None)
+    run = AcceptedRun(view, submission, lane, lambda _run: None, lambda run: lane.cancel([run]))
     lane.admit(run)
     return run
 
@@ -47,13 +48,21 @@ async def open_faulty(*faults: JournalFault):
         yield bench
 
 
+def ended(outcome: Outcome) -> AcceptedRun:
+    """Return a token of a run that has ended."""
+    run = bare_run()
+    run.will_end(outcome, 7)
+    run.conclude(outcome)
+    return run
+
+
 async def in_line(run: AcceptedRun) -> AcceptedRun:
     """Let *run* take its place in the lane before the next is accepted."""
     await wait_all_tasks_blocked()
     return run
 
 
-# ── For whoever submitted ───────────────────────────────────────────────────────────────────────
+# ── For the caller that submitted ───────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_has_an_id_of_ours_and_keeps_the_callers():
@@ -70,28 +79,20 @@ async def test_a_run_has_an_id_of_ours_and_keeps_the_callers():
 
 
 async def test_journaled_returns_when_the_acceptance_is_stored_and_not_before():
-    gate = Gate("accepting")
-
-    class Slow(MemoryJournal):
-        async def accept(self, run: AcceptedRun) -> None:
-            await gate.wait()
-            await super().accept(run)
-
-    journal = Slow()
+    journal = FaultyJournal(MemoryJournal(), [JournalFault(method="accept")])
     async with open_test_workspace(journal=journal) as bench, trio.open_nursery() as nursery:
         run = bench.accept("hello")
         answered = trio.Event()
 
         async def submit() -> None:
             await run.journaled()
-            assert journal.accepted == [run.id]
+            assert journal.inner.accepted == [run.id]
             answered.set()
 
         nursery.start_soon(submit)
-        await gate.reached()
         await wait_all_tasks_blocked()
         assert not answered.is_set()
-        gate.open()
+        journal.heal()
         await answered.wait()
 
 
@@ -209,13 +210,23 @@ async def test_a_token_is_consumed_once():
             pytest.fail("entered after it was left")
 
 
-@pytest.mark.item("T3")
-async def test_a_cancel_before_entry_is_remembered():
+async def test_a_run_cancelled_before_entry_does_not_begin():
     run = bare_run()
     run.cancel()
     async with run.enter() as entry:
-        await trio.lowlevel.checkpoint()  # outside the scope: the ending can be written here
+        await trio.lowlevel.checkpoint()
     assert entry == CancelledOnEntry()
+
+
+@pytest.mark.item("T3")
+async def test_a_cancel_before_the_scope_is_entered_is_remembered():
+    run = bare_run()
+    run.cancel_scope()
+    async with run.enter() as entry:
+        assert entry == Active()
+        await trio.sleep_forever()
+    assert run.scope.cancelled_caught
+    await trio.lowlevel.checkpoint()
 
 
 async def test_a_cancel_of_the_active_block_is_caught_by_the_run_and_names_it():
@@ -254,23 +265,21 @@ async def test_an_error_in_the_active_block_leaves_as_it_is():
 
 
 @pytest.mark.item("A26")
-async def test_a_run_promoted_and_then_cancelled_before_its_next_step_never_becomes_active():
-    lane = Lane[AcceptedRun]()
-    first, second = bare_run("a", lane), bare_run("b", lane)
-    entries = []
+async def test_a_run_promoted_and_then_cancelled_before_its_next_step_does_nothing():
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate)]})
+    async with open_test_workspace(turns) as bench:
+        first, second = [await in_line(bench.accept(text, run_id=text)) for text in ("one", "two")]
 
-    async def wait_for_a_turn() -> None:
-        async with second.enter() as entry:
-            entries.append(entry)
+        def cancel_when_promoted(_seq, event):
+            if event == RunChange(run=second.view) and second.state is RunState.ACTIVE:
+                second.cancel()
 
-    async with trio.open_nursery() as nursery:
-        async with first.enter():
-            nursery.start_soon(wait_for_a_turn)
-            await wait_all_tasks_blocked()
-        lane.leave(first)
-        assert lane.active is second
-        second.cancel()
-    assert entries == [CancelledOnEntry()]
+        bench.events.keep = cancel_when_promoted
+        gate.open()
+        assert (await second.wait()).state is RunState.CANCELLED
+        assert turns.started == ["one"]
+        check_promises(bench, [first, second])
 
 
 async def test_a_decision_to_fold_stands_although_a_cancel_follows_in_the_same_step():
@@ -280,14 +289,15 @@ async def test_a_decision_to_fold_stands_although_a_cancel_follows_in_the_same_s
 
     async def wait_for_a_turn() -> None:
         async with guest.enter() as entry:
-            await trio.lowlevel.checkpoint()  # outside the scope: the prompt can be recorded here
+            await trio.lowlevel.checkpoint()
             entries.append(entry)
 
     async with trio.open_nursery() as nursery, host.enter():
         nursery.start_soon(wait_for_a_turn)
         await wait_all_tasks_blocked()
-        assert lane.fold(lane.active) is guest
-        lane.cancel()
+        assert lane.fold(host) == (guest,)
+        lane.cancel(lane.runs)
+        guest.decide(Folded(into=host.id))
     assert entries == [Folded(into=host.id)]
 
 
@@ -311,23 +321,25 @@ async def test_a_cancelled_run_is_out_of_the_queue_when_it_is_told():
 
 
 async def test_a_run_is_concluded_once():
-    run = bare_run()
-    run.conclude(Outcome.cancelled(), at=7)
+    run = ended(Outcome.cancelled())
     with pytest.raises(AssertionError, match="a run ends once"):
-        run.conclude(Outcome.completed(Completion()), at=8)
+        run.conclude(Outcome.completed(Completion()))
     assert (run.state, run.view.ended_at) == (RunState.CANCELLED, 7)
 
 
 async def test_the_view_of_an_ended_run_tells_how_it_ended():
-    run = bare_run()
-    run.conclude(Outcome.folded(RunId("host")), at=7)
+    run = ended(Outcome.folded(RunId("host")))
     assert (run.view.state, run.view.folded_into) == (RunState.FOLDED, "host")
-    failed = bare_run()
-    failed.conclude(Outcome.errored("boom", Completion(text="so far")), at=7)
+    failed = ended(Outcome.errored("boom", Completion(text="so far")))
     assert (failed.view.error, failed.view.text) == ("boom", "so far")
 
 
-async def test_a_run_that_ends_unrecorded_releases_the_run_that_wanted_to_fold_it():
+async def test_a_run_whose_ending_is_not_stored_yet_shows_the_outcome_that_is_to_come():
     run = bare_run()
-    run.conclude(Outcome.cancelled(), at=7)
-    assert not await run.wait_absorbed()
+    stored = run.will_end(Outcome.completed(Completion(text="done")), 7)
+    run.show_ending()
+    assert (run.state, run.view.outcome) == (RunState.ENDING, RunState.COMPLETED)
+    assert (run.view.text, run.view.ended_at, run.ended) == ("done", 0, False)
+    run.conclude(Outcome.completed(Completion(text="done")))
+    assert run.view == stored
+    assert (run.view.outcome, run.view.ended_at) == (None, 7)

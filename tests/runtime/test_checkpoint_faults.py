@@ -87,7 +87,8 @@ async def test_an_exception_at_any_checkpoint_ends_the_run_once(at):
         await second.wait_ended()
     check(bench, first, second, {RunState.ERRORED, RunState.COMPLETED})
     if fault.fired and second.outcome is not None:
-        assert "out of the blue" in second.outcome.error
+        stored = at == CHECKPOINTS - 1
+        assert second.outcome.error == ("" if stored else "out of the blue")
     if second.outcome is None:
         with pytest.raises(AcceptanceNotStored, match="out of the blue"):
             await second.journaled()
@@ -121,10 +122,10 @@ async def test_a_run_that_is_woken_late_anywhere_can_still_be_cancelled(at):
 
 @pytest.mark.parametrize("at", range(CHECKPOINTS))
 async def test_closing_the_workspace_with_a_run_asleep_anywhere_ends_it_once(at):
-    fault = Fault(at, Stall())
+    fault = Fault(at, Stall(partial(trio.sleep, 60)))
     async with two_runs(fault) as (bench, first, second, _):
         await first.wait()
         report = await bench.workspace.stop()
-    assert report.unfinished == ()
-    assert report.took <= 15
+        assert report.took <= 16
+        assert all(hit.run is second for hit in report.unfinished), "it is named, and waited for"
     check(bench, first, second, {RunState.CANCELLED, RunState.COMPLETED, RunState.ERRORED})

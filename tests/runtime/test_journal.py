@@ -1,7 +1,6 @@
 """`MemoryJournal`: what it remembers, and in which order."""
 
 import pytest
-import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.runtime import AcceptedRun, Completion, Lane, MemoryJournal, Outcome
@@ -18,27 +17,35 @@ def bare_run(name: str) -> AcceptedRun:
     """Return a token that no workspace knows."""
     submission = prompt("hello")
     view = RunView(id=RunId(name), session_id=submission.session_id, state=RunState.ACCEPTED)
-    return AcceptedRun(view, submission, Lane(), lambda _run: None)
+    return AcceptedRun(view, submission, Lane(), lambda _run: None, lambda _run: None)
 
 
 async def test_acceptances_and_prompts_are_kept_in_the_order_in_which_they_were_written():
     journal = MemoryJournal()
     runs = [bare_run(name) for name in "cab"]
     for run in runs:
-        await journal.accept(run)
+        await journal.accept(run, begins=False).commit.certain()
     for run in reversed(runs):
-        await journal.record_prompt(run)
+        await journal.begin(run).commit.certain()
     assert journal.accepted == ["c", "a", "b"]
     assert journal.prompts == ["b", "a", "c"]
+
+
+async def test_the_prompt_of_a_run_that_begins_is_written_with_its_acceptance():
+    journal, run = MemoryJournal(), bare_run("a")
+    journal.accept(run, begins=True)
+    assert journal.prompts == ["a"]
+    journal.begin(run)
+    assert journal.prompts == ["a"]
 
 
 async def test_a_retracted_acceptance_is_gone_and_the_others_stay():
     journal = MemoryJournal()
     runs = [bare_run(name) for name in "abc"]
     for run in runs:
-        await journal.accept(run)
+        journal.accept(run, begins=True)
     journal.retract(runs[1])
-    assert journal.accepted == ["a", "c"]
+    assert (journal.accepted, journal.prompts) == (["a", "c"], ["a", "c"])
 
 
 async def test_retracting_what_was_never_written_does_nothing():
@@ -51,24 +58,10 @@ async def test_retracting_what_was_never_written_does_nothing():
 async def test_an_ending_brings_the_prompt_if_and_only_if_it_is_still_missing():
     journal = MemoryJournal()
     early, late = bare_run("early"), bare_run("late")
-    await journal.record_prompt(late)
-    late.prompt_recorded = True
-    for run in (late, early):
-        await journal.end(run, Outcome.cancelled())
+    journal.begin(late)
+    journal.withdraw([late, early])
     assert journal.prompts == ["late", "early"]
     assert journal.endings == {"late": Outcome.cancelled(), "early": Outcome.cancelled()}
-
-
-@pytest.mark.parametrize("method", ["accept", "record_prompt", "end"])
-async def test_a_write_that_is_cancelled_has_written_nothing(method):
-    """As the seam demands: a method that raises has left no trace."""
-    journal, run = MemoryJournal(), bare_run("a")
-    more = (Outcome.cancelled(),) if method == "end" else ()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await getattr(journal, method)(run, *more)
-    assert scope.cancelled_caught
-    assert (journal.accepted, journal.prompts, journal.endings) == ([], [], {})
 
 
 async def test_the_life_of_a_run_that_waits_and_of_one_that_is_folded_is_written_down():

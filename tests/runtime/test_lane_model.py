@@ -1,35 +1,32 @@
-"""A lane against a model of it that keeps every run in one of four places.
+"""Lanes against a model that keeps every run in one place.
 
-The model knows nothing of how a lane stores its runs. It says where each run must be, who is
-cancelled, and who is next; after every step the lane has to agree.
+The model knows nothing of how a lane stores its runs. It says where each run must be, which are
+cancelled, and which is next; after every step the lanes have to agree. Two lanes share the places for
+active runs.
 """
 
 from attrs import define, field
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from crush_trio.runtime import Active, CancelledOnEntry, Entry, Folded, Lane
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.native import RunState
 
 
-@define
-class FakeScope:
-    """The part of a cancel scope that a lane uses; Trio's own answers only inside `trio.run`."""
-
-    cancel_called: bool = False
-
-
 @define(eq=False)
 class FakeRun:
-    """A run without a task; `hit` is what the model says about `scope`."""
+    """A run without a task; `hit` is what the model says about `cancel_requested`."""
 
     id: RunId
     foldable: bool
-    scope: FakeScope = field(factory=FakeScope, repr=False)
+    counted: bool = True
     state: RunState = RunState.ACCEPTED
     entry: Entry | None = None
+    cancel_requested: bool = False
+    stopped: bool = False
     hit: bool = False
 
     def move(self, state: RunState) -> None:
@@ -39,209 +36,236 @@ class FakeRun:
         assert self.entry is None, "a run is told once"
         self.entry = entry
 
-    def cancel(self) -> None:
-        self.scope.cancel_called = True
+    def request_cancel(self) -> None:
+        self.cancel_requested = True
+
+    def cancel_scope(self) -> None:
+        self.stopped = True
 
 
-class LaneMachine(RuleBasedStateMachine):
-    """Accepted runs enter; they wait or are active; a decided run has only to leave."""
+@define(eq=False)
+class Model:
+    """Where the runs of one lane must be."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lane: Lane[FakeRun] = Lane()
-        self.admitted = 0
-        self.accepted: list[FakeRun] = []
-        self.waiting: list[FakeRun] = []
-        self.active: FakeRun | None = None
-        self.decided: list[FakeRun] = []
-        self.left: list[FakeRun] = []
+    lane: Lane[FakeRun]
+    turn: FakeRun | None = None
+    queue: list[FakeRun] = field(factory=list)
+    folding: list[FakeRun] = field(factory=list)
+    withdrawn: list[FakeRun] = field(factory=list)
+    left: list[FakeRun] = field(factory=list)
+    admitted: int = 0
 
     @property
     def present(self) -> list[FakeRun]:
-        active = [] if self.active is None else [self.active]
-        return [*self.accepted, *self.waiting, *active, *self.decided]
+        turn = [] if self.turn is None or self.turn in self.withdrawn else [self.turn]
+        return [*turn, *self.queue, *self.folding, *self.withdrawn]
+
+    @property
+    def waits_for_a_place(self) -> bool:
+        return self.turn is None and not self.withdrawn and bool(self.queue)
+
+
+class LaneMachine(RuleBasedStateMachine):
+    """Runs are accepted, enter, wait, are active, folded or withdrawn, and leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = Capacity()
+        self.models: list[Model] = []
+        self.line: list[Model] = []
+
+    @initialize(limit=st.sampled_from([1, 2]))
+    def open(self, limit: int) -> None:
+        self.capacity.limit = limit
+        self.models = [Model(Lane(self.capacity)) for _ in range(2)]
+
+    def some(self, data: st.DataObject, runs: list[FakeRun]) -> FakeRun:
+        return data.draw(st.sampled_from(runs))
 
     # ── What can happen ─────────────────────────────────────────────────────────────────────────
 
-    @rule(foldable=st.booleans())
-    def admit(self, foldable: bool) -> None:
-        self.new_run(foldable)
+    @rule(which=st.integers(0, 1), foldable=st.booleans())
+    def admit(self, which: int, foldable: bool) -> None:
+        self.new_run(self.models[which], foldable)
 
-    @precondition(lambda self: self.accepted)
-    @rule(data=st.data())
-    def enter(self, data: st.DataObject) -> None:
-        self.let_in(data.draw(st.sampled_from(self.accepted)))
-
-    @rule(foldable=st.lists(st.booleans(), min_size=2, max_size=4))
-    def line_up(self, foldable: list[bool]) -> None:
+    @rule(which=st.integers(0, 1), foldable=st.lists(st.booleans(), min_size=2, max_size=4))
+    def line_up(self, which: int, foldable: list[bool]) -> None:
         """Several runs at once: single steps alone seldom make a queue long enough to matter."""
         for each in foldable:
-            self.let_in(self.new_run(each))
+            self.let_in(self.models[which], self.new_run(self.models[which], each))
 
-    def new_run(self, foldable: bool) -> FakeRun:
-        self.admitted += 1
-        run = FakeRun(RunId(f"run-{self.admitted}"), foldable)
-        self.lane.admit(run)
-        self.accepted.append(run)
+    def new_run(self, model: Model, foldable: bool) -> FakeRun:
+        model.admitted += 1
+        run = FakeRun(RunId(f"run-{model.admitted}"), foldable)
+        has_turn = model.lane.admit(run)
+        model.queue.append(run)
+        self.promote(model)
+        assert has_turn == (model.turn is run)
         return run
 
-    def let_in(self, run: FakeRun) -> None:
-        self.accepted.remove(run)
-        entry = self.lane.enter(run)
-        if run.hit:
-            assert entry == CancelledOnEntry()
-            self.decided.append(run)
-        elif self.active is not None:
-            assert entry is None
-            self.waiting.append(run)
-        else:
+    @rule(which=st.integers(0, 1), data=st.data())
+    def enter(self, which: int, data: st.DataObject) -> None:
+        model = self.models[which]
+        runs = [r for r in model.present if r.state is RunState.ACCEPTED and r.entry is None]
+        if runs:
+            self.let_in(model, self.some(data, runs))
+
+    def let_in(self, model: Model, run: FakeRun) -> None:
+        entry = model.lane.enter(run)
+        if model.turn is run:
             assert entry == Active()
-            self.active = run
+            assert run.state is RunState.ACTIVE
+        else:
+            assert entry is None
+            assert run.state is RunState.QUEUED
 
-    @rule()
-    def cancel(self) -> None:
-        self.lane.cancel()
-        for run in self.present:
+    @rule(which=st.integers(0, 1), data=st.data())
+    def cancel(self, which: int, data: st.DataObject) -> None:
+        model = self.models[which]
+        runs = data.draw(st.lists(st.sampled_from(model.present), unique=True)) if model.present else []
+        if data.draw(st.booleans()):
+            runs = list(model.lane.runs)
+        not_begun = [model.turn, *model.queue]
+        expected = [
+            run
+            for run in not_begun
+            if run in runs and run not in model.withdrawn and run.state in _NOT_BEGUN
+        ]
+        assert list(model.lane.cancel(runs)) == expected
+        for run in runs:
             run.hit = True
-        self.drop(self.waiting)
+        self.withdraw(model, expected)
 
-    @precondition(lambda self: self.present)
-    @rule(data=st.data())
-    def cancel_run(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(self.present))
-        self.lane.cancel_run(run)
-        run.hit = True
-        if run in self.waiting:
-            self.drop([run])
+    def withdraw(self, model: Model, runs: list[FakeRun]) -> None:
+        for run in runs:
+            assert run.entry == CancelledOnEntry()
+        model.withdrawn += runs
+        model.queue = [run for run in model.queue if run not in runs]
 
-    @precondition(lambda self: self.present)
-    @rule(data=st.data())
-    def cancel_behind_the_lanes_back(self, data: st.DataObject) -> None:
-        """Cancel a run by its token: a waiting one stays in the queue until its task moves."""
-        run = data.draw(st.sampled_from(self.present))
-        run.cancel()
-        run.hit = True
+    @rule(which=st.integers(0, 1))
+    def fold(self, which: int) -> None:
+        model = self.models[which]
+        active = model.lane.active
+        if active is not None:
+            expected = [r for r in model.queue if r.foldable and r.state is RunState.QUEUED]
+            assert list(model.lane.fold(active)) == expected
+            model.folding += expected
+            model.queue = [run for run in model.queue if run not in expected]
 
-    @rule()
-    def clear_queue(self) -> None:
-        self.lane.clear_queue()
-        for run in self.waiting:
-            run.hit = True
-        self.drop(self.waiting)
+    @rule(which=st.integers(0, 1), stored=st.booleans())
+    def end_folding(self, which: int, stored: bool) -> None:
+        model = self.models[which]
+        runs, model.folding = model.folding, []
+        if stored:
+            for run in runs:
+                run.decide(Folded(into=RunId("host")))
+                self.leave(model, run)
+        elif runs:
+            withdrawn = model.lane.unfold(runs)
+            assert list(withdrawn) == [run for run in runs if run.hit]
+            model.queue = [*runs, *model.queue]
+            self.withdraw(model, list(withdrawn))
+            self.promote(model)  # nothing is promoted while the host is active
 
-    @precondition(lambda self: self.active is not None)
-    @rule()
-    def fold(self) -> None:
-        assert self.active is not None
-        expected = next((run for run in self.waiting if run.foldable), None)
-        assert self.lane.fold(self.lane.active) is expected
-        if expected is not None:
-            assert expected.entry == Folded(into=self.active.id)
-            self.drop([expected])
+    @rule(which=st.integers(0, 1), data=st.data())
+    def end_some_run(self, which: int, data: st.DataObject) -> None:
+        """The active run ends, a withdrawn one, or one whose acceptance was refused."""
+        model = self.models[which]
+        refused = [run for run in model.present if run.state is RunState.ACCEPTED]
+        turn = [model.turn] if model.turn is not None and not model.folding else []
+        runs = [*turn, *model.withdrawn, *refused]
+        if runs:
+            self.leave(model, self.some(data, runs))
 
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def withdraw(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(self.waiting))
-        self.lane.withdraw(run)
-        self.drop([run])
+    @precondition(lambda self: any(len(model.queue) > 1 for model in self.models))
+    @rule(data=st.data(), index=st.integers(0, 4))
+    def reorder(self, data: st.DataObject, index: int) -> None:
+        model = next(model for model in self.models if len(model.queue) > 1)
+        run = self.some(data, model.queue)
+        model.lane.reorder(run, index)
+        model.queue.remove(run)
+        model.queue.insert(index, run)
 
-    @precondition(lambda self: self.active is not None)
-    @rule()
-    def leave_active(self) -> None:
-        assert self.active is not None
-        self.lane.leave(self.active)
-        self.left.append(self.active)
-        passed_over = []
-        self.active = None
-        for run in self.waiting:
-            if not run.hit:
-                self.active = run
-                break
-            passed_over.append(run)
-        self.drop(passed_over)
-        if self.active is not None:
-            self.waiting.remove(self.active)
-            assert self.active.entry == Active(), "promoted in the same step, and told so"
-
-    @precondition(lambda self: self.decided)
-    @rule(data=st.data())
-    def leave_decided(self, data: st.DataObject) -> None:
-        self.leave(data.draw(st.sampled_from(self.decided)))
-
-    @precondition(lambda self: self.accepted)
-    @rule(data=st.data())
-    def leave_without_entering(self, data: st.DataObject) -> None:
-        """A run whose acceptance could not be stored never enters."""
-        self.leave(data.draw(st.sampled_from(self.accepted)))
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def leave_the_queue(self, data: st.DataObject) -> None:
-        """A waiting run goes when everything around the workspace is cancelled."""
-        self.leave(data.draw(st.sampled_from(self.waiting)))
-
-    def leave(self, run: FakeRun) -> None:
-        self.lane.leave(run)
-        for place in (self.accepted, self.waiting, self.decided):
+    def leave(self, model: Model, run: FakeRun) -> None:
+        model.lane.leave(run)
+        for place in (model.queue, model.withdrawn):
             if run in place:
                 place.remove(run)
-        self.left.append(run)
+        model.left.append(run)
+        freed = model.turn is run
+        if freed:
+            model.turn = None
+            line, self.line = self.line, []
+            for other in line:
+                self.promote(other)
+        self.promote(model)
 
-    def drop(self, runs: list[FakeRun]) -> None:
-        """Move runs out of the queue: they have only to leave now."""
-        self.decided += runs
-        self.waiting = [run for run in self.waiting if run not in self.decided]
+    def promote(self, model: Model) -> None:
+        taken = sum(each.turn is not None for each in self.models)
+        if not model.waits_for_a_place:
+            return
+        if taken >= self.capacity.limit:
+            if model not in self.line:
+                self.line.append(model)
+            return
+        model.turn = model.queue.pop(0)
 
     # ── What always holds ───────────────────────────────────────────────────────────────────────
 
     @invariant()
-    def a_run_waits_only_while_another_is_active(self) -> None:
-        assert self.lane.busy or not self.lane.waiting
+    def a_run_waits_only_while_something_is_in_its_way(self) -> None:
+        full = self.capacity.taken >= self.capacity.limit
+        for model in self.models:
+            assert not model.waits_for_a_place or full
 
     @invariant()
-    def active_and_waiting_runs_are_runs_of_the_lane_each_in_one_place(self) -> None:
-        runs, waiting = self.lane.runs, self.lane.waiting
-        assert len(set(waiting)) == len(waiting)
-        assert set(waiting) <= set(runs)
-        assert self.lane.active not in waiting
-        assert self.lane.active is None or self.lane.active in runs
+    def no_more_runs_have_the_turn_than_there_are_places(self) -> None:
+        assert self.capacity.taken == sum(model.turn is not None for model in self.models)
+        assert self.capacity.taken <= self.capacity.limit
 
     @invariant()
     def no_run_is_forgotten_and_none_stays_behind(self) -> None:
-        assert len(self.present) == len(set(self.present))
-        assert set(self.lane.runs) == set(self.present)
-        assert len(self.present) + len(self.left) == self.admitted
+        for model in self.models:
+            assert len(model.present) == len(set(model.present))
+            assert set(model.lane.runs) == set(model.present)
+            assert len(model.present) + len(model.left) == model.admitted
+            assert model.lane.empty == (not model.present)
 
     @invariant()
     def runs_are_listed_in_the_order_of_acceptance(self) -> None:
-        numbers = [int(run.id.removeprefix("run-")) for run in self.lane.runs]
-        assert numbers == sorted(numbers)
+        for model in self.models:
+            numbers = [int(run.id.removeprefix("run-")) for run in model.lane.runs]
+            assert numbers == sorted(numbers)
 
     @invariant()
-    def the_queue_is_first_in_first_out(self) -> None:
-        assert list(self.lane.waiting) == self.waiting
+    def the_queue_is_as_the_model_has_it(self) -> None:
+        for model in self.models:
+            queued = [run for run in model.queue if run.state is RunState.QUEUED]
+            assert list(model.lane.waiting) == queued
+            assert model.lane.length == len(model.queue)
 
     @invariant()
     def the_active_run_is_the_one_whose_turn_it_is(self) -> None:
-        assert self.lane.active is self.active
-        assert self.lane.busy == (self.active is not None)
+        for model in self.models:
+            active = model.lane.active
+            begun = model.turn is not None and model.turn.state is RunState.ACTIVE
+            assert active is (model.turn if begun else None)
+            assert model.lane.busy == begun
 
     @invariant()
     def a_cancel_hits_the_runs_of_its_instant_and_no_other(self) -> None:
-        for run in [*self.present, *self.left]:
-            assert run.scope.cancel_called == run.hit
+        for model in self.models:
+            for run in [*model.present, *model.left]:
+                assert run.cancel_requested == run.hit
+                assert not run.stopped or run.hit
 
     @invariant()
-    def every_run_knows_its_state(self) -> None:
-        assert all(run.state is RunState.ACCEPTED for run in self.accepted)
-        assert all(run.state is RunState.QUEUED and run.entry is None for run in self.waiting)
-        assert self.active is None or self.active.state is RunState.ACTIVE
+    def a_withdrawn_run_is_never_active(self) -> None:
+        for model in self.models:
+            assert all(run.state in _NOT_BEGUN for run in model.withdrawn)
 
-    @invariant()
-    def the_lane_is_empty_when_nothing_is_left(self) -> None:
-        assert self.lane.empty == (not self.present)
 
+_NOT_BEGUN = {RunState.ACCEPTED, RunState.QUEUED}
 
 TestLaneModel = LaneMachine.TestCase
 TestLaneModel.settings = settings(

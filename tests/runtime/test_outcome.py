@@ -100,27 +100,5 @@ def test_a_state_that_is_no_ending_makes_no_outcome(state):
         Outcome(state=state)
 
 
-@pytest.mark.item("A22")
-def test_a_cancellation_that_was_not_stored_stays_one_and_carries_the_failure():
-    outcome = Outcome.cancelled("run cancelled", SAID).not_stored("disk full")
-    assert outcome == Outcome.cancelled("disk full", SAID)
-
-
-def test_a_completion_that_was_not_stored_is_not_announced_as_one():
-    done = Completion(message_id=MessageId("m"), text="so far", notices=(NOTICE,))
-    outcome = Outcome.completed(done).not_stored("disk full")
-    assert outcome == Outcome.errored("disk full", SAID)
-    assert outcome.notices == (), "a notice of success must not go out with a failure"
-
-
-def test_a_failure_that_was_not_stored_carries_both_errors():
-    outcome = Outcome.errored("boom", SAID).not_stored("disk full")
-    assert outcome == Outcome.errored("boom; disk full", SAID)
-
-
-def test_a_folding_that_was_not_stored_is_an_error():
-    assert Outcome.folded(RunId("host")).not_stored("disk full") == Outcome.errored("disk full")
-
-
 def test_a_turn_that_says_nothing_completes_with_nothing():
     assert Outcome.completed(NOTHING_YET) == Outcome(state=RunState.COMPLETED)

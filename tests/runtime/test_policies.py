@@ -246,7 +246,7 @@ async def test_the_task_tree_says_who_waits_on_what_and_for_how_long():
         assert [views[run.id].seconds for run in (active, waiting)] == [5.0, 2.0]
         assert views[active.id].waits_on.function == "Gate.wait"
         assert views[active.id].waits_on.module == "crush_trio.testing.gates"
-        assert views[waiting.id].waits_on.function == "AcceptedRun._place"
+        assert views[waiting.id].waits_on.function == "AcceptedRun.enter"
         assert views[parent.id].waits_on.function.endswith("two_below")
         assert [(task.name, task.depth) for task in views[parent.id].below] == [
             ("child", 1),

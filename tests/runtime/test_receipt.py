@@ -123,23 +123,17 @@ async def test_a_refused_run_counts_as_ended_and_has_no_outcome():
 
 
 async def test_a_hit_that_came_too_late_tells_how_the_run_really_ended():
-    step, writing = Gate("before the step"), Gate("the guest's prompt")
-
-    class Slow(MemoryJournal):
-        async def record_prompt(self, run):
-            if run.submission.prompt == "guest":
-                await writing.wait()
-            await super().record_prompt(run)
-
+    step = Gate("before the step")
+    journal = FaultyJournal(MemoryJournal(), [JournalFault(method="fold")])
     turns = ScriptedTurns({"host": [Pause(step), Fold()]})
-    async with open_test_workspace(turns, journal=Slow()) as bench:
+    async with open_test_workspace(turns, journal=journal) as bench:
         for text in ("host", "guest"):
             bench.accept(text)
             await wait_all_tasks_blocked()
         step.open()
-        await writing.reached()
+        await wait_all_tasks_blocked()
         receipt = bench.cancel()
-        writing.open()
+        journal.heal()
         await receipt.settled()
         story = [(hit.state, hit.outcome.state) for hit in receipt.hits]
         assert story == [(ACTIVE, CANCELLED), (QUEUED, FOLDED)], "the prompt was taken in by then"

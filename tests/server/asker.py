@@ -42,7 +42,7 @@ class Asker:
         return self.turn
 
     async def turn(self, run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         [opened] = [
             hosted.opened
             for hosted in self.server.backend.workspaces()

@@ -37,7 +37,7 @@ async def test_ids_count_and_stamps_follow_virtual_time():
 
 async def test_any_turn_will_do():
     async def turn(run):
-        await run.record_prompt()
+        await trio.lowlevel.checkpoint()
         return Completion(text=run.prompt.upper())
 
     async with open_test_workspace(turn) as bench:

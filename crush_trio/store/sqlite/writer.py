@@ -207,7 +207,7 @@ class Writer:
                     self._health.trouble("write", exc)
             request.settle(result)
 
-    def _lose(self, exc: Exception) -> None:
+    def _lose(self, exc: BaseException) -> None:
         """Log a failure that no task waits for; trouble with the disk shows in the store's health."""
         if not isinstance(exc, StoreUnavailable):
             log.error("store.write_lost", exc_info=exc)

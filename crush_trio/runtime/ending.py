@@ -1,0 +1,73 @@
+"""Storing endings: what is owed stays owed until it is written.
+
+An ending is announced when it is stored, so the stream and the disk always say the same. Until then
+the run is shown as `ending`, with the outcome that is to come.
+"""
+
+import logging
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+import trio
+
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.journal import JournalEntry
+from crush_trio.runtime.limits import Limits
+from crush_trio.store.errors import StoreFailed
+
+log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What an ending needs to know of its workspace."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the workspace should have closed by now."""
+        ...
+
+
+async def owed(
+    entry: JournalEntry, limits: Limits, runs: Sequence[AcceptedRun], host: Host
+) -> bool:
+    """Wait until the endings of *runs* are stored, however long that takes; return whether they are.
+
+    A write that fails is tried again until it succeeds. Only when nothing can be stored any more,
+    because the store has stopped or the workspace has to close without it, is the answer no; the next
+    start finds the runs unfinished then, and ends them as interrupted.
+    """
+    failed = False
+    while True:
+        try:
+            if not await entry.commit.known_within(limits.notice):
+                show_ending(runs)
+                await entry.commit.certain(within=limits.accept if host.overdue else inf)
+            entry.commit.unwrap()
+        except StoreFailed:
+            log.exception("run.ending_given_up", extra=_names(runs))
+            return False
+        except Exception as exc:
+            if entry.commit.stored:  # the waiting was disturbed, not the writing
+                return True
+            if not failed:
+                log.exception("run.ending_not_stored", extra=_names(runs))
+                show_ending(runs)
+            if host.overdue:
+                return False
+            failed = True
+            await trio.sleep(limits.retry)
+            entry.again(exc)
+        else:
+            return True
+
+
+def show_ending(runs: Sequence[AcceptedRun]) -> None:
+    """Show *runs* as ending: how is known, and is not stored yet."""
+    for run in runs:
+        run.show_ending()
+
+
+def _names(runs: Sequence[AcceptedRun]) -> dict[str, object]:
+    """Return what a log line says of the runs that it is about; of a herd, the first few."""
+    return {"run_ids": [run.id for run in runs[:10]], "runs": len(runs)}
