@@ -10,7 +10,7 @@ from itertools import count
 import orjson
 from attrs import define, field
 
-from crush_trio.agent.transcript import OpenMessage
+from crush_trio.agent.open_message import OpenMessage
 from crush_trio.providers.base import (
     Finished,
     ReasoningDelta,

@@ -39,9 +39,6 @@ Publish = Callable[[Event], object]
 
 R = TypeVar("R", PermissionRequest, QuestionRequest)
 
-WRITE_LIMIT: Final = 5.0
-"""Seconds that storing an ask may take before its run is told that it failed."""
-
 
 class AskKind(StrEnum):
     """What is asked, as the store records it."""
@@ -170,19 +167,18 @@ class Asks(Generic[R]):
         return _UNATTENDED
 
     async def _store(self, ask: Ask[R]) -> None:
-        """Make the ask durable. If this is cut short it may be so all the same."""
-        with trio.fail_after(WRITE_LIMIT):
-            await self.store.commit(
-                AskOpened(
-                    id=ask.id,
-                    kind=self.kind,
-                    session_id=ask.request.session_id,
-                    run_id=ask.run_id,
-                    tool_call_id=ask.request.tool_call_id,
-                    payload=encode(ask.request).decode(),
-                    at=self.clock.unix(),
-                )
+        """Make the ask durable, however long that takes. If it is cut short it may be so all the same."""
+        await self.store.commit(
+            AskOpened(
+                id=ask.id,
+                kind=self.kind,
+                session_id=ask.request.session_id,
+                run_id=ask.run_id,
+                tool_call_id=ask.request.tool_call_id,
+                payload=encode(ask.request).decode(),
+                at=self.clock.unix(),
             )
+        )
 
     def _end(self, ask: Ask[R], resolution: Resolution) -> None:
         """Record how the ask ended; tell those who were asked, unless it was one of them."""

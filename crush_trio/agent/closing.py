@@ -8,11 +8,8 @@ from collections.abc import Collection, Iterable
 
 from attrs import evolve
 
-from crush_trio.agent.transcript import finished
-from crush_trio.errors import SessionNotFound
 from crush_trio.events.growing import GrowingMessage
 from crush_trio.runtime.outcome import Outcome, Submission
-from crush_trio.store.base import SessionReads
 from crush_trio.wire.codec import USER_CANCELLED
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -28,17 +25,18 @@ from crush_trio.wire.messages import (
 )
 from crush_trio.wire.native import RunState
 
+STOPPED = FinishPart(reason=FinishReason.STOP, time=0)
+"""What every message ends with that no model wrote (D1)."""
+
 TOOL_CANCELLED = "Error: user cancelled assistant tool calling"
 TOOL_FAILED = "There was an error while executing the tool"
 
 
-async def session_exists(sessions: SessionReads, session_id: SessionId) -> bool:
-    """Whether there is a session to write a record into."""
-    try:
-        await sessions.session(session_id)
-    except SessionNotFound:
-        return False  # noqa: ASYNC910  # the read is a checkpoint, also when it raises
-    return True
+def finished(message: Message) -> Message:
+    """Return *message* with the finish part that every message of its kind ends with."""
+    if any(isinstance(part, FinishPart) for part in message.parts):
+        return message
+    return evolve(message, parts=(*message.parts, STOPPED))
 
 
 def finish_of(outcome: Outcome, at: int) -> FinishPart:

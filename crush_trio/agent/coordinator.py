@@ -32,12 +32,11 @@ class Coordinator:
             return await self._play(run, span)
 
     async def _play(self, run: Run, span: RunSpan) -> Completion:
-        """Record the prompt first, so that it is not lost whatever fails later; then do the rest."""
+        """Do what the kind of the run asks for."""
         if run.kind is RunKind.SUMMARIZE:
             plan = await self.planner.plan(run)
             span.planned(plan.model)
             return await Summarizer(run, plan, self.desk).summarize()
-        await run.record_prompt()
         plan = await self.planner.plan(run)
         span.planned(plan.model)
         steps = Steps(run, plan, self.desk)

@@ -1,64 +1,82 @@
 """The runtime's journal, on a store.
 
-Acceptance is one commit. An ending is one commit too, whatever it takes: the end of the answer, the
-results of tools that will never give one, the prompt if it was not written yet, and the run's
-outcome. Either all of it is there after a crash, or the run is found unfinished and recovered.
+Every change of a run is one commit, handed over in the step in which it happens: an acceptance, with
+the prompt if the run begins at once; the beginning of a turn, with the prompt otherwise; prompts that
+another run folds; runs that are cancelled before they begin; an ending, with all that the record of its
+turn still lacks. After a crash each of them is there as a whole, or not at all.
 """
 
-import trio
+from collections.abc import Callable, Sequence
+
 from attrs import define, field
 
-from crush_trio.agent.closing import (
-    close_answer,
-    closing_answer,
-    missing_results,
-    prompt_message,
-    result_message,
-    session_exists,
-)
-from crush_trio.agent.transcript import OpenMessage, Transcript
+from crush_trio.agent.closing import closing_answer, prompt_message
+from crush_trio.agent.notices import session_fact
+from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.turn_record import Remainder, TurnRecord
 from crush_trio.clock import Clock, IdSource
-from crush_trio.errors import MessageNotFound, SessionNotFound
-from crush_trio.events.growing import GrowingMessage, MessageView
+from crush_trio.events.growing import GrowingMessage
 from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.journal import JournalEntry, Noted
 from crush_trio.runtime.outcome import Outcome
-from crush_trio.store.base import Changes, SessionReads
+from crush_trio.store.base import Changes
 from crush_trio.store.changes import (
     Change,
     MessageCreated,
     RunAccepted,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
 )
+from crush_trio.store.commit import Commit
+from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.events import EventType
-from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
-from crush_trio.wire.messages import Message, ToolResultPart
+from crush_trio.wire.ids import MessageId, RunId, SessionId
+from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunState
+from crush_trio.wire.views import Session
+
+Publish = Callable[[Session | None], None]
+"""Tells readers what was stored, given the session as it is now; None if there is none."""
+
+
+def _nothing(_session: Session | None) -> None:
+    """Tell nothing."""
 
 
 @define(eq=False)
-class _Record:
-    """What an ending writes besides the outcome, and what it tells the readers afterwards."""
+class _Entry:
+    """Satisfies `JournalEntry`.
 
-    changes: list[Change] = field(factory=list, init=False)
-    updated: list[MessageView] = field(factory=list, init=False)
-    created: list[Message] = field(factory=list, init=False)
-    abandoned: list[OpenMessage] = field(factory=list, init=False)
-    """Messages whose writers were told to give up, and may not have got round to it."""
+    Of the changes, the *essential* ones are those that must be stored. If the others can never be,
+    because their session is gone, they are left out.
+    """
 
-    def update(self, opened: OpenMessage) -> None:
-        """Bring a message up to date that its writer no longer looks after."""
-        view, changes = opened.remaining()
-        if changes:
-            self.changes.extend(changes)
-            self.updated.append(view)
+    store: Changes = field(repr=False)
+    changes: Sequence[Change]
+    essential: Sequence[Change] = ()
+    session_id: SessionId | None = None
+    publish: Publish = field(default=_nothing, repr=False)
+    commit: Commit[Session | None] = field(init=False)
 
-    def create(self, message: Message, *together: Change) -> None:
-        """Add a complete message."""
-        self.changes.extend((MessageCreated(message=message), *together))
-        self.created.append(message)
+    def __attrs_post_init__(self) -> None:
+        self.again()
+
+    def tell(self) -> None:
+        """Publish what was stored."""
+        self.publish(self.commit.unwrap())
+
+    def reduce(self, error: Exception) -> bool:
+        """Leave out the record if it is what was refused, and not the store that failed."""
+        if isinstance(error, StoreUnavailable) or len(self.changes) == len(self.essential):
+            return False
+        self.changes, self.publish = self.essential, _nothing
+        self.again()
+        return True
+
+    def again(self) -> None:
+        """Hand the changes over, for the first time or once more."""
+        self.commit = self.store.submit(*self.changes, session=self.session_id)
 
 
 @define(eq=False)
@@ -66,141 +84,150 @@ class StoreJournal:
     """Satisfies the runtime's `Journal` durably."""
 
     transcript: Transcript
-    sessions: SessionReads
     clock: Clock
     ids: IdSource
-    _refused: dict[RunId, _Record] = field(factory=dict, init=False)
+    _prompts: dict[RunId, Message] = field(factory=dict, init=False)
+    """The prompts that were handed over with an acceptance and that readers have not been told of."""
 
-    async def accept(self, run: AcceptedRun) -> None:
+    # ── On the way to a turn ────────────────────────────────────────────────────────────────────
+
+    def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
         """Store the acceptance, with all that is needed to end the run after a crash."""
-        await self._store.commit(
-            RunAccepted(
-                run=run.view,
-                prompt=run.submission.prompt,
-                attachments=run.submission.attachments,
-            )
+        accepted = RunAccepted(
+            run=run.view, prompt=run.submission.prompt, attachments=run.submission.attachments
         )
+        if not (begins and run.submission.kind.prompted):
+            return _Entry(self._store, (accepted,))
+        message = self._prompts[run.id] = self._prompt(run)
+        prompt = MessageCreated(message=message, run_id=run.id, if_there=True)
+
+        def note(session: Session | None) -> None:
+            if session is None:  # there is nothing to write a prompt into (A5)
+                self._prompts.pop(run.id, None)
+
+        return _Entry(self._store, (accepted, prompt), (), run.session_id, note)
 
     def retract(self, run: AcceptedRun) -> None:
         """Take the acceptance back, after it has landed if it still does."""
+        self._prompts.pop(run.id, None)
         self._store.post(RunRetracted(id=run.id))
 
-    def moved(self, run: AcceptedRun) -> None:
-        """Note where the run is; nothing after a restart depends on it."""
-        self._store.post(RunMoved(id=run.id, state=run.state, at=self.clock.unix()))
+    def queue(self, run: AcceptedRun) -> None:
+        """Note that the run waits; nothing after a restart depends on it."""
+        self._store.post(self._moved(run))
 
-    async def record_prompt(self, run: AcceptedRun) -> None:
-        """Write the prompt into its session; raises `SessionNotFound` if there is none (B7)."""
-        message = prompt_message(run.id, run.submission, self.clock.unix())
-        await self.transcript.write(message, RunPrompted(id=run.id, message_id=message.id))
+    def begin(self, run: AcceptedRun) -> JournalEntry:
+        """Store that the run is active, and its prompt; raises `SessionNotFound` later (B7)."""
+        message = self._prompts.pop(run.id, None)
+        if message is None and run.submission.kind.prompted:
+            message = self._prompt(run)
+            changes = (MessageCreated(message=message, run_id=run.id), self._moved(run))
+            return _Entry(self._store, changes, publish=lambda _: self._created(message))
+        self._store.post(self._moved(run))
+        return Noted(lambda: None, lambda: self._created(message))
 
-    async def end(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Store the ending and complete the turn's record, in one commit; then publish the record."""
+    def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
+        """Store the prompts as part of the other run's turn, and that their runs ended with it."""
+        messages = [self._prompt(run) for run in runs]
+        changes: list[Change] = []
+        for run, message in zip(runs, messages, strict=True):
+            changes += [
+                MessageCreated(message=message, run_id=into.id),
+                RunEnded(run=run.ending),
+            ]
+        return _Entry(self._store, changes, publish=lambda _: self._created(*messages))
+
+    # ── Endings ─────────────────────────────────────────────────────────────────────────────────
+
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
+        """Store the endings of runs that never began, each with a complete record (A21)."""
+        records: list[tuple[AcceptedRun, Remainder]] = []
+        changes: list[Change] = []
+        for run in runs:
+            record = self._withdrawn(run)
+            records.append((run, record))
+            changes += record.changes
+        endings = [RunEnded(run=run.ending, withdrawn=True, if_there=True) for run in runs]
+
+        def publish(session: Session | None) -> None:
+            for run, record in records:
+                if session is not None and not run.refused:
+                    self._tell(record)
+
+        return _Entry(self._store, [*changes, *endings], endings, runs[0].session_id, publish)
+
+    def _withdrawn(self, run: AcceptedRun) -> Remainder:
+        """Return the record of a run that was cancelled before it began."""
+        record = Remainder()
+        if run.submission.kind.prompted:
+            message = self._prompts.pop(run.id, None) or self._prompt(run)
+            record.create(message, run.id, if_there=True)
+            answer = closing_answer(
+                Outcome.cancelled(), run.session_id, MessageId(self.ids.new()), self.clock.unix()
+            )
+            record.create(answer, run.id, if_there=True)
+        return record
+
+    def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
+        """Store the ending of an active run, and complete the record of its turn."""
+        turn = self.transcript.end_turn(run.id, run.session_id)
         now = self.clock.unix()
-        ended = RunEnded(run=run.ended_view(outcome, now))
-        try:
-            record = await self._complete(run, outcome, now)
-        except trio.Cancelled:
-            self._refused[run.id] = self._salvage(run, outcome, now)
-            raise
-        finally:
-            if run.state is RunState.ACTIVE:
-                self.transcript.forget(run.session_id)
-        try:
-            await self._store.commit(*record.changes, ended)
-        except (SessionNotFound, MessageNotFound):
-            # The session was deleted under the run: its record went with it, the ending stays.
-            record = _Record()
-            await self._store.commit(ended)
-        except Exception:
-            self._refused[run.id] = record  # none of it is stored, and that is certain
-            raise
-        self._publish(record)
+        record = Remainder()
+        if run.submission.kind.prompted and not (run.begun and run.begun.commit.stored):
+            record.create(self._prompt(run), run.id, if_there=True)
+        turn.close(outcome, now, self.ids, record)
+        unasked = (
+            outcome.state is RunState.CANCELLED
+            and run.submission.kind.prompted
+            and not (turn.asked or outcome.message_id)
+        )
+        if unasked:
+            turn.close_unasked(outcome, now, self.ids, record)
+        if turn.usage is not None:
+            record.changes.append(turn.usage)
+        ended = RunEnded(run=run.ending, withdrawn=unasked)
 
-    async def _complete(self, run: AcceptedRun, outcome: Outcome, now: int) -> _Record:
-        """Return what the run's turn still lacks; nothing if its session does not exist."""
-        record = _Record()
-        await trio.lowlevel.checkpoint()
-        if not (run.prompt_recorded or await session_exists(self.sessions, run.session_id)):
-            return record
-        if run.submission.kind.prompted and not run.prompt_recorded:
-            message = prompt_message(run.id, run.submission, now)
-            record.create(message, RunPrompted(id=run.id, message_id=message.id))
-        answers: tuple[OpenMessage, ...] = ()
-        if run.state is RunState.ACTIVE:
-            for message in self.transcript.doubtful_in(run.session_id):
-                record.create(message)
-            answers = self.transcript.open_in(run.session_id)
-            await self._close_answers(answers, outcome, now, record)
-            self._answer_calls(run.session_id, outcome, now, record)
-        silent = not (answers or outcome.message_id) and run.submission.kind.prompted
-        if outcome.state is RunState.CANCELLED and silent:
-            record.create(closing_answer(outcome, run.session_id, self._message_id(), now))
-        return record
+        def publish(session: Session | None) -> None:
+            if session is not None:
+                self._tell_ending(turn, record, outcome, session)
 
-    async def _close_answers(
-        self, answers: tuple[OpenMessage, ...], outcome: Outcome, now: int, record: _Record
+        return _Entry(self._store, [*record.changes, ended], [ended], run.session_id, publish)
+
+    async def answers(self, within: float) -> bool:
+        """Whether the store answers *within* so many seconds."""
+        return await self._store.submit().known_within(within)
+
+    def give_up(self) -> None:
+        """Let nothing be stored any more: the workspace has to close."""
+        self._store.abandon()
+
+    # ── Telling ─────────────────────────────────────────────────────────────────────────────────
+
+    def _tell_ending(
+        self, turn: TurnRecord, record: Remainder, outcome: Outcome, session: Session
     ) -> None:
-        """Take the open answers of the turn from their writers and complete them."""
-        await trio.lowlevel.checkpoint()
-        for opened in answers:
-            await opened.take_over()
-            close_answer(opened.growing, outcome, now)
-            record.update(opened)
+        """Publish what an ending has added: to the session, to the turn, and of itself (D28)."""
+        if turn.usage is not None:
+            self.transcript.events.publish(session_fact(session))
+        self._tell(record)
+        if turn.notice is not None and outcome.state is RunState.COMPLETED:
+            self.transcript.events.publish(turn.notice(session))
 
-    def _salvage(self, run: AcceptedRun, outcome: Outcome, now: int) -> _Record:
-        """Return what the turn lacks if a write hangs; its messages are taken from their writers.
+    def _tell(self, record: Remainder) -> None:
+        for change, view in record.told:
+            self.transcript.publish(change, view)
 
-        Otherwise they would stay open, and the session's next run would end them in its own name.
-        """
-        record = _Record()
-        if run.prompt_recorded and run.state is RunState.ACTIVE:
-            for opened in self.transcript.open_in(run.session_id):
-                opened.abandon()
-                record.abandoned.append(opened)
-                close_answer(opened.growing, outcome, now)
-                record.update(opened)
-            self._answer_calls(run.session_id, outcome, now, record)
-        return record
+    def _created(self, *messages: Message | None) -> None:
+        for message in messages:
+            if message is not None:
+                self.transcript.publish(EventType.CREATED, GrowingMessage(message).view())
 
-    def _answer_calls(
-        self, session_id: SessionId, outcome: Outcome, now: int, record: _Record
-    ) -> None:
-        """Give every tool call of the turn a result that has none, whichever step made it."""
-        calls = self.transcript.calls_in(session_id)
-        for result in missing_results(calls, self._answered_in(session_id), outcome):
-            record.create(result_message(result, session_id, self._message_id(), now))
+    def _prompt(self, run: AcceptedRun) -> Message:
+        return prompt_message(run.id, run.submission, self.clock.unix())
 
-    def _answered_in(self, session_id: SessionId) -> set[ToolCallId]:
-        """The tool calls that have a result, or will have one with the ending."""
-        doubtful = (part for m in self.transcript.doubtful_in(session_id) for part in m.parts)
-        results = {part.tool_call_id for part in doubtful if isinstance(part, ToolResultPart)}
-        return results | self.transcript.answered_in(session_id)
-
-    async def amend(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Store an ending that the store has refused, record and all; then publish the record.
-
-        Not one that took too long: it may still land, and would then be written twice.
-        """
-        await trio.lowlevel.checkpoint()
-        record = self._refused.pop(run.id, None)
-        if record is not None:
-            ended = RunEnded(run=run.ended_view(outcome, self.clock.unix()))
-            for opened in record.abandoned:
-                await opened.take_over()
-            await self._store.commit(*record.changes, ended)
-            self._publish(record)
-
-    def _publish(self, record: _Record) -> None:
-        """Tell the readers what an ending has added to the record of its turn."""
-        for view in record.updated:
-            self.transcript.publish(EventType.UPDATED, view)
-        for message in record.created:
-            self.transcript.publish(EventType.CREATED, GrowingMessage(message).view())
+    def _moved(self, run: AcceptedRun) -> RunMoved:
+        return RunMoved(id=run.id, state=run.state, at=self.clock.unix())
 
     @property
     def _store(self) -> Changes:
         return self.transcript.store
-
-    def _message_id(self) -> MessageId:
-        return MessageId(self.ids.new())

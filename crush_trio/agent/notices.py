@@ -4,14 +4,14 @@ from crush_trio.events.facts import Fact
 from crush_trio.providers.conversing import Waiting
 from crush_trio.runtime.run import Run
 from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
-from crush_trio.wire.ids import SessionId
 from crush_trio.wire.views import Session
 
 
-def finished_notice(session_id: SessionId, title: str) -> Fact:
+def finished_notice(session: Session) -> Fact:
     """Return the notice by which clients re-read the state of a session (D28)."""
+    finished = AgentEventType.AGENT_FINISHED
     return _agent_fact(
-        AgentEvent(type=AgentEventType.AGENT_FINISHED, session_id=session_id, session_title=title)
+        AgentEvent(type=finished, session_id=session.id, session_title=session.title)
     )
 
 

@@ -6,16 +6,18 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from crush_trio.agent.models import ChosenModel
+from crush_trio.agent.open_message import OpenMessage
 from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
-from crush_trio.agent.transcript import OpenMessage, Transcript
+from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.log import EventLog
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes, MessageReads, SessionReads
 from crush_trio.tools.base import Tool
-from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import Message, Role
 
 Tools = Mapping[str, Tool]
@@ -64,16 +66,20 @@ class Desk:
     spans: Spans = field(factory=configured_spans, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
 
+    def turn(self, run: Run) -> TurnRecord:
+        """Return the record of a run's turn."""
+        return self.transcript.turn(run.id, run.session_id)
+
     async def begin_answer(
-        self, session_id: SessionId, model: ChosenModel, *, summary: bool = False
+        self, run: Run, model: ChosenModel, *, summary: bool = False
     ) -> OpenMessage:
         """Create the message that a model is about to write (D13)."""
         now = self.clock.unix()
-        return await self.transcript.create(
+        return await self.turn(run).create(
             Message(
                 id=MessageId(self.ids.new()),
                 role=Role.ASSISTANT,
-                session_id=session_id,
+                session_id=run.session_id,
                 model=model.model.id,
                 provider=model.provider_id,
                 is_summary_message=summary,

@@ -15,13 +15,13 @@ from typing import Final
 from attrs import define, evolve, field, frozen
 
 from crush_trio.agent.answer import Answer
-from crush_trio.agent.notices import finished_notice, session_fact, waiting_notice
+from crush_trio.agent.notices import finished_notice, waiting_notice
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.prompt import Abilities, affinity, build_prompt, called_in
 from crush_trio.agent.repeating import LoopGuard
 from crush_trio.agent.summaries import CONTINUE, Summarizer
 from crush_trio.agent.tool_calls import ToolRunner
-from crush_trio.agent.transcript import finished
+from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.agent.usage import nearly_full, step_usage
 from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
 from crush_trio.providers.conversing import Waiting, converse
@@ -33,7 +33,6 @@ from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
-from crush_trio.wire.views import Session
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +56,8 @@ class Step:
     finish: FinishPart
     goes_on: bool
     full: bool
-    title: str
-    """What the session was called when the step ended."""
+    used: UsageAdded
+    """What the model used."""
     stopped_by: str = ""
     """What the tool answered that ended the turn, if one did."""
 
@@ -73,12 +72,14 @@ class Steps:
     opening: Show = _nobody
     """Is shown the conversation as the first step finds it."""
     _guard: LoopGuard = field(factory=LoopGuard, init=False)
+    _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._turn = self.desk.turn(self.run)
         self._tools = ToolRunner(
             self.run,
-            self.desk.transcript,
+            self._turn,
             self.desk.clock,
             self.desk.ids,
             self.desk.permissions,
@@ -99,8 +100,9 @@ class Steps:
             if step.full and self.plan.auto_summarize:
                 await self._make_room(step)
             elif step.goes_on:
-                await step.answer.opened.finish(step.finish)
+                await step.answer.opened.finish(step.finish, step.used)
             else:
+                self._turn.usage = step.used
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
                 return self._completion(step)
@@ -108,7 +110,7 @@ class Steps:
 
     async def _make_room(self, step: Step) -> None:
         """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
-        await step.answer.opened.finish(step.finish)
+        await step.answer.opened.finish(step.finish, step.used)
         try:
             await Summarizer(self.run, self.plan, self.desk).summarize()
         except ProviderError:
@@ -128,7 +130,7 @@ class Steps:
             created_at=now,
             updated_at=now,
         )
-        await self.desk.transcript.write(finished(message))
+        await self._turn.write(message)
 
     def _completion(self, step: Step) -> Completion:
         """Return what the run tells of itself; the notice goes out with its ending (D28).
@@ -136,17 +138,16 @@ class Steps:
         A turn that a tool stopped before the model had said a word tells why: there are clients
         that see nothing of a turn but this.
         """
+        if self.plan.interactive:
+            self._turn.notice = finished_notice
         said = step.answer.said()
-        said = evolve(said, text=said.text or step.stopped_by)
-        if not self.plan.interactive:
-            return said
-        return evolve(said, notices=(finished_notice(self.run.session_id, step.title),))
+        return evolve(said, text=said.text or step.stopped_by)
 
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
     async def _step(self, request: ModelRequest, tools: Tools) -> Step:
         answer = Answer(
-            await self.desk.begin_answer(self.run.session_id, self.plan.model),
+            await self.desk.begin_answer(self.run, self.plan.model),
             called_in(request.messages),
         )
         self.run.partial = answer.said
@@ -160,9 +161,15 @@ class Steps:
             )
             span.answered(ending, lambda: answer.message().parts)
         results = await self._answer_calls(answer, ending, tools)
-        used = await self._count(request, ending, answer)
-        session = await self._show_session()
-        return self._judge(answer, ending, results, used, session)
+        used = step_usage(
+            self.run.session_id,
+            ending.usage,
+            self.plan.model,
+            request,
+            answer.message(),
+            self.desk.clock.unix(),
+        )
+        return self._judge(answer, ending, results, used)
 
     async def _request(self, tools: Tools, show: Show) -> ModelRequest:
         """Return what the model is asked: the conversation, with the prompts that wait in it.
@@ -171,7 +178,7 @@ class Steps:
         would lie in memory twice for as long.
         """
         await self.run.fold()
-        said = await self.desk.store.conversation(self.run.session_id)
+        said = await self.desk.store.conversation(self.run.session_id, self.run.id)
         show(said)
         model = self.plan.model
         can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
@@ -204,32 +211,12 @@ class Steps:
         await self._tools.refuse(unanswered, CUT_OFF)
         return []
 
-    async def _count(self, request: ModelRequest, ending: Finished, answer: Answer) -> UsageAdded:
-        """Store what the step used."""
-        used = step_usage(
-            self.run.session_id,
-            ending.usage,
-            self.plan.model,
-            request,
-            answer.message(),
-            self.desk.clock.unix(),
-        )
-        await self.desk.transcript.commit(used)
-        return used
-
-    async def _show_session(self) -> Session:
-        """Let every reader see the session as it is now, and return it."""
-        session = await self.desk.store.session(self.run.session_id)
-        self.run.publish(session_fact(session))
-        return session
-
     def _judge(
         self,
         answer: Answer,
         ending: Finished,
         results: Sequence[ToolResult],
         used: UsageAdded,
-        session: Session,
     ) -> Step:
         """Decide whether another step follows, and how this one's message ends (D14)."""
         asked = ending.reason in _WHOLE and bool(answer.calls)
@@ -248,7 +235,7 @@ class Steps:
                 reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
             ),
             goes_on=goes_on,
-            title=session.title,
+            used=used,
             stopped_by="\n".join(stopping),
             full=nearly_full(
                 self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0

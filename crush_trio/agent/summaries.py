@@ -11,10 +11,9 @@ import trio
 from attrs import define
 
 from crush_trio.agent.answer import Answer
-from crush_trio.agent.notices import session_fact, waiting_notice
+from crush_trio.agent.notices import waiting_notice
 from crush_trio.agent.plan import Desk, TurnPlan
 from crush_trio.agent.prompt import Abilities, affinity, build_prompt
-from crush_trio.agent.transcript import WRITE_LIMIT
 from crush_trio.agent.usage import estimate, side_usage
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
 from crush_trio.providers.conversing import converse
@@ -58,19 +57,16 @@ class Summarizer:
 
     async def summarize(self) -> Completion:
         """Write the summary and let the history begin with it; nothing happens without history."""
-        said = await self.desk.store.conversation(self.run.session_id)
+        said = await self.desk.store.conversation(self.run.session_id, self.run.id)
         if not said.messages:
             return Completion()
         request = self._request(said.session, said.messages)
         del said  # the request has all of it; see `Steps`
-        answer = Answer(
-            await self.desk.begin_answer(self.run.session_id, self.plan.model, summary=True)
-        )
+        answer = Answer(await self.desk.begin_answer(self.run, self.plan.model, summary=True))
         try:
             ending = await self._ask(request, answer)
         except trio.Cancelled:
-            with trio.move_on_after(WRITE_LIMIT, shield=True):
-                await answer.opened.delete()
+            self.desk.turn(self.run).discard(answer.opened)
             raise
         except Exception as error:
             finish = FinishPart(
@@ -113,7 +109,7 @@ class Summarizer:
         )
 
     async def _adopt(self, answer: Answer, ending: Finished) -> None:
-        """Finish the summary and make it the beginning of the history; a cancel waits for both."""
+        """Finish the summary and make it the beginning of the history, in one commit."""
         now = self.desk.clock.unix()
         usage = ending.usage
         size = usage.output_tokens or estimate(answer.message().parts)
@@ -124,12 +120,11 @@ class Summarizer:
             prompt_tokens=0,
             completion_tokens=size,
         )
-        with trio.fail_after(2 * WRITE_LIMIT, shield=True):
-            await answer.opened.finish(FinishPart(reason=FinishReason.END_TURN, time=now))
-            await self.desk.transcript.commit(
-                edited, side_usage(self.run.session_id, usage, self.plan.model, now)
-            )
-        self.run.publish(session_fact(await self.desk.store.session(self.run.session_id)))
+        await answer.opened.finish(
+            FinishPart(reason=FinishReason.END_TURN, time=now),
+            edited,
+            side_usage(self.run.session_id, usage, self.plan.model, now),
+        )
 
 
 def _todo_list(todos: Iterable[Todo]) -> str:

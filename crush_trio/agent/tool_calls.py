@@ -24,7 +24,7 @@ from attrs import define, field, frozen
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.closing import result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
-from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.clock import Clock, IdSource
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision, Verdict, put_together
 from crush_trio.nursery import open_hidden_nursery
@@ -95,7 +95,7 @@ class ToolRunner:
     """Runs calls of one run with the tools it may use."""
 
     run: Run
-    transcript: Transcript = field(repr=False)
+    turn: TurnRecord = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     permissions: RunPermissions = field(repr=False)
@@ -170,9 +170,8 @@ class ToolRunner:
         """Store and publish one result, as a message of its own (D13)."""
         message_id = MessageId(self.ids.new())
         part = result_part(call, result)
-        await self.transcript.write(
-            result_message(part, self.run.session_id, message_id, self.clock.unix())
-        )
+        message = result_message(part, self.run.session_id, message_id, self.clock.unix())
+        await self.turn.write(message)
 
     async def refuse(self, calls: Iterable[ToolCallPart], why: str) -> None:
         """Answer calls that will not be run."""

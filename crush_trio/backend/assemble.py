@@ -1,10 +1,11 @@
 """One workspace with everything it needs, opened in order and closed in the reverse.
 
-Opening recovers first: nothing new is accepted before everything old has its ending. Closing goes
-through the tree from the inside: the runs end and write their endings, then the writers of messages
+What an earlier start has left without an ending is ended beside the work: its sessions wait for that,
+and no other does. Closing goes through the tree from the inside: the runs end and write their endings, then the writers of messages
 have nothing left to do, then the store is told that this start of the program ended in good order.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.agent.journal import StoreJournal
-from crush_trio.agent.recovery import recover
+from crush_trio.agent.recovery import Recovery, find_orphans
 from crush_trio.agent.tail import KEPT, Resumed, Tail, resume
 from crush_trio.agent.transcript import PACE, Transcript
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
@@ -20,12 +21,16 @@ from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
 from crush_trio.events.log import EventLog, Window, open_event_log
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.run import Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import BootClosed
+from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.native import RunView
+
+log = logging.getLogger(__name__)
 
 CLOSE_LIMIT = 5.0
 """Seconds for the last word to the store."""
@@ -39,8 +44,12 @@ class DurableWorkspace:
     events: EventLog
     transcript: Transcript
     store: Store = field(repr=False)
-    recovered: tuple[RunView, ...] = ()
-    """The runs that an earlier start left without an ending, as they were ended now."""
+    recovery: Recovery = field(repr=False)
+
+    @property
+    def recovered(self) -> tuple[RunView, ...]:
+        """The runs that an earlier start left without an ending, as they were ended so far."""
+        return tuple(self.recovery.ended)
 
     @property
     def degraded(self) -> str | None:
@@ -60,6 +69,7 @@ async def open_durable_workspace(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     limits: Limits | None = None,
+    capacity: Capacity | None = None,
     window: Window | None = None,
     pace: float = PACE,
     kept: int = KEPT,
@@ -73,18 +83,29 @@ async def open_durable_workspace(
         _open_writers() as writers,
     ):
         transcript = Transcript(store, events, clock, writers, pace)
-        recovered = await recover(store, events, clock, ids)
+        recovery = await find_orphans(store, events, clock, ids)
         async with open_workspace(
             make_turn(transcript),
             events=events,
-            journal=StoreJournal(transcript, store, clock, ids),
+            journal=StoreJournal(transcript, clock, ids),
             clock=clock,
             ids=ids,
             limits=limits,
+            capacity=capacity,
         ) as runs:
-            yield DurableWorkspace(runs, events, transcript, store, recovered)
-    with trio.move_on_after(CLOSE_LIMIT, shield=True):
-        await store.commit(BootClosed(at=clock.unix(), last=tail.last))
+            for session_id in recovery.sessions:
+                runs.hold(session_id)
+            runs.services.start_soon(recovery.run, runs.release, name="recovery")
+            yield DurableWorkspace(runs, events, transcript, store, recovery)
+    await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
+
+
+async def _close_boot(store: Store, closed: BootClosed) -> None:
+    """Note that this start ended in good order; without the note, readers of before will resync."""
+    try:
+        await store.submit(closed).certain(CLOSE_LIMIT)
+    except StoreUnavailable:
+        log.exception("workspace.end_not_stored")
 
 
 @asynccontextmanager

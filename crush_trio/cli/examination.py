@@ -191,7 +191,7 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
         async with open_sqlite_store(place) as store:
             await store.check()
             sessions = count(len(await store.sessions()), "session")
-            orphans = len(await store.orphaned_runs())
+            orphans = len(await store.orphans())
     except StoreLocked as error:
         owner = error.detail or str(error)
         return [Finding(Verdict.OK, subject, f"in use: {owner}, which ends what was left behind")]

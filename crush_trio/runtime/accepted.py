@@ -104,6 +104,11 @@ class AcceptedRun:
         return self._refusal is None
 
     @property
+    def refused(self) -> bool:
+        """Whether the acceptance could not be stored, so that there is no run."""
+        return self._refusal is not None
+
+    @property
     def ended(self) -> bool:
         """Whether there is an outcome, or never will be one because the run was refused."""
         return self._ended.is_set()

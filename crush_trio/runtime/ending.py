@@ -50,6 +50,8 @@ async def owed(
         except Exception as exc:
             if entry.commit.stored:  # the waiting was disturbed, not the writing
                 return True
+            if entry.reduce(exc):
+                continue
             if not failed:
                 log.exception("run.ending_not_stored", extra=_names(runs))
                 show_ending(runs)
@@ -57,7 +59,7 @@ async def owed(
                 return False
             failed = True
             await trio.sleep(limits.retry)
-            entry.again(exc)
+            entry.again()
         else:
             return True
 

@@ -30,8 +30,15 @@ class JournalEntry(Protocol):
         """Publish what was written; called once, when it is stored."""
         ...
 
-    def again(self, error: Exception) -> None:
-        """Hand it over once more, after the write has failed with *error*."""
+    def reduce(self, error: Exception) -> bool:
+        """Leave out what can never be written, as *error* says, and hand over the rest.
+
+        Returns whether there was something to leave out.
+        """
+        ...
+
+    def again(self) -> None:
+        """Hand it over once more, after the write has failed."""
         ...
 
 
@@ -95,6 +102,7 @@ class Noted:
     """A `JournalEntry` that is a fact as soon as it is handed over."""
 
     _note: Callable[[], None] = field(repr=False)
+    _publish: Callable[[], None] = field(default=lambda: None, repr=False)
     commit: Commit[None] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -103,11 +111,16 @@ class Noted:
         self.commit.settle(Value(None))
 
     def tell(self) -> None:
-        """Publish nothing."""
+        """Publish what there is to be told."""
+        self._publish()
 
-    def again(self, error: Exception) -> None:
-        """Refuse: it cannot have failed."""
+    def reduce(self, error: Exception) -> bool:
+        """Refuse: a note cannot have failed."""
         raise AssertionError("a note does not fail") from error
+
+    def again(self) -> None:
+        """Refuse: a note cannot have failed."""
+        raise AssertionError("a note does not fail")
 
 
 @define(eq=False)

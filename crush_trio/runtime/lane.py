@@ -12,7 +12,7 @@ the queue is edited. It is in exactly one of these places:
 * it is *withdrawn*: it was cancelled before it began, and its ending is being stored.
 
 Kept between any two steps: a run waits only while another has the turn, a withdrawn run has not left
-yet, or the workspace has as many active runs as it may have; a cancel of the lane reaches every run
+yet, the lane is held, or the workspace has as many active runs as it may have; a cancel of the lane reaches every run
 that is in it now, and no run that comes later.
 """
 
@@ -105,6 +105,7 @@ class Lane(Generic[R]):
     _folding: dict[R, None] = field(factory=dict, init=False)
     _withdrawn: dict[R, None] = field(factory=dict, init=False)
     _runs: dict[R, None] = field(factory=dict, init=False)
+    _held: bool = field(default=False, init=False)
 
     @property
     def runs(self) -> tuple[R, ...]:
@@ -142,7 +143,7 @@ class Lane(Generic[R]):
     @property
     def empty(self) -> bool:
         """Whether nothing is left, so that the lane may be dropped."""
-        return not self._runs
+        return not self._runs and not self._held
 
     # ── A run on its way ────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +182,7 @@ class Lane(Generic[R]):
     def promote(self) -> bool:
         """Give the turn to the first in line, if it is free; return whether that happened."""
         first = next(iter(self._waiting), None)
-        if self._turn is not None or self._withdrawn or first is None:
+        if self._turn is not None or self._withdrawn or self._held or first is None:
             return False
         if first.counted and not self._capacity.take(self.promote):
             return False
@@ -191,6 +192,15 @@ class Lane(Generic[R]):
             first.move(RunState.ACTIVE)
             first.decide(Active())
         return True
+
+    def hold(self) -> None:
+        """Let no run begin until `release`; those that are accepted wait."""
+        self._held = True
+
+    def release(self) -> None:
+        """Let the first in line begin."""
+        self._held = False
+        self.promote()
 
     # ── Folding ─────────────────────────────────────────────────────────────────────────────────
 

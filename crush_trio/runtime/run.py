@@ -11,6 +11,7 @@ cancel, ends it together with the others that it concerns.
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from typing import Protocol
 
 import trio
@@ -28,8 +29,8 @@ from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.ending import owed
 from crush_trio.runtime.journal import Journal, JournalEntry
-from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.lane import Active
+from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.outcome import (
     CANCELLED_WHILE_ACTIVE,
     NOTHING_YET,
@@ -184,9 +185,13 @@ async def conduct(run: Run, turn: Turn) -> None:
 
 
 async def _store_acceptance(run: Run) -> bool:
-    """Wait until the acceptance is durable; if it cannot be, there is no run, and the caller is told."""
+    """Wait until the acceptance is durable; if it cannot be, there is no run, and the caller is told.
+
+    A caller is not kept waiting for a slow store. A task has no caller but a run, which can wait.
+    """
+    limit = inf if run.kind is RunKind.TASK else run.limits.accept
     try:
-        await run.acceptance.commit.certain(run.limits.accept)
+        await run.acceptance.commit.certain(limit)
     except Exception as exc:  # whatever the storage raises, the caller gets one answer
         if isinstance(exc, Conflict):
             log.info("run.refused", extra={"run_id": run.id, "code": exc.code})

@@ -34,10 +34,10 @@ from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.ending import owed
 from crush_trio.runtime.journal import Journal, JournalEntry, MemoryJournal
 from crush_trio.runtime.lane import Folded, Lane
+from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.meter import NOBODY, RunMeter
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
-from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.run import Run, Turn, conduct
 from crush_trio.runtime.tasks import TaskTree, task_tree
 from crush_trio.wire.ids import RunId, SessionId
@@ -99,7 +99,7 @@ class Workspace:
         if known is not None:
             return known
         lane = self._lanes.get(submission.session_id) or Lane(self._capacity)
-        if submission.when_busy is WhenBusy.REJECT and not lane.empty:
+        if submission.when_busy is WhenBusy.REJECT and lane.runs:
             raise SessionBusy
         if lane.length >= self._limits.queue:
             raise QueueFull(f"{lane.length} of {self._limits.queue}")
@@ -139,6 +139,17 @@ class Workspace:
             seq=next(self._seq),
             accepted_at=self.now(),
         )
+
+    def hold(self, session_id: SessionId) -> None:
+        """Let no run of the session begin until `release`; prompts are accepted, and wait."""
+        self._lanes.setdefault(session_id, Lane(self._capacity)).hold()
+
+    def release(self, session_id: SessionId) -> None:
+        """Let the session's runs begin."""
+        lane = self._lanes[session_id]
+        lane.release()
+        if lane.empty:
+            del self._lanes[session_id]
 
     # ── Editing the queue ───────────────────────────────────────────────────────────────────────
 

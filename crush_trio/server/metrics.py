@@ -24,7 +24,7 @@ from crush_trio.wire.native import RunState
 if TYPE_CHECKING:
     from prometheus_client.core import HistogramMetricFamily, Metric
 
-LIVE: Final = (RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE)
+LIVE: Final = (RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE, RunState.ENDING)
 ENDED: Final = tuple(state for state in RunState if state.terminal)
 
 

@@ -35,6 +35,18 @@ class StoredRun:
     prompt_message_id: MessageId | None = None
 
 
+@frozen
+class Orphan:
+    """A run that an earlier start of the program left without an ending.
+
+    Its session may not be there: it was deleted, or never existed.
+    """
+
+    run_id: RunId
+    session_id: SessionId
+    has_session: bool = True
+
+
 @frozen(kw_only=True)
 class StoredMessage:
     """A message, and whether it was ever finished."""
@@ -95,9 +107,7 @@ class Changes(Protocol):
         """What is wrong with the store, in a sentence; None while nothing is."""
         ...
 
-    def submit(
-        self, *changes: Change, session: SessionId | None = None
-    ) -> Commit[Session | None]:
+    def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
         """Hand over *changes*, to be applied in order, all or none, after all handed over before.
 
         Never waits and never raises. The commit's result is the session of that id as the changes
@@ -191,8 +201,12 @@ class RunReads(Protocol):
         """Return the newest runs, of one session or of all, the newest first."""
         ...
 
-    async def orphaned_runs(self) -> list[StoredRun]:
-        """Return the runs that an earlier start of the program left without an ending."""
+    async def orphans(self) -> list[Orphan]:
+        """Return the runs that earlier starts of the program left without an ending, in order."""
+        ...
+
+    async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        """Return runs by our ids, those that there are, in the order of the ids."""
         ...
 
 

@@ -25,6 +25,7 @@ from crush_trio.store._rules import absolute, admitted, cleaned
 from crush_trio.store._tables import BootRow, Tables
 from crush_trio.store.base import (
     Conversation,
+    Orphan,
     PendingAsk,
     Store,
     StoredMessage,
@@ -72,9 +73,7 @@ class MemoryStore(Store):
         return self._trouble
 
     @override
-    def submit(
-        self, *changes: Change, session: SessionId | None = None
-    ) -> Commit[Session | None]:
+    def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
         return self._done(capture(self._apply, changes, session))
 
     @override
@@ -205,15 +204,25 @@ class MemoryStore(Store):
         return [view for view in views if session_id in {None, view.session_id}][:limit]
 
     @override
-    async def orphaned_runs(self) -> list[StoredRun]:
+    async def orphans(self) -> list[Orphan]:
         await trio.lowlevel.checkpoint()
         starts = {boot_id: place for place, boot_id in enumerate(self._tables.boots)}
-        orphans = [
-            self._tables.stored_run(row)
+        found = [
+            row.stored
             for row in self._tables.runs.values()
             if row.stored.boot_id != self.boot_id and not row.stored.view.state.terminal
         ]
-        return sorted(orphans, key=lambda run: (starts[run.boot_id], run.view.seq))
+        found.sort(key=lambda run: (starts[run.boot_id], run.view.seq))
+        return [
+            Orphan(run.view.id, run.view.session_id, run.view.session_id in self._tables.sessions)
+            for run in found
+        ]
+
+    @override
+    async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        await trio.lowlevel.checkpoint()
+        runs = self._tables.runs
+        return [self._tables.stored_run(runs[run_id]) for run_id in run_ids if run_id in runs]
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────────
 

@@ -35,8 +35,8 @@ from crush_trio.events.log import EventLog
 from crush_trio.providers.base import Provider
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.store.base import Store
 from crush_trio.store.changes import SessionCreated
@@ -234,4 +234,5 @@ async def open_test_agent(
         ids=ids,
         limits=limits,
     ) as workspace:
+        await workspace.recovery.done.wait()
         yield AgentBench(workspace, the_store, agent, Recorder(workspace.events))

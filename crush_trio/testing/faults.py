@@ -97,7 +97,11 @@ class _Entry:
         if self.inner is not None:
             self.inner.tell()
 
-    def again(self, error: Exception) -> None:
+    def reduce(self, _error: Exception) -> bool:
+        """Leave nothing out."""
+        return False
+
+    def again(self) -> None:
         """Try once more; what has taken place does not take place twice."""
         self._hand_over()
 
@@ -160,9 +164,7 @@ class FaultyJournal:
             entry.commit.withdraw(StoreFailed())
         self.inner.give_up()
 
-    def due(
-        self, method: str, moment: Moment, runs: Sequence[AcceptedRun]
-    ) -> JournalFault | None:
+    def due(self, method: str, moment: Moment, runs: Sequence[AcceptedRun]) -> JournalFault | None:
         """Return the fault that strikes now, and write down that it does."""
         if self._given_up:
             return JournalFault(method=method, error=StoreFailed())

@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from crush_trio.store.base import (
     Conversation,
+    Orphan,
     PendingAsk,
     Store,
     StoredMessage,
@@ -62,8 +63,8 @@ class StoreFault:
     """What befalls a write that has a change of one of the kinds *of* in it; of any, if none is named.
 
     *error* makes the exception to be raised: an exception class will do. Without it the write hangs,
-    until it is withdrawn or the store is healed. A write that is withdrawn while it hangs *before*
-    never takes place; one that hangs *after* has taken place.
+    until it is withdrawn or the store is healed, and all later writes hang behind it. A write that is
+    withdrawn while it hangs *before* never takes place; one that hangs *after* has taken place.
 
     Nobody waits for a post. One that would raise is reported by `degraded`, one that would hang is
     not; struck before, either is lost.
@@ -96,10 +97,18 @@ class _Write(Commit[Session | None]):
     """The real write, once it has taken place."""
     _passed: trio.Event = field(factory=trio.Event, init=False)
     """Set when no fault is in the way of the answer any more."""
+    _stuck_in: StoreFault | None = field(default=None, init=False)
     _answer_at: float = field(default=0.0, init=False)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a fault is in the way, and with it in that of all writes that come later."""
+        return not self._passed.is_set()
 
     def go_on(self) -> None:
         """Do the write, unless it was done, and note its result, unless a fault is in the way."""
+        if self._passed.is_set() or self._stuck_in in self.store.faults:
+            return
         if self._inner is None:
             if not self._passes(Moment.BEFORE):
                 return
@@ -116,6 +125,7 @@ class _Write(Commit[Session | None]):
         fault = self.store.due(moment, self.changes)
         if fault is None:
             return True
+        self._stuck_in = fault
         if fault.error is not None:
             error = fault.error()
             self.store.note(error)
@@ -128,9 +138,10 @@ class _Write(Commit[Session | None]):
 
     @override
     def settle(self, result: Value[Session | None] | Error) -> None:
-        super(_Write, self).settle(result)
-        self._passed.set()
-        self.store.answered(self, result)
+        if not self.known:
+            self._passed.set()
+            super().settle(result)
+            self.store.answered(self, result)
 
     @override
     async def _until_known(self) -> None:
@@ -165,7 +176,10 @@ class FaultyStore(Store):
     struck: list[StoreFault] = field(factory=list, init=False)
     """The faults that came to pass, in that order."""
     overlaps: list[tuple[Changes, Changes]] = field(factory=list, init=False)
-    """Commits begun while another one of the same message was under way; must stay empty (D7)."""
+    """Commits that build on one of the same message that was still under way; must stay empty (D7).
+
+    One that writes the message anew, or takes it away, does not build on what is stored.
+    """
     _under_way: list["_Write"] = field(factory=list, init=False)
     _trouble: str | None = field(default=None, init=False)
 
@@ -176,8 +190,7 @@ class FaultyStore(Store):
     def heal(self) -> None:
         """Take all faults away and let every write go on that hangs."""
         self.faults.clear()
-        for write in list(self._under_way):
-            write.go_on()
+        self.advance()
 
     @property
     def under_way(self) -> int:
@@ -208,17 +221,24 @@ class FaultyStore(Store):
         return self._trouble or self.inner.degraded
 
     @override
-    def submit(
-        self, *changes: Change, session: SessionId | None = None
-    ) -> Commit[Session | None]:
+    def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
         self.commits.append(changes)
         self.overlaps.extend(
             (other.changes, changes) for other in self._under_way if _meet(other.changes, changes)
         )
-        commit = _Write(self._lose, self, changes, session)
-        self._under_way.append(commit)
-        commit.go_on()
-        return commit
+        return self._hand_over(_Write(self._lose, self, changes, session))
+
+    def _hand_over(self, write: "_Write") -> "_Write":
+        self._under_way.append(write)
+        self.advance()
+        return write
+
+    def advance(self) -> None:
+        """Take the writes as far as they come, in their order: none passes one that hangs."""
+        for write in list(self._under_way):
+            write.go_on()
+            if write.hangs:
+                return
 
     @override
     async def commit(self, *changes: Change) -> None:
@@ -233,6 +253,9 @@ class FaultyStore(Store):
     @override
     def post(self, *changes: Change) -> None:
         self.posts.append(changes)
+        if any(write.hangs for write in self._under_way):
+            self._hand_over(_Write(self._lose, self, changes, None, awaited=False))
+            return
         before, after = (self.due(moment, changes) for moment in (Moment.BEFORE, Moment.AFTER))
         if before is None:
             self.look(changes)
@@ -268,6 +291,7 @@ class FaultyStore(Store):
         self._under_way = [other for other in self._under_way if other is not write]
         if isinstance(result, Value):
             self._trouble = None
+        self.advance()
 
     def _lose(self, error: BaseException) -> None:
         self.note(error)
@@ -322,8 +346,12 @@ class FaultyStore(Store):
         return await self.inner.runs(session_id, limit)
 
     @override
-    async def orphaned_runs(self) -> list[StoredRun]:
-        return await self.inner.orphaned_runs()
+    async def orphans(self) -> list[Orphan]:
+        return await self.inner.orphans()
+
+    @override
+    async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        return await self.inner.stored_runs(run_ids)
 
     @override
     async def add_file(
@@ -357,8 +385,10 @@ class FaultyStore(Store):
 
 
 def _meet(one: Iterable[Change], other: Iterable[Change]) -> bool:
-    """Whether two writes touch the same message."""
-    return not _touched(one).isdisjoint(_touched(other))
+    """Whether a write builds on what an earlier one does to the same message."""
+    anew = {c.message_id for c in other if isinstance(c, PartsCut) and c.length == 0}
+    deleted = {c.id for c in other if isinstance(c, MessageDeleted)}
+    return not _touched(one).isdisjoint(_touched(other) - anew - deleted)
 
 
 def _touched(changes: Iterable[Change]) -> set[MessageId]:

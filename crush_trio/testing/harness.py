@@ -13,8 +13,8 @@ from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.log import EventLog, Window, open_event_log
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal
-from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.runtime.run import Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.testing.recorder import Recorder

@@ -85,7 +85,7 @@ class Replica:
             apply_change(message["parts"], change)
 
     def _run(self, run: Json) -> None:
-        if run["state"] not in {"accepted", "queued", "active"}:
+        if run["state"] not in {"accepted", "queued", "active", "ending"}:
             self._end(run)
 
     def _end(self, run: Json) -> None:

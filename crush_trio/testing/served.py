@@ -28,7 +28,8 @@ import orjson
 import trio
 from attrs import define, field
 
-from crush_trio.agent.transcript import OpenMessage, Transcript
+from crush_trio.agent.open_message import OpenMessage
+from crush_trio.agent.transcript import Transcript
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.keys import WorkspaceKey
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
@@ -113,7 +114,7 @@ async def _play(step: object, run: Run) -> None:
 
 
 async def _begin(run: Run, transcript: Transcript) -> OpenMessage:
-    answer = await transcript.create(
+    answer = await transcript.turn(run.id, run.session_id).create(
         Message(
             id=MessageId(f"answer-{run.id}"),
             role=Role.ASSISTANT,

@@ -4,11 +4,10 @@
 each when it is told of. Tests read `messages` where a deployment would read the database.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 from attrs import define, field
-from typing_extensions import override
 
 from crush_trio.clock import Clock
 from crush_trio.events.facts import MessageChange
@@ -22,17 +21,6 @@ from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Part, Role, TextPart
 from crush_trio.wire.native import RunState
-
-
-@define(eq=False)
-class _Told(Noted):
-    """A note that readers are told of, once it is there."""
-
-    _publish: Callable[[], None] = field(default=lambda: None, repr=False)
-
-    @override
-    def tell(self) -> None:
-        self._publish()
 
 
 @define(eq=False)
@@ -75,7 +63,7 @@ class TranscriptJournal:
             self.rows[run.id] = run.state
             self._write_prompt(run)
 
-        return _Told(note, self._publish)
+        return Noted(note, self._publish)
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
         """Store the prompts and the endings."""
@@ -103,7 +91,7 @@ class TranscriptJournal:
             for run in runs:
                 self._end(run, outcome)
 
-        return _Told(note, self._publish)
+        return Noted(note, self._publish)
 
     def _end(self, run: AcceptedRun, outcome: Outcome) -> None:
         assert run.id not in self.endings, "a run ends once"

@@ -8,19 +8,21 @@ from collections import Counter
 from contextlib import asynccontextmanager
 
 import trio
+import trio.testing
 from attrs import define, evolve, field
 
 from crush_trio.agent.transcript import PACE, Transcript
+from crush_trio.agent.turn_record import Remainder
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
-from crush_trio.runtime.outcome import Completion
+from crush_trio.runtime.outcome import Completion, Outcome
 from crush_trio.store.changes import RunEnded
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.faulty_store import FaultyStore
 from crush_trio.testing.scripted import prompt
-from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     FinishPart,
     FinishReason,
@@ -55,9 +57,24 @@ class Desk:
     store: FaultyStore
     events: EventLog
 
+    @property
+    def turn(self):
+        """The record that the answers of "s" belong to."""
+        return self.transcript.turn(RunId("r"), S)
+
     async def create(self, identity="m", *parts, session="s"):
         """Begin an answer."""
-        return await self.transcript.create(assistant(identity, *parts, session=session))
+        turn = self.transcript.turn(RunId("r" if session == "s" else session), SessionId(session))
+        return await turn.create(assistant(identity, *parts, session=session))
+
+    async def end(self, outcome=None):
+        """Write what the turn of "s" lacks, as the ending of its run would."""
+        outcome = Outcome.cancelled() if outcome is None else outcome
+        remainder, turn = Remainder(), self.transcript.end_turn(RunId("r"), S)
+        turn.close(outcome, self.transcript.clock.unix(), CountingIds("end"), remainder)
+        await self.transcript.commit(*remainder.changes)
+        for change, view in remainder.told:
+            self.transcript.publish(change, view)
 
     async def stored(self, identity="m"):
         """Return a message as the store has it."""
@@ -75,8 +92,9 @@ async def open_desk(*faults, pace=PACE, latency=0.0, sessions=("s",)):
         transcript = Transcript(store, events, TrioClock(), services, pace)
         yield Desk(transcript, store, events)
         store.heal()
-        for opened in (o for name in sessions for o in transcript.open_in(SessionId(name))):
-            await opened.take_over()
+        for opened in transcript.open_messages():
+            opened.release()
+        await trio.testing.wait_all_tasks_blocked()
         services.cancel_scope.cancel()
     assert store.overlaps == []
 
@@ -125,6 +143,7 @@ async def open_bench(turns=None, *, store=None, faults=(), **options):
     async with open_durable_workspace(
         store, turns, clock=TrioClock(), ids=ids, **options
     ) as workspace:
+        await workspace.recovery.done.wait()
         yield Bench(workspace, store, turns)
     assert store.overlaps == []
 
@@ -159,7 +178,8 @@ class Turns:
 
 async def answer(run, transcript, name="answer"):
     """Begin an answer of *run*, and let the run know what it has said so far."""
-    opened = await transcript.create(assistant(f"{name}-{run.id}", session=run.session_id))
+    turn = transcript.turn(run.id, run.session_id)
+    opened = await turn.create(assistant(f"{name}-{run.id}", session=run.session_id))
     run.partial = lambda: completion(opened)
     return opened
 
@@ -172,7 +192,7 @@ async def give_result(run, transcript, call_id, content="seen"):
     """Write the result of a tool call."""
     part = ToolResultPart(tool_call_id=ToolCallId(call_id), name="bash", content=content)
     identity = MessageId(f"result-{call_id}")
-    return await transcript.write(
+    return await transcript.turn(run.id, run.session_id).write(
         Message(id=identity, role=Role.TOOL, session_id=run.session_id, parts=(part,))
     )
 
@@ -244,7 +264,7 @@ async def check_complete(store, *sessions, besides=lambda _message: False):
     One terminal record and one prompt each, every message finished, every call answered once.
     *besides* tells which messages of the user's there may be that no run was sent with.
     """
-    assert await store.orphaned_runs() == []
+    assert await store.orphans() == []
     runs = {run.id: run for run in await store.runs(limit=1000)}
     for run in runs.values():
         assert run.state.terminal, f"{run} has no ending"

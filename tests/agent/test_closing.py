@@ -11,12 +11,11 @@ from crush_trio.agent.closing import (
     missing_results,
     prompt_message,
     result_message,
-    session_exists,
 )
 from crush_trio.events.growing import GrowingMessage
 from crush_trio.runtime.outcome import INTERRUPTED_BY_RESTART, Completion, Outcome
 from crush_trio.testing.scripted import prompt
-from crush_trio.wire.ids import MessageId, RunId, SessionId
+from crush_trio.wire.ids import MessageId, RunId
 from crush_trio.wire.messages import (
     BinaryPart,
     FinishPart,
@@ -26,7 +25,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 from crush_trio.wire.requests import Attachment
-from tests.agent.durable import END, S, assistant, memory
+from tests.agent.durable import END, S, assistant
 from tests.store.stores import STOP, call, text
 
 OUTCOMES = {
@@ -143,9 +142,3 @@ def test_a_turn_without_an_answer_gets_one_that_only_says_how_it_ended():
         Role.ASSISTANT,
         (finish_of(OUTCOMES["cancelled"], 5),),
     )
-
-
-async def test_a_session_exists_if_the_store_has_it():
-    store = await memory()
-    assert await session_exists(store, S)
-    assert not await session_exists(store, SessionId("elsewhere"))

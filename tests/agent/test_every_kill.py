@@ -10,7 +10,7 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from crush_trio.store.changes import PartPut, RunPrompted
+from crush_trio.store.changes import PartPut
 from crush_trio.testing.agents import open_test_agent
 from crush_trio.testing.faulty_store import FaultyStore
 from crush_trio.testing.model_script import Say
@@ -108,11 +108,10 @@ async def test_a_summary_that_waited_leaves_the_answer_of_the_active_run_to_that
     await store.commit(
         evolve(waiting, run=evolve(waiting.run, kind=RunKind.SUMMARIZE)),
         run("active", seq=2),
-        message("active", text("hello"), STOP, role=Role.USER),
-        RunPrompted(id="active", message_id="active"),
-        message("answer"),
+        message("active", text("hello"), STOP, role=Role.USER, run_id="active"),
+        message("answer", run_id="active"),
         PartPut(message_id="answer", index=0, part=call("c", finished=True), at=100),
-        message("result", part, STOP, role=Role.TOOL),
+        message("result", part, STOP, role=Role.TOOL, run_id="active"),
     )
     async with open_bench(store=store.reopened("again")) as bench:
         first, second = bench.workspace.recovered

@@ -14,7 +14,6 @@ from crush_trio.store.changes import (
     RunAccepted,
     RunEnded,
     RunMoved,
-    RunPrompted,
     RunRetracted,
     SessionDeleted,
     SessionEdited,
@@ -23,7 +22,6 @@ from crush_trio.store.errors import DiskFull
 from crush_trio.testing import Gate, explore
 from crush_trio.testing.faults import Moment
 from crush_trio.testing.faulty_store import StoreFault
-from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import BinaryPart, Role
 from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
@@ -77,7 +75,7 @@ async def test_an_acceptance_that_is_not_stored_is_refused_and_taken_back(error,
             await run.journaled()
         assert trio.current_time() == (0 if error else 3)
         await run.wait_ended()
-        assert bench.store.posts == [(RunRetracted(id=run.id),)]
+        assert bench.store.posts[-1] == (RunRetracted(id=run.id),)
         with pytest.raises(RunNotFound):
             await bench.store.run(run.id)
         assert all_events(bench.events) == ()
@@ -107,13 +105,13 @@ async def test_where_a_run_is_now_is_noted_without_waiting():
 
 
 @pytest.mark.item("D1", "D23a")
-async def test_a_prompt_is_written_together_with_the_note_that_it_is():
+async def test_the_prompt_of_a_run_that_begins_is_written_with_its_acceptance():
     files = (Attachment(file_path="/a", file_name="a", mime_type="image/png", content=b"x"),)
     async with open_bench() as bench:
         run = bench.accept("hello", attachments=files)
         await run.wait()
-        (commit,) = [c for c in bench.store.commits if RunPrompted in kinds(c)]
-        assert kinds(commit) == [MessageCreated, RunPrompted]
+        (commit,) = [c for c in bench.store.commits if RunAccepted in kinds(c)]
+        assert kinds(commit) == [RunAccepted, MessageCreated]
         stored = (await bench.messages())[0]
         assert (await bench.store.run(run.id)).prompt_message_id == stored.id
         assert parts_of(stored, BinaryPart) == [
@@ -145,13 +143,8 @@ async def test_a_queued_run_that_is_cancelled_leaves_the_answer_of_the_active_on
         bench.workspace.runs.cancel_run(second.id)
         await second.wait()
         assert (await bench.store.message(before.id)).message == before
-        assert bench.transcript.open_in(S)[0].open
-        assert kinds(ending_commit(bench, second)) == [
-            MessageCreated,
-            RunPrompted,
-            MessageCreated,
-            RunEnded,
-        ]
+        assert bench.transcript.open_messages()[0].open
+        assert kinds(ending_commit(bench, second)) == [MessageCreated, MessageCreated, RunEnded]
         gate.open()
         assert (await first.wait()).state is RunState.COMPLETED
         await check_complete(bench.store)
@@ -179,7 +172,7 @@ async def test_a_folded_run_ends_with_its_prompt_in_the_turn_of_the_other():
         assert (await second.wait()).folded_into == first.id
         await first.wait()
         assert roles(await bench.messages()) == [Role.USER, Role.ASSISTANT, Role.USER]
-        assert kinds(ending_commit(bench, second)) == [RunEnded]
+        assert kinds(ending_commit(bench, second)) == [MessageCreated, RunEnded]
         assert (await bench.stored(second)).folded_into == first.id
         await check_complete(bench.store)
 
@@ -193,8 +186,9 @@ async def test_a_run_of_an_unknown_session_ends_and_writes_nothing_else(cancel):
             bench.cancel("nowhere")
         outcome = await run.wait()
         assert outcome.state is (RunState.CANCELLED if cancel else RunState.ERRORED)
-        assert kinds(ending_commit(bench, run)) == [RunEnded]
         assert (await bench.stored(run)).state is outcome.state
+        assert all_events(bench.events)[-1] == RunChange(run=run.view)
+        assert not [e for e in all_events(bench.events) if isinstance(e, MessageChange)]
         assert await bench.messages("nowhere") == []
 
 
@@ -223,7 +217,7 @@ async def test_a_session_deleted_under_a_run_takes_the_record_and_leaves_the_end
         outcome = await run.wait()
         expected = RunState.CANCELLED if how == "cancel" else RunState.COMPLETED
         assert (outcome.state, (await bench.stored(run)).state) == (expected, expected)
-        assert bench.transcript.open_in(S) == ()
+        assert bench.transcript.open_messages() == ()
         await settle()
         assert not bench.transcript.services.child_tasks
 
@@ -300,7 +294,7 @@ async def test_only_the_session_of_the_run_is_completed():
         waiting, run = bench.accept("wait", session="t"), bench.accept("hello")
         await gate.reached()
         await run.wait()
-        assert len(bench.transcript.open_in(SessionId("t"))) == 1
+        assert [m.session_id for m in bench.transcript.open_messages()] == ["t"]
         gate.open()
         assert (await waiting.wait()).state is RunState.COMPLETED
         await check_complete(bench.store, "s", "t")
@@ -317,8 +311,7 @@ async def test_nothing_of_a_run_is_kept_in_memory_when_it_has_ended():
         for _ in range(3):
             await bench.accept("hello").wait()
             await settle()
-            assert bench.transcript.open_in(S) == ()
-            assert bench.transcript.answered_in(S) == frozenset()
+            assert bench.transcript._turns == {}
             assert not bench.transcript.services.child_tasks
         await check_complete(bench.store)
 

@@ -17,7 +17,6 @@ from crush_trio.store.changes import (
     PartPut,
     RunEnded,
     RunMoved,
-    RunPrompted,
     TextAppended,
 )
 from crush_trio.store.memory import MemoryStore
@@ -50,10 +49,9 @@ from tests.store.stores import STOP, call, message, run, text, thought
 settle = trio.testing.wait_all_tasks_blocked
 
 
-def prompted(run_id, content="hello"):
-    """The prompt of a run, as its own task writes it."""
-    asked = message(run_id, text(content), STOP, role=Role.USER)
-    return [asked, RunPrompted(id=run_id, message_id=run_id)]
+def prompted(run_id, content="hello", turn=None):
+    """The prompt of a run, in its own turn or in that of another."""
+    return [message(run_id, text(content), STOP, role=Role.USER, run_id=turn or run_id)]
 
 
 def put(index, part, identity="a"):
@@ -66,7 +64,7 @@ def appended(index, content, identity="a"):
 
 def result(call_id, identity):
     part = ToolResultPart(tool_call_id=call_id, name="bash", content="seen")
-    return message(identity, part, STOP, role=Role.TOOL)
+    return message(identity, part, STOP, role=Role.TOOL, run_id="r")
 
 
 async def crashed(*changes):
@@ -81,7 +79,7 @@ STEPS = {
     "accepted": [run()],
     "active": [RunMoved(id="r", state=RunState.ACTIVE, at=100)],
     "prompt recorded": prompted("r"),
-    "answer created": [message("a")],
+    "answer created": [message("a", run_id="r")],
     "thinking": [put(0, thought()), appended(0, "hm")],
     "streaming": [put(1, text()), appended(1, "half a sen")],
     "tool called": [put(2, call("one", input='{"a"'))],
@@ -146,7 +144,10 @@ async def test_a_prompt_that_was_not_written_is_written_with_its_attachments():
 
 async def test_a_run_that_waited_behind_another_gets_a_turn_of_its_own():
     store = await crashed(
-        run("r"), prompted("r"), message("a"), run("q", seq=2, run_id="Q", prompt="queued")
+        run("r"),
+        prompted("r"),
+        message("a", run_id="r"),
+        run("q", seq=2, run_id="Q", prompt="queued"),
     )
     async with open_bench(store=store) as bench:
         assert [view.id for view in bench.workspace.recovered] == ["r", "q"]
@@ -161,20 +162,26 @@ async def test_an_answer_after_the_run_that_is_not_its_own_is_not_taken_for_it()
     """A queued run was cancelled while the first one streamed: its record stands after the answer."""
     other = run("q", seq=2, prompt="queued")
     ended = RunEnded(run=evolve(other.run, state=RunState.CANCELLED, ended_at=100))
-    record = [*prompted("q"), message("closing", END), ended]
-    store = await crashed(run("r"), prompted("r"), message("a"), other, record)
+    record = [*prompted("q"), message("closing", END, run_id="q"), ended]
+    store = await crashed(run("r"), prompted("r"), message("a", run_id="r"), other, record)
     async with open_bench(store=store) as bench:
         (view,) = bench.workspace.recovered
         assert view.message_id == "a"
 
 
-async def test_a_prompt_that_was_being_folded_stays_in_the_turn_it_is_in():
+async def test_a_prompt_that_was_folded_stays_in_the_turn_it_is_in():
+    folded = run("f", seq=2, prompt="more")
+    view = evolve(folded.run, state=RunState.FOLDED, folded_into="r")
     store = await crashed(
-        run("r"), prompted("r"), run("f", seq=2, prompt="more"), prompted("f", "more"), message("a")
+        run("r"),
+        prompted("r"),
+        folded,
+        [*prompted("f", "more", turn="r"), RunEnded(run=view)],
+        message("a", run_id="r"),
     )
     async with open_bench(store=store) as bench:
         assert roles(await bench.messages()) == [Role.USER, Role.USER, Role.ASSISTANT]
-        assert len(bench.endings()) == 2
+        assert [view.id for view in bench.endings()] == ["r"]
         await check_complete(store)
 
 
@@ -188,7 +195,7 @@ async def test_a_summary_that_was_cut_short_is_finished_and_has_no_prompt(begun)
     ended = RunEnded(run=evolve(earlier.run, state=RunState.COMPLETED))
     summary = run("r", seq=2, prompt="")
     summary = evolve(summary, run=evolve(summary.run, kind=RunKind.SUMMARIZE))
-    begin = [flagged(message("summary"))] if begun else []
+    begin = [flagged(message("summary", run_id="r"))] if begun else []
     store = await crashed(earlier, prompted("e"), message("old", END), ended, summary, begin)
     async with open_bench(store=store) as bench:
         (view,) = bench.workspace.recovered
@@ -228,7 +235,7 @@ async def test_the_runs_of_this_start_are_no_orphans():
     async with open_bench(Turns(default=wait)) as bench:
         bench.accept("hello")
         await gate.reached()
-        assert await bench.store.orphaned_runs() == []
+        assert await bench.store.orphans() == []
 
 
 async def test_a_second_recovery_finds_nothing_to_do():

@@ -286,9 +286,9 @@ async def test_a_turn_reads_the_conversation_once_per_step(monkeypatch):
     await store.commit(SessionCreated(session=Session(id=SessionId("s"))))
     conversation = store.conversation
 
-    async def counted(session_id):
-        read.append(session_id)
-        return await conversation(session_id)
+    async def counted(session_id, run_id):
+        read.append(run_id)
+        return await conversation(session_id, run_id)
 
     monkeypatch.setattr(store, "conversation", counted)
     model = ScriptedProvider(lambda request: [Say("Title")] if not request.tools else steps.pop(0))

@@ -1,17 +1,18 @@
 """Faults of the store, as a message in progress and a whole workspace meet them.
 
-Whatever goes wrong with a write: the error reaches whoever asked, nobody waits for ever, no event
-claims what was not stored, and the workspace says that something is wrong.
+Whatever goes wrong with a write: the error reaches the caller, no event claims what was not stored, and
+the workspace says that something is wrong. A store that is slow makes a run slow, and nothing else.
 """
 
 import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.transcript import RETRY, WRITE_LIMIT
+from crush_trio.agent.open_message import RETRY
 from crush_trio.backend.assemble import open_durable_workspace
-from crush_trio.errors import AcceptanceNotStored, EndingNotStored
+from crush_trio.errors import AcceptanceNotStored
 from crush_trio.events.facts import MessageChange
+from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.changes import (
     MessageCreated,
     MessageFinished,
@@ -19,7 +20,6 @@ from crush_trio.store.changes import (
     RunAccepted,
     RunEnded,
     RunMoved,
-    RunPrompted,
     TailKept,
     TextAppended,
 )
@@ -96,15 +96,14 @@ async def test_whoever_waits_for_a_failing_write_is_told_and_the_change_is_not_l
 
 @pytest.mark.item("D8")
 @pytest.mark.parametrize("moment", list(Moment))
-async def test_a_write_that_hangs_fails_the_one_who_waits_and_still_happens_once(moment):
+async def test_a_write_that_hangs_makes_its_caller_wait_and_happens_once(moment):
     async with open_desk() as desk:
         opened = await desk.create()
         desk.store.spoil(StoreFault(moment=moment))
         opened.append_text("a")
-        with trio.move_on_after(10 * WRITE_LIMIT) as patience:
-            with pytest.raises(trio.TooSlowError):
-                await opened.put_tool_call(call())
-        assert not patience.cancelled_caught
+        with trio.move_on_after(60) as patience:
+            await opened.put_tool_call(call())
+        assert patience.cancelled_caught
         desk.store.heal()
         await trio.sleep(RETRY)
         assert told(await desk.stored()) == told(opened.message())
@@ -112,11 +111,17 @@ async def test_a_write_that_hangs_fails_the_one_who_waits_and_still_happens_once
 
 @pytest.mark.parametrize("moment", list(Moment))
 async def test_a_cancel_waits_until_it_is_certain_whether_a_message_was_created(moment):
-    async with open_desk(StoreFault(moment=moment)) as desk:
-        with trio.move_on_after(1), pytest.raises(trio.TooSlowError):
+    async with open_desk(StoreFault(moment=moment)) as desk, trio.open_nursery() as nursery:
+
+        async def heal():
+            await trio.sleep(60)
+            desk.store.heal()
+
+        nursery.start_soon(heal)
+        with trio.move_on_after(1):
             await desk.create()
-        assert trio.current_time() == WRITE_LIMIT
-        assert desk.published() == []
+        assert trio.current_time() == 60
+        assert told(desk.published()[-1].message) == told(await desk.stored())
 
 
 # ── A whole workspace ───────────────────────────────────────────────────────────────────────────
@@ -142,7 +147,6 @@ def created(role):
 
 WRITES = {
     "acceptance": {"of": (RunAccepted,)},
-    "prompt": {"of": (RunPrompted,)},
     "answer": created(Role.ASSISTANT),
     "text": {"of": (TextAppended,)},
     "tool call": {"of": (PartPut,), "wanted": lambda change: isinstance(change.part, ToolCallPart)},
@@ -150,9 +154,6 @@ WRITES = {
     "finish": {"of": (MessageFinished,)},
     "ending": {"of": (RunEnded,)},
 }
-
-LONG = 60.0
-"""More than all limits together."""
 
 
 async def assert_no_event_claims_what_is_not_stored(bench):
@@ -163,36 +164,71 @@ async def assert_no_event_claims_what_is_not_stored(bench):
             assert text_of(stored).startswith(text_of(event.message))
             assert len(stored.parts) >= len(event.message.parts)
     for view in bench.endings():
-        if view.state is RunState.COMPLETED:
-            assert (await bench.store.run(view.id)).view.state is RunState.COMPLETED
+        assert (await bench.store.run(view.id)).view == view
 
 
 @pytest.mark.parametrize("kind", ["fails", "hangs"])
 @pytest.mark.parametrize("write", WRITES)
-async def test_no_run_hangs_and_no_event_lies_whichever_write_goes_wrong(write, kind):
-    error = DiskFull if kind == "fails" else None
-    store = FaultyStore(await memory(), [StoreFault(error=error, **WRITES[write])])
-    with trio.fail_after(4 * LONG):
-        async with open_bench(Turns(default=everything), store=store) as bench:
-            run = bench.accept("hello")
-            with trio.move_on_after(LONG) as patience:
-                await run.wait_ended()
-            assert not patience.cancelled_caught, "the run hangs"
-            assert store.struck
-            await assert_no_event_claims_what_is_not_stored(bench)
-            if write == "acceptance":
-                with pytest.raises(AcceptanceNotStored):
-                    await run.wait()
-            else:
-                outcome = await run.wait()
-                assert outcome.state is RunState.ERRORED
-                assert (str(DiskFull()) if kind == "fails" else "too long") in outcome.error
-                assert [view.state for view in bench.endings()] == [RunState.ERRORED]
-            store.heal()
-            assert (await bench.accept("again").wait()).state is RunState.COMPLETED
-            assert bench.workspace.degraded is None
-            await assert_no_event_claims_what_is_not_stored(bench)
+async def test_the_stream_says_what_the_disk_says_whichever_write_goes_wrong(write, kind):
+    fails = kind == "fails"
+    store = FaultyStore(await memory())
+    store.spoil(StoreFault(error=DiskFull if fails else None, **WRITES[write]))
+    async with open_bench(Turns(default=everything), store=store) as bench:
+        run = bench.accept("hello")
+        await trio.sleep(60)
+        assert store.struck
+        await assert_no_event_claims_what_is_not_stored(bench)
+        if write == "acceptance":
+            with pytest.raises(AcceptanceNotStored):
+                await run.wait()
+        elif fails and write in {"answer", "tool result"}:  # the ending itself can be stored
+            assert run.state is (RunState.ERRORED if write == "answer" else RunState.ENDING)
+        elif fails or write in {"finish", "ending"}:
+            failed = write not in {"finish", "ending"}
+            to_come = RunState.ERRORED if failed else RunState.COMPLETED
+            assert (run.state, run.view.outcome) == (RunState.ENDING, to_come)
+            assert str(DiskFull()) in run.view.error or not failed
+        else:
+            assert run.state is RunState.ACTIVE
+        store.heal()
+        if write != "acceptance":
+            outcome = await run.wait()
+            assert outcome.state is (RunState.ERRORED if outcome.error else RunState.COMPLETED)
+            assert fails or outcome.state is RunState.COMPLETED, "a slow store made a run fail"
+        assert (await bench.accept("again").wait()).state is RunState.COMPLETED
+        assert bench.workspace.degraded is None
+        await assert_no_event_claims_what_is_not_stored(bench)
+        await check_complete(bench.store)
     async with open_bench(store=store.inner.reopened("b2")) as bench:
+        assert bench.workspace.recovered == ()
+
+
+@pytest.mark.parametrize("kind", ["fails", "hangs"])
+async def test_a_store_that_is_dead_when_the_workspace_closes_leaves_interrupted_runs(kind):
+    gate = Gate()
+
+    async def wait(run, transcript):
+        opened = await answer(run, transcript)
+        opened.append_text("half")
+        await opened.flush()
+        await gate.wait()
+        opened.seal(END)
+        return completion(opened)
+
+    async with open_bench(Turns(default=wait)) as bench:
+        runs = [bench.accept("one"), bench.accept("two", run_id="two")]
+        await gate.reached()
+        events = bench.events.cursor()
+        bench.store.spoil(StoreFault(error=DiskFull if kind == "fails" else None))
+        gate.open()
+        await trio.sleep(60)
+        assert [run.state for run in runs] == [RunState.ENDING, RunState.QUEUED]
+    told_endings = [e.run for e in (await events.read()).events if getattr(e, "terminal", False)]
+    assert [(view.id, view.state) for view in told_endings] == [
+        (run.id, RunState.INTERRUPTED) for run in sorted(runs, key=lambda run: run.view.seq)
+    ]
+    async with open_bench(store=bench.store.inner.reopened("b2")) as bench:
+        assert [view.id for view in bench.workspace.recovered] == [run.id for run in runs]
         await check_complete(bench.store)
 
 
@@ -212,13 +248,14 @@ async def test_a_workspace_whose_disk_is_full_says_so_until_it_is_not():
         assert bench.workspace.degraded is None
         bench.store.spoil(StoreFault(error=DiskFull))
         gate.open()
-        assert str(DiskFull()) in (await run.wait()).error
+        await settle()
         assert bench.workspace.degraded == str(DiskFull())
         with pytest.raises(AcceptanceNotStored, match=str(DiskFull())):
             await bench.accept("refused").journaled()
         await trio.sleep(10 * RETRY)
         assert bench.workspace.degraded == str(DiskFull())
         bench.store.heal()
+        assert str(DiskFull()) in (await run.wait()).error
         assert (await bench.accept("hello").wait()).state is RunState.COMPLETED
         assert bench.workspace.degraded is None
 
@@ -233,44 +270,31 @@ async def test_a_note_that_is_lost_harms_no_run_but_shows(lost):
         await check_complete(bench.store)
 
 
-async def test_a_completion_that_is_not_stored_is_not_announced_as_one():
-    async with open_bench(faults=[StoreFault(of=(RunEnded,), error=DiskFull, times=1)]) as bench:
-        outcome = await bench.accept("hello").wait()
-        assert (outcome.state, outcome.text) == (RunState.ERRORED, "done")
-        assert outcome.error == str(EndingNotStored(str(DiskFull())))
-
-
-async def test_a_cancelled_run_stays_cancelled_when_that_is_not_stored():
+@pytest.mark.item("A19", "A22")
+async def test_a_cancelled_run_stays_cancelled_when_that_is_stored_late():
     async with open_bench(faults=[StoreFault(of=(RunEnded,), error=DiskFull, times=1)]) as bench:
         run = bench.accept("hello")
         bench.cancel()
         outcome = await run.wait()
-        assert (outcome.state, outcome.error) == (
-            RunState.CANCELLED,
-            str(EndingNotStored(str(DiskFull()))),
-        )
+        assert (outcome.state, outcome.error) == (RunState.CANCELLED, "")
+        await check_complete(bench.store)
 
 
-async def test_an_answer_that_could_not_be_ended_is_not_ended_in_the_name_of_the_next_run():
+async def test_an_answer_that_could_not_be_ended_is_ended_before_the_next_run_begins():
     async with open_bench(Turns({"first": everything})) as bench:
         bench.store.spoil(StoreFault(of=(TextAppended,), error=DiskFull))
         first = bench.accept("first")
-        assert (await first.wait()).state is RunState.ERRORED
+        await trio.sleep(10 * RETRY)
+        second = bench.accept("second")
         bench.store.heal()
-        await trio.sleep(RETRY)
-        await bench.accept("second").wait()
+        assert [(await run.wait()).state for run in (first, second)] == [
+            RunState.ERRORED,
+            RunState.COMPLETED,
+        ]
         stored = await bench.store.message(f"answer-{first.id}")
-        if stored.finished:
-            assert finish_of(stored.message).reason is FinishReason.ERROR
-
-
-@pytest.mark.parametrize("write", ["prompt", "answer", "tool result"])
-async def test_a_write_that_lands_unheard_is_neither_repeated_nor_left_dangling(write):
-    fault = StoreFault(moment=Moment.AFTER, times=1, **WRITES[write])
-    async with open_bench(Turns(default=everything), faults=[fault]) as bench:
-        outcome = await bench.accept("hello").wait()
-        assert (outcome.state, outcome.error) == (RunState.ERRORED, "it took too long")
-        await check_complete(bench.store)
+        assert finish_of(stored.message).reason is FinishReason.ERROR
+        roles_of_first = [m.role for m in (await bench.messages())[:-2]]
+        assert roles_of_first == [Role.USER, Role.ASSISTANT]
 
 
 # ── On a real disk ──────────────────────────────────────────────────────────────────────────────
@@ -323,28 +347,26 @@ async def test_a_writer_that_dies_hangs_nobody_and_a_restart_finds_everything(tm
     def die(_connection):
         raise SystemExit("out of luck")
 
-    with pytest.raises(StoreFailed):  # noqa: PT012  # closing raises it, after all of this
-        async with (
-            open_sqlite_store(tmp_path) as store,
-            open_durable_workspace(store, Turns(default=stream)) as workspace,
-        ):
-            await store.commit(session())
-            run = workspace.runs.accept(prompt("hello"))
-            await gate.reached()
-            with pytest.raises(StoreFailed):
-                await store._database.transact(die)
-            gate.open()
-            with trio.fail_after(10):
-                outcome = await run.wait()
-                assert outcome.state is RunState.ERRORED
-                assert "the store has stopped" in outcome.error
-                with pytest.raises(AcceptanceNotStored, match="the store has stopped"):
-                    await workspace.runs.accept(prompt("more")).journaled()
-            assert "restart" in workspace.degraded
+    async with (
+        open_sqlite_store(tmp_path) as store,
+        open_durable_workspace(store, Turns(default=stream)) as workspace,
+    ):
+        await store.commit(session())
+        run = workspace.runs.accept(prompt("hello"))
+        await gate.reached()
+        with pytest.raises(StoreFailed):
+            await store._database.transact(die)
+        gate.open()
+        with trio.fail_after(10):
+            assert await run.wait() == Outcome.interrupted(), "as the next start will say"
+            with pytest.raises(AcceptanceNotStored, match="the store has stopped"):
+                await workspace.runs.accept(prompt("more")).journaled()
+        assert "restart" in workspace.degraded
     async with (
         open_sqlite_store(tmp_path) as store,
         open_durable_workspace(store, Turns()) as workspace,
     ):
+        await workspace.recovery.done.wait()
         assert [view.id for view in workspace.recovered] == [run.id]
         await check_complete(store)
         assert text_of((await store.messages("s"))[1]) == "half"

@@ -5,6 +5,7 @@ import trio
 
 from crush_trio.agent.titles import INSTRUCTIONS, OUTPUT_TOKENS, UNTITLED, short, tidy
 from crush_trio.providers.base import Finished, Usage
+from crush_trio.runtime.limits import Limits
 from crush_trio.testing.agents import open_test_agent
 from crush_trio.testing.gates import Gate
 from crush_trio.testing.model_script import Pause, Refuse, Say
@@ -68,7 +69,7 @@ async def test_a_prompt_after_a_summary_is_not_the_first():
 @pytest.mark.item("C2", "D24")
 async def test_a_prompt_that_is_taken_in_at_once_does_not_take_the_title_away():
     model = answering([Say("One")])
-    async with open_test_agent(model, titles=True) as bench:
+    async with open_test_agent(model, titles=True, limits=Limits(courtesy=10)) as bench:
         first, second = bench.accept("first"), bench.accept("second")
         await first.wait()
         await trio.sleep(120)

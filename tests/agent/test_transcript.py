@@ -8,14 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.transcript import PACE
+from crush_trio.agent.transcript import FLUSH_LIMIT, PACE
 from crush_trio.store.changes import MessageCreated, MessageDeleted, TextAppended
 from crush_trio.store.errors import DiskFull
 from crush_trio.testing import explore
+from crush_trio.testing.faults import Moment
 from crush_trio.testing.faulty_store import StoreFault
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId
-from crush_trio.wire.messages import Message, ReasoningPart, Role, ToolCallPart
+from crush_trio.wire.messages import FinishReason, Message, ReasoningPart, Role, ToolCallPart
 from tests.agent.durable import END, S, finish_of, open_desk, parts_of, text_of, told
 from tests.store.stores import STOP, call, text
 
@@ -52,9 +53,9 @@ async def test_a_message_that_cannot_be_stored_is_not_published(write):
     async with open_desk(StoreFault(of=(MessageCreated,), error=DiskFull)) as desk:
         message = Message(id=MessageId("m"), role=Role.USER, session_id=S, parts=(text("hello"),))
         with pytest.raises(DiskFull):
-            await getattr(desk.transcript, write)(message)
+            await getattr(desk.turn, write)(message)
         assert desk.published() == []
-        assert desk.transcript.open_in(S) == ()
+        assert desk.transcript.open_messages() == ()
 
 
 @pytest.mark.item("D1")
@@ -322,11 +323,20 @@ async def flush_all_and_end(end):
 
 
 @pytest.mark.item("D10", "D12")
-@pytest.mark.parametrize("end", ["finish", "delete"])
-def test_flushing_everything_does_not_stumble_over_a_message_that_ends_meanwhile(end):
-    ends = {"finish": lambda opened: opened.finish(END), "delete": lambda opened: opened.delete()}
-    found = explore(lambda: flush_all_and_end(ends[end]), deviations=2, limit=300)
+def test_flushing_everything_does_not_stumble_over_a_message_that_ends_meanwhile():
+    found = explore(lambda: flush_all_and_end(lambda o: o.finish(END)), deviations=2, limit=300)
     assert found.schedules == 300
+
+
+@pytest.mark.parametrize("error", [DiskFull, None], ids=["fails", "hangs"])
+async def test_readers_do_not_wait_for_a_store_that_fails_or_hangs(error):
+    async with open_desk() as desk:
+        opened = await desk.create()
+        desk.store.spoil(StoreFault(error=error))
+        opened.append_text("a")
+        await desk.transcript.flush_all()
+        assert trio.current_time() <= FLUSH_LIMIT
+        assert text_of(await desk.stored()) == ""
 
 
 @pytest.mark.item("D11")
@@ -335,7 +345,8 @@ async def test_deleting_discards_what_was_not_stored():
         opened = await grow(desk, "a")
         opened.append_text("b")
         opened.append_text("c")
-        await opened.delete()
+        desk.turn.discard(opened)
+        await desk.end()
         await trio.sleep(1)
         assert isinstance(desk.store.commits[-1][-1], MessageDeleted)
         assert await desk.store.messages(S) == []
@@ -347,8 +358,9 @@ async def delete_while_writing():
     async with open_desk() as desk:
         opened = await desk.create()
         opened.append_text("a")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(opened.delete)
+        await trio.lowlevel.checkpoint()
+        desk.turn.discard(opened)
+        await desk.end()
         await trio.sleep(1)
         assert await desk.store.messages(S) == []
         changes = [event.change for event in desk.published()]
@@ -370,12 +382,16 @@ def test_nothing_brings_a_deleted_message_back_in_any_order():
 async def test_a_message_that_has_ended_leaves_nothing_behind(end):
     async with open_desk() as desk:
         opened = await grow(desk, "some ", "text")
-        assert desk.transcript.open_in(S) == (opened,)
+        assert desk.transcript.open_messages() == (opened,)
         assert len(desk.transcript.services.child_tasks) == 1
-        await (opened.finish(END) if end == "finish" else opened.delete())
+        if end == "finish":
+            await opened.finish(END)
+        else:
+            desk.turn.discard(opened)
+            await desk.end()
         await settle()
         assert not desk.transcript.services.child_tasks
-        assert desk.transcript.open_in(S) == ()
+        assert desk.transcript.open_messages() == ()
         left = weakref.ref(opened)
         del opened
         gc.collect()
@@ -386,8 +402,28 @@ async def test_a_message_that_has_ended_cannot_change():
     async with open_desk() as desk:
         opened = await desk.create()
         with pytest.raises(AssertionError, match="still has a writer"):
-            _ = opened.growing
+            opened.remaining()
         await opened.finish(END)
         with pytest.raises(AssertionError, match="has ended"):
             opened.append_text("more")
-        assert finish_of(opened.growing.view().message()) == END
+        assert finish_of(opened.remaining()[0].message()) == END
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+async def test_a_message_released_in_the_middle_of_a_write_is_stored_whole_either_way(moment):
+    async with open_desk() as desk:
+        opened = await desk.create()
+        await opened.put_tool_call(call(finished=True))
+        desk.store.spoil(StoreFault(moment=moment, of=(TextAppended,), times=1))
+        await trio.sleep(PACE)
+        opened.append_text("some ")
+        await settle()
+        opened.append_text("text")
+        assert desk.store.under_way == 1
+        await desk.end()
+        assert told(await desk.stored()) == told(desk.published()[-1].message)
+        assert text_of(await desk.stored()) == "some text"
+        assert finish_of(await desk.stored()).reason is FinishReason.CANCELLED
+        assert len(desk.published()) == 3, "the write that was overtaken is not told of"
+        for write in list(desk.store._under_way):
+            write.withdraw()

@@ -221,7 +221,7 @@ def check_idle(played):
     assert not runs._runs.child_tasks, "a run has ended and its task has not"
     assert not runs.services.child_tasks, "a title is still being made"
     assert not transcript.services.child_tasks, "an answer has ended and its writer has not"
-    assert (transcript._open, transcript._calls, transcript._answered) == ({}, {}, {})
+    assert transcript._turns == {}
     assert played.bench.permissions.pending == ()
 
 

@@ -60,7 +60,7 @@ async def test_what_was_left_is_ended_and_published_before_anything_is_accepted(
     async with open_bench(store=await orphaned()) as bench:
         (view,) = bench.workspace.recovered
         assert bench.endings() == [view]
-        assert await bench.store.orphaned_runs() == []
+        assert await bench.store.orphans() == []
         recovered = bench.events.head
         accepted = bench.accept("hello")
         await accepted.wait()

@@ -108,7 +108,9 @@ async def fold_cancel():
         check_promises(bench, runs)
         folded = turns.folded.get(first.id, [])
         prompts = ("one", "two", "three")
-        ended_folded = [text for text, state in zip(prompts, result, strict=True) if state is FOLDED]
+        ended_folded = [
+            text for text, state in zip(prompts, result, strict=True) if state is FOLDED
+        ]
         assert folded in ([], ended_folded), "folded by one side only"
         assert COMPLETED not in result[1:], "a prompt that was folded or cancelled ran as well"
     return result
@@ -325,9 +327,7 @@ SCENARIOS = [
             (COMPLETED, CANCELLED, COMPLETED, COMPLETED),
         },
     ),
-    Explored(
-        cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}
-    ),
+    Explored(cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}),
     Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
     Explored(cancel_stop, 2, 1_300, {(CANCELLED, CANCELLED)}),
     Explored(lagging_reader, 2, 1_700, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),

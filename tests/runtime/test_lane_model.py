@@ -122,7 +122,11 @@ class LaneMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), data=st.data())
     def cancel(self, which: int, data: st.DataObject) -> None:
         model = self.models[which]
-        runs = data.draw(st.lists(st.sampled_from(model.present), unique=True)) if model.present else []
+        runs = (
+            data.draw(st.lists(st.sampled_from(model.present), unique=True))
+            if model.present
+            else []
+        )
         if data.draw(st.booleans()):
             runs = list(model.lane.runs)
         not_begun = [model.turn, *model.queue]

@@ -234,7 +234,7 @@ async def everything(store):
     async def read(name, *arguments):
         found[name, *arguments] = described(await acapture(getattr(store, name), *arguments))
 
-    for name in ("sessions", "user_messages", "runs", "orphaned_runs", "pending_asks"):
+    for name in ("sessions", "user_messages", "runs", "orphans", "pending_asks"):
         await read(name)
     for session_id in SESSIONS:
         for name in (
@@ -251,6 +251,7 @@ async def everything(store):
     for run_id in RUNS:
         await read("run", run_id)
     await read("run_messages", tuple(RUNS))
+    await read("stored_runs", tuple(RUNS))
     for boot in ("boot-1", "boot-2", "boot-3", "never"):
         for seq in (0, 2, 4):
             await read("tail_after", boot, seq)

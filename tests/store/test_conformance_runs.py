@@ -169,7 +169,8 @@ async def test_an_edited_prompt_is_the_one_that_is_kept(openings):
         await store.commit(RunEdited(id=R, prompt="second"))
         assert await store.run(R) == evolve(before, prompt="second")
     async with openings.open() as store:
-        assert [orphan.prompt for orphan in await store.orphaned_runs()] == ["second"]
+        orphans = [orphan.run_id for orphan in await store.orphans()]
+        assert [run.prompt for run in await store.stored_runs(orphans)] == ["second"]
 
 
 async def test_an_edit_that_comes_after_the_ending_changes_nothing(openings):

@@ -26,7 +26,8 @@ CALLS = {
     "run_messages": ((RunId("r"),),),
     "run": (RunId("r"),),
     "runs": (),
-    "orphaned_runs": (),
+    "orphans": (),
+    "stored_runs": ((RunId("r"),),),
     "add_file": (FileId("f"), S, "/a", "x", 1),
     "files": (S,),
     "latest_file": (S, "/a"),
@@ -71,7 +72,7 @@ async def test_a_store_that_is_killed_is_reopened_with_what_it_had_applied():
     assert again.boot_id == "two"
     assert ids(await again.sessions()) == ["s"]
     assert (await again.message(M)).message.parts == (text("a"),)
-    assert [orphan.boot_id for orphan in await again.orphaned_runs()] == ["one"]
+    assert [orphan.run_id for orphan in await again.orphans()] == ["r"]
     again.post(SessionEdited(id=S, at=100, title="after"))
     await again.add_file(FileId("f"), S, "/a", "x", 100)
     assert (await store.session(S)).title == ""

@@ -12,6 +12,7 @@ from crush_trio.store.changes import (
     FileRead,
     MessageCreated,
     MessageDeleted,
+    PartsCut,
     RunAccepted,
     RunMoved,
     TextAppended,
@@ -49,7 +50,7 @@ async def test_without_faults_everything_is_passed_on():
     assert await store.user_messages(S) == await store.unfinished_messages(S) == []
     assert (await store.run("r")).prompt == "hello"
     assert ids(await store.runs(S, limit=1)) == ["r"]
-    assert await store.orphaned_runs() == await store.pending_asks() == []
+    assert await store.orphans() == await store.pending_asks() == []
     assert await store.files(S) == [file]
     assert await store.latest_file(S, "/a") == file
     assert (await store.read_paths(S), await store.last_read(S, "/a")) == (["/a"], 5)
@@ -242,7 +243,9 @@ async def test_the_watch_sees_each_write_just_before_it_takes_place():
 @pytest.mark.parametrize(
     ("one", "other", "overlap"),
     [
-        (TextAppended(message_id="m", index=0, text="x", at=1), MessageDeleted(id="m"), True),
+        (TextAppended(message_id="m", index=0, text="x", at=1), MessageDeleted(id="m"), False),
+        (message("m"), PartsCut(message_id="m", length=0, at=1), False),
+        (message("m"), PartsCut(message_id="m", length=1, at=1), True),
         (message("m"), TextAppended(message_id="m", index=0, text="x", at=1), True),
         (message("m"), message("n"), False),
         (message("m"), session("t"), False),

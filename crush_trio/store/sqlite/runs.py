@@ -5,10 +5,11 @@ late, changes nothing.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import RunIdTaken, RunNotFound
-from crush_trio.store.base import StoredRun
+from crush_trio.store.base import Orphan, StoredRun
 from crush_trio.store.changes import (
     RunAccepted,
     RunEdited,
@@ -176,15 +177,25 @@ def read_runs(
     return [_view(row) for row in rows]
 
 
-def read_orphans(connection: sqlite3.Connection, boot_id: str) -> list[StoredRun]:
+def read_orphans(connection: sqlite3.Connection, boot_id: str) -> list[Orphan]:
     """Return the runs without an ending from other starts than *boot_id*, as they were accepted."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM runs JOIN boots ON boots.id = boot_id"
+        "SELECT runs.id, session_id, EXISTS (SELECT 1 FROM sessions WHERE sessions.id = session_id)"
+        " FROM runs JOIN boots ON boots.id = boot_id"
         " WHERE state IN ('accepted', 'queued', 'active') AND boot_id <> ?"
         " ORDER BY boots.n, seq",
         (boot_id,),
     )
-    return [_stored_run(row) for row in rows]
+    return [Orphan(run_id, session_id, bool(there)) for run_id, session_id, there in rows]
+
+
+def read_stored(connection: sqlite3.Connection, run_ids: Sequence[RunId]) -> list[StoredRun]:
+    """Return runs by our ids, in the order of the ids."""
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM runs WHERE id IN ({', '.join('?' * len(run_ids))})", run_ids
+    )
+    found = {run.view.id: run for run in map(_stored_run, rows)}
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
 def _stored_run(row: Row) -> StoredRun:

@@ -22,6 +22,7 @@ from crush_trio.errors import SessionNotFound
 from crush_trio.store._rules import absolute, cleaned
 from crush_trio.store.base import (
     Conversation,
+    Orphan,
     PendingAsk,
     Store,
     StoredMessage,
@@ -86,9 +87,7 @@ class SqliteStore(Store):
         return self._database.load
 
     @override
-    def submit(
-        self, *changes: Change, session: SessionId | None = None
-    ) -> Commit[Session | None]:
+    def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
         return self._database.submit(self._applying(changes, session))
 
     @override
@@ -200,8 +199,12 @@ class SqliteStore(Store):
         return await self._read(lambda c: runs.read_runs(c, session_id, limit))
 
     @override
-    async def orphaned_runs(self) -> list[StoredRun]:
+    async def orphans(self) -> list[Orphan]:
         return await self._read(lambda c: runs.read_orphans(c, self.boot_id))
+
+    @override
+    async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
+        return await self._read(lambda c: runs.read_stored(c, run_ids))
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────────
 

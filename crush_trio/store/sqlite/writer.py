@@ -26,9 +26,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from itertools import count
 from typing import Any, Final, TypeVar
 
 import trio
