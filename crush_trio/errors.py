@@ -256,15 +256,19 @@ class ServerShuttingDown(Unavailable):
     message = "server is shutting down"
 
 
-class AcceptanceNotStored(Unavailable):
-    """The prompt could not be made durable, so it was not accepted and will not run."""
+class NotAccepted(Unavailable):
+    """A prompt could not be made durable, so it was not accepted and will not run."""
+
+
+class AcceptanceNotStored(NotAccepted):
+    """The store failed, or did not answer in time."""
 
     code = "acceptance_not_stored"
     message = "prompt could not be stored and was not accepted"
 
 
-class NoRoomForPrompt(AcceptanceNotStored):
-    """The disk is full, so the prompt was not accepted and will not run."""
+class NoRoomForPrompt(NotAccepted):
+    """The disk is full."""
 
     code = "no_room_for_prompt"
     message = "the disk is full: the prompt could not be stored and was not accepted"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.errors import AcceptanceNotStored, RunReentered
+from crush_trio.errors import NotAccepted, RunReentered
 from crush_trio.runtime.lane import Active, Entry, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
@@ -43,6 +43,9 @@ class AcceptedRun:
     """The processes that had to be stopped because the run was, as its tools report them."""
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
+    """When the run came into the state it is in."""
+    active_time: float | None = field(default=None, init=False, repr=False)
+    """When the run became active, if it did."""
     cancel_time: float | None = field(default=None, init=False, repr=False)
     """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
@@ -56,7 +59,7 @@ class AcceptedRun:
     _entry: Entry | None = field(default=None, init=False)
     _decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _journaled: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    _refusal: AcceptanceNotStored | None = field(default=None, init=False)
+    _refusal: NotAccepted | None = field(default=None, init=False)
     _ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -90,7 +93,7 @@ class AcceptedRun:
         return self.submission.kind is not RunKind.TASK
 
     async def journaled(self) -> None:
-        """Wait until the acceptance is durable; raise `AcceptanceNotStored` if it could not be.
+        """Wait until the acceptance is durable; raise `NotAccepted` if it could not be.
 
         Cancelling this wait changes nothing for the run: its own task waits for the writing (A4).
         """
@@ -118,7 +121,7 @@ class AcceptedRun:
         await self._ended.wait()
 
     async def wait(self) -> Outcome:
-        """Wait for the run to end and return how; raise `AcceptanceNotStored` if it never began."""
+        """Wait for the run to end and return how; raise `NotAccepted` if it never began."""
         await self.journaled()
         await self._ended.wait()
         assert self.outcome is not None
@@ -169,6 +172,8 @@ class AcceptedRun:
         """Change state and let the workspace publish it."""
         self.view = evolve(self.view, state=state)
         self.moved_time = trio.current_time()
+        if state is RunState.ACTIVE:
+            self.active_time = self.moved_time
         self._moved(self)
 
     def decide(self, entry: Entry) -> None:
@@ -197,7 +202,7 @@ class AcceptedRun:
         self._journaled.set()
         self._moved(self)
 
-    def refuse(self, refusal: AcceptanceNotStored) -> None:
+    def refuse(self, refusal: NotAccepted) -> None:
         """The acceptance could not be made durable: there will be no run."""
         self._refusal = refusal
         self._journaled.set()

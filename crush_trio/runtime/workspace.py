@@ -252,8 +252,11 @@ class Workspace:
         """Announce the endings of withdrawn runs, in their order, as they are stored."""
         with trio.CancelScope(shield=True):
             for runs, entry in handed:
-                stored = await owed(entry, self._limits, runs, self)
                 accepted = [run for run in runs if await run.known()]
+                if not accepted:  # there is nothing to end
+                    entry.commit.withdraw()
+                    continue
+                stored = await owed(entry, self._limits, accepted, self)
                 if stored:
                     entry.tell()
                 for run in accepted:

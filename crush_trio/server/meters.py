@@ -50,7 +50,7 @@ class Meters:
 
     accepted: int = field(default=0, init=False)
     not_stored: int = field(default=0, init=False)
-    ended: Counter[RunState] = field(factory=Counter, init=False)
+    _ended: Counter[RunState] = field(factory=Counter, init=False)
     durations: dict[RunState, Timings] = field(factory=dict, init=False)
     """From the moment a run became active to its ending, by the kind of the ending."""
     cancels: Timings = field(factory=lambda: Timings(CANCEL_BOUNDS), init=False)
@@ -76,11 +76,11 @@ class Meters:
             self.not_stored += 1
             return
         state = run.outcome.state
-        self.ended[state] += 1
+        self._ended[state] += 1
         at = run.ended_time
         assert at is not None
-        if run.view.started_at:
-            self.durations.setdefault(state, Timings(RUN_BOUNDS)).note(at - run.moved_time)
+        if run.active_time is not None:
+            self.durations.setdefault(state, Timings(RUN_BOUNDS)).note(at - run.active_time)
         if run.cancel_time is not None:
             self.cancels.note(at - run.cancel_time)
 
@@ -88,19 +88,22 @@ class Meters:
 
     @contextmanager
     def following(self, workspace: OpenedWorkspace) -> Iterator[None]:
-        """Count what happens in *workspace*, and keep what it came to when it is closed.
-
-        The runs that it found interrupted when it was opened are among those that have ended.
-        """
+        """Count what happens in *workspace*, and keep what it came to when it is closed."""
         self.workspaces[workspace] = None
-        self.ended[RunState.INTERRUPTED] += len(workspace.durable.recovered)
         workspace.durable.runs.meter = self
         try:
             yield
         finally:
             del self.workspaces[workspace]
+            self._ended[RunState.INTERRUPTED] += len(workspace.durable.recovered)
             self._closed_events += workspace.durable.events.head
             self._closed_commits.absorb(workspace.store.load.commits)
+
+    @property
+    def ended(self) -> Counter[RunState]:
+        """The endings, by their kind; those of runs that an earlier start has left are among them."""
+        recovered = sum(len(each.durable.recovered) for each in self.workspaces)
+        return self._ended + Counter({RunState.INTERRUPTED: recovered})
 
     @property
     def events(self) -> int:

@@ -11,7 +11,7 @@ import trio
 from quart import Response, request
 
 from crush_trio.backend.opened import OpenedWorkspace
-from crush_trio.errors import AcceptanceNotStored, DecodeError, RunIdTaken, RunNotFound
+from crush_trio.errors import DecodeError, NotAccepted, RunIdTaken, RunNotFound
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.receipt import Hit, StopReceipt
@@ -57,7 +57,7 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
     accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
     try:
         await accepted.journaled()
-    except AcceptanceNotStored:
+    except NotAccepted:
         earlier = await _earlier(opened, submission)
         if earlier is None:
             raise

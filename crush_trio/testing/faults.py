@@ -2,7 +2,7 @@
 
 `FaultyJournal` passes every call on to a real journal, except the ones a test has spoiled: those
 fail, or are not answered until the journal is healed or given up, before or after the real write
-took place.
+took place. The calls of a session keep their order: none passes one that hangs.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from crush_trio.runtime.journal import Journal, JournalEntry
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed
+from crush_trio.wire.ids import SessionId
 
 
 class Moment(Enum):
@@ -67,18 +68,25 @@ class _Entry:
     inner: JournalEntry | None = field(default=None, init=False)
     """The real entry, once the write has taken place."""
     commit: Commit[Any] = field(init=False)
+    _stuck_in: JournalFault | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._hand_over()
 
     def _hand_over(self) -> None:
         self.commit = _Commit(lambda _error: None, self)
+        self._stuck_in = None
         self.journal.open.append(self)
-        self.go_on()
+        self.journal.advance(self.session_id)
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session that the call is about."""
+        return self.runs[0].session_id
 
     def go_on(self) -> None:
         """Do the write, unless it was done, and answer, unless a fault is in the way."""
-        if self.commit.known:
+        if self.commit.known or self._stuck_in in self.journal.faults:
             return
         if self.inner is None:
             if not self._passes(Moment.BEFORE):
@@ -88,7 +96,7 @@ class _Entry:
             self.commit.settle(self.inner.commit.result)
 
     def _passes(self, moment: Moment) -> bool:
-        fault = self.journal.due(self.method, moment, self.runs)
+        fault = self._stuck_in = self.journal.due(self.method, moment, self.runs)
         if fault is not None and fault.error is not None:
             self.commit.settle(Error(fault.error))
         return fault is None
@@ -119,8 +127,17 @@ class FaultyJournal:
     def heal(self) -> None:
         """Take all faults away and let every call go on that hangs."""
         self.faults.clear()
+        for session_id in dict.fromkeys(entry.session_id for entry in self.open):
+            self.advance(session_id)
+
+    def advance(self, session_id: SessionId) -> None:
+        """Take the calls of a session as far as they come; none passes one that hangs."""
+        self.open = [entry for entry in self.open if not entry.commit.known]
         for entry in self.open:
-            entry.go_on()
+            if entry.session_id == session_id:
+                entry.go_on()
+                if not entry.commit.known:
+                    return
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
         """Store the acceptance, unless spoiled."""

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from crush_trio.agent.transcript import PACE
-from crush_trio.errors import AcceptanceNotStored, RunNotFound
+from crush_trio.errors import NotAccepted, RunNotFound
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.runtime.limits import Limits
 from crush_trio.store.changes import (
@@ -71,7 +71,7 @@ async def test_an_acceptance_that_is_not_stored_is_refused_and_taken_back(error,
     fault = StoreFault(of=(RunAccepted,), error=error, moment=moment)
     async with open_bench(faults=[fault], limits=Limits(accept=3)) as bench:
         run = bench.accept("hello")
-        with pytest.raises(AcceptanceNotStored):
+        with pytest.raises(NotAccepted):
             await run.journaled()
         assert trio.current_time() == (0 if error else 3)
         await run.wait_ended()

@@ -10,7 +10,7 @@ import trio.testing
 
 from crush_trio.agent.open_message import RETRY
 from crush_trio.backend.assemble import open_durable_workspace
-from crush_trio.errors import AcceptanceNotStored
+from crush_trio.errors import NotAccepted
 from crush_trio.events.facts import MessageChange
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.changes import (
@@ -179,7 +179,7 @@ async def test_the_stream_says_what_the_disk_says_whichever_write_goes_wrong(wri
         assert store.struck
         await assert_no_event_claims_what_is_not_stored(bench)
         if write == "acceptance":
-            with pytest.raises(AcceptanceNotStored):
+            with pytest.raises(NotAccepted):
                 await run.wait()
         elif fails and write in {"answer", "tool result"}:  # the ending itself can be stored
             assert run.state is (RunState.ERRORED if write == "answer" else RunState.ENDING)
@@ -250,7 +250,7 @@ async def test_a_workspace_whose_disk_is_full_says_so_until_it_is_not():
         gate.open()
         await settle()
         assert bench.workspace.degraded == str(DiskFull())
-        with pytest.raises(AcceptanceNotStored, match=str(DiskFull())):
+        with pytest.raises(NotAccepted, match=str(DiskFull())):
             await bench.accept("refused").journaled()
         await trio.sleep(10 * RETRY)
         assert bench.workspace.degraded == str(DiskFull())
@@ -319,7 +319,7 @@ async def test_a_full_disk_is_told_to_the_caller_and_passes(tmp_path):
         await store.commit(session())
         await store._database.transact(limit_pages(0))
         refused = workspace.runs.accept(prompt("x" * 100_000))
-        with pytest.raises(AcceptanceNotStored, match="disk is full"), trio.fail_after(10):
+        with pytest.raises(NotAccepted, match="disk is full"), trio.fail_after(10):
             await refused.journaled()
         # Small writes still fit, and each ends the trouble: look right after one that does not.
         with pytest.raises(DiskFull):
@@ -359,7 +359,7 @@ async def test_a_writer_that_dies_hangs_nobody_and_a_restart_finds_everything(tm
         gate.open()
         with trio.fail_after(10):
             assert await run.wait() == Outcome.interrupted(), "as the next start will say"
-            with pytest.raises(AcceptanceNotStored, match="the store has stopped"):
+            with pytest.raises(NotAccepted, match="the store has stopped"):
                 await workspace.runs.accept(prompt("more")).journaled()
         assert "restart" in workspace.degraded
     async with (

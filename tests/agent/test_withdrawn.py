@@ -6,7 +6,7 @@ import trio.testing
 
 from crush_trio.agent.summaries import REQUEST
 from crush_trio.backend.assemble import open_durable_workspace
-from crush_trio.errors import AcceptanceNotStored
+from crush_trio.errors import NotAccepted
 from crush_trio.store.changes import RunAccepted, RunEnded
 from crush_trio.store.errors import DiskFull
 from crush_trio.store.sqlite.store import open_sqlite_store
@@ -299,7 +299,7 @@ async def test_a_prompt_that_was_refused_and_cancelled_leaves_nothing(error):
         store.spoil(StoreFault(of=(RunAccepted,), error=error, times=1))
         run = bench.accept(BAD, run_id="r")
         receipt = bench.cancel()
-        with pytest.raises(AcceptanceNotStored):
+        with pytest.raises(NotAccepted):
             await run.journaled()
         store.heal()
         await receipt.settled()

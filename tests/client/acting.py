@@ -47,7 +47,8 @@ class Actor:
 
     async def _turn(self, transcript, run):
         await trio.lowlevel.checkpoint()
-        step = await transcript.create(self._message(run, transcript, "step"))
+        turn = transcript.turn(run.id, run.session_id)
+        step = await turn.create(self._message(run, transcript, "step"))
         step.append_reasoning("I should ")
         step.append_reasoning("look.")
         await step.close_reasoning("signed")
@@ -56,7 +57,7 @@ class Actor:
         await step.finish(finish(FinishReason.TOOL_USE))
         await self._stand("called")
         now = transcript.clock.unix()
-        await transcript.write(
+        await turn.write(
             Message(
                 id=MessageId(f"result-{run.id}"),
                 role=Role.TOOL,
@@ -66,7 +67,7 @@ class Actor:
                 updated_at=now,
             )
         )
-        answer = await transcript.create(self._message(run, transcript, "answer"))
+        answer = await turn.create(self._message(run, transcript, "answer"))
         if self.restart:
             answer.append_text("Oops")
             await trio.sleep(1)

@@ -10,7 +10,7 @@ from inspect import stack
 
 import pytest
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import WorkspaceClosing
@@ -52,23 +52,13 @@ def after_every_step(look: Callable[[], object]) -> Iterator[list[object]]:
         trio.lowlevel.remove_instrument(instrument)  # raises if Trio dropped it for an error
 
 
-@frozen(kw_only=True)
-class HeldWrite(JournalFault):
-    """A write that takes until its gate is opened, and then succeeds."""
-
-    gate: Gate
-
-    async def strike(self) -> None:
-        await self.gate.wait()
-
-
 @asynccontextmanager
 async def open_faulty(turn: Turn, *faults: JournalFault):
     """Open a workspace whose journal has *faults* and otherwise writes the bench's transcript."""
     journal = FaultyJournal(MemoryJournal(), faults)
     async with open_test_workspace(turn, journal=journal) as bench:
         journal.inner = bench.transcript
-        yield bench
+        yield bench, journal
 
 
 async def settled(bench: Bench, *runs: AcceptedRun) -> list[RunState]:
@@ -192,14 +182,12 @@ async def test_a_cancel_about_the_time_of_the_handoff_ends_the_next_run_and_no_l
 
 @pytest.mark.item("A27", "A36")
 async def test_cancels_before_during_and_after_a_run_do_not_hit_the_one_that_follows():
-    gate = Gate("end")
-    held = HeldWrite(method="end", gate=gate, wanted=lambda run: run.view.seq == 1)
-    async with open_faulty(ScriptedTurns(), held) as bench:
+    held = JournalFault(method="end", wanted=lambda run: run.view.seq == 1)
+    async with open_faulty(ScriptedTurns(), held) as (bench, journal):
         bench.cancel()
-        first = bench.accept("one")
-        await gate.reached()
+        first = await in_line(bench.accept("one"))
         bench.cancel()
-        gate.open()
+        journal.heal()
         assert await settled(bench, first) == [COMPLETED]
         bench.cancel()
         second = bench.accept("two")
@@ -208,14 +196,13 @@ async def test_cancels_before_during_and_after_a_run_do_not_hit_the_one_that_fol
 
 @pytest.mark.item("A28", "L2")
 async def test_a_prompt_that_arrives_while_a_cancelled_run_cleans_up_runs_after_it():
-    gate = Gate("end")
-    held = HeldWrite(method="end", gate=gate, wanted=lambda run: run.view.seq == 1)
-    async with open_faulty(ScriptedTurns(default=[Sleep(1)]), held) as bench:
+    held = JournalFault(method="end", wanted=lambda run: run.view.seq == 1)
+    async with open_faulty(ScriptedTurns(default=[Sleep(1)]), held) as (bench, journal):
         first = await in_line(bench.accept("one"))
         bench.cancel()
         second = await in_line(bench.accept("two"))
         assert (first.state, second.state) == (RunState.ACTIVE, RunState.QUEUED)
-        gate.open()
+        journal.heal()
         await first.wait()
         assert bench.workspace.session_busy(S), "the first removed more than itself"
         assert await settled(bench, first, second) == [CANCELLED, COMPLETED]

@@ -28,7 +28,7 @@ from typing import Final
 
 import pytest
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import WorkspaceClosing
@@ -58,7 +58,7 @@ terminal   completed  completed    completed   completed  completed  completed  
 
 SESSION: Final = SessionId("s")
 PHASES: Final = ("preparing", "thinking", "streaming", "waiting")
-HELD_WRITES: Final = {"finishing": "end", "folded": "record_prompt"}
+HELD_WRITES: Final = {"finishing": "end", "folded": "fold"}
 WITH_A_RUN_BEFORE: Final = frozenset({"queued", "promoted", "folded"})
 STATE_OF_P: Final = {
     "accepted": RunState.ACCEPTED,
@@ -89,16 +89,6 @@ FATE_OF_BYSTANDER: Final = {
 }
 
 
-@frozen(kw_only=True)
-class HeldWrite(JournalFault):
-    """A write that takes until its gate is opened, and then succeeds."""
-
-    gate: Gate
-
-    async def strike(self) -> None:
-        await self.gate.wait()
-
-
 @define(eq=False)
 class Stage:
     """P, the run before it in its session, and a bystander in another session.
@@ -118,9 +108,10 @@ class Stage:
     abandoned: list[str] = field(factory=list, init=False)
     submitter: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     submitted: trio.Event = field(factory=trio.Event, init=False)
+    journal: FaultyJournal = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.gates = {name: Gate(name) for name in (*PHASES, "before", "bystander", *HELD_WRITES)}
+        self.gates = {name: Gate(name) for name in (*PHASES, "before", "bystander")}
         fail_if_doomed = Do(self.stumble)
         self.turns = ScriptedTurns(
             {
@@ -186,7 +177,7 @@ class Stage:
             await getattr(self, f"reach_{state}")()
 
     async def reach_accepted(self) -> None:
-        assert self.p.id not in self.bench.transcript.rows, "P has already moved"
+        assert self.turns.started == ["bystander"], "P has already moved"
 
     async def reach_covered(self) -> None:
         self.bench.cancel()
@@ -203,12 +194,14 @@ class Stage:
 
     async def reach_finishing(self) -> None:
         self.open(*PHASES)
-        await self.gates["finishing"].reached()
+        await wait_all_tasks_blocked()
+        assert self.journal.struck
 
     async def reach_folded(self) -> None:
         await wait_all_tasks_blocked()
         self.open("before")
-        await self.gates["folded"].reached()
+        await wait_all_tasks_blocked()
+        assert self.journal.struck
 
     async def reach_terminal(self) -> None:
         self.open(*PHASES)
@@ -261,17 +254,17 @@ async def open_stage(state: str, run_id: str | None):
     The workspace lives in a task of its own, so that it can be cut down from outside (`abort`).
     """
     stage = Stage(run_id)
-    held = tuple(
-        HeldWrite(method=method, gate=stage.gates[of], wanted=is_p)
+    held = [
+        JournalFault(method=method, wanted=is_p)
         for of, method in HELD_WRITES.items()
         if of == state
-    )
+    ]
+    stage.journal = FaultyJournal(MemoryJournal(), held)
 
     async def keep(task_status: "trio.TaskStatus[Bench]") -> None:
-        journal = FaultyJournal(MemoryJournal(), held)
         with stage.around:
-            async with open_test_workspace(stage.turn, journal=journal) as bench:
-                journal.inner = bench.transcript
+            async with open_test_workspace(stage.turn, journal=stage.journal) as bench:
+                stage.journal.inner = bench.transcript
                 task_status.started(bench)
                 await trio.sleep_forever()
 
@@ -309,6 +302,7 @@ async def test_transition(state, event, ending, run_id):
         if event == "abort":
             await wait_all_tasks_blocked()  # it takes effect when the workspace begins to stop
         stage.open(*stage.gates)
+        stage.journal.heal()
         for run in expected:
             await run.wait()
 

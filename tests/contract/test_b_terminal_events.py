@@ -268,7 +268,7 @@ async def test_notices_come_right_before_the_ending_and_find_the_session_free():
 @pytest.mark.item("B7", "B19")
 @pytest.mark.parametrize("run_id", ["mine", None])
 async def test_a_failure_before_the_turn_began_is_told_as_agent_error_and_as_completion(run_id):
-    fault = JournalFault(method="record_prompt", error=OSError("disk full"))
+    fault = JournalFault(method="begin", error=OSError("disk full"))
     async with open_test_workspace(journal=FaultyJournal(MemoryJournal(), (fault,))) as bench:
         reader = bench.events.cursor(Form.CRUSH)
         await bench.accept("hi", run_id=run_id).wait()

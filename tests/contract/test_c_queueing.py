@@ -7,7 +7,6 @@ a run like any other. C9 and the sampling options of C5 belong to the agent.
 import orjson
 import pytest
 import trio
-from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.events import Form, MessageChange
@@ -56,37 +55,26 @@ async def accept_in_order(bench, *prompts, run_ids=False):
     return accepted
 
 
-@define(eq=False)
-class SlowAccept(MemoryJournal):
-    """A journal that takes its time to store the acceptance of one prompt."""
-
-    prompt: str = field(kw_only=True)
-    gate: Gate = field(factory=Gate, init=False)
-
-    async def accept(self, run):
-        if run.submission.prompt == self.prompt:
-            await self.gate.wait()
-        await MemoryJournal.accept(self, run)
-
-
 # ── The queue ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.item("C1")
-async def test_prompts_queue_up_in_the_order_in_which_they_find_the_session_busy():
-    gate, journal = Gate(), SlowAccept(prompt="slow")
+async def test_prompts_queue_up_in_the_order_of_acceptance_however_late_that_is_stored():
+    gate = Gate()
+    slow = JournalFault(method="accept", wanted=lambda run: run.submission.prompt == "slow")
+    journal = FaultyJournal(MemoryJournal(), [slow])
     turns = ScriptedTurns({"first": [Pause(gate)]})
     async with open_test_workspace(turns, journal=journal) as bench:
         bench.accept("first")
         await gate.reached()
         await accept_in_order(bench, "slow", "b", "c", run_ids=True)
-        assert queue(bench) == ["b", "c"]
-        journal.gate.open()
+        assert queue(bench) == []
+        journal.heal()
         await wait_all_tasks_blocked()
-        assert queue(bench) == ["b", "c", "slow"]
+        assert queue(bench) == ["slow", "b", "c"]
         gate.open()
-        await bench.find("slow").wait()
-        assert turns.started == ["first", "b", "c", "slow"]
+        await bench.find("c").wait()
+        assert turns.started == ["first", "slow", "b", "c"]
 
 
 @pytest.mark.item("C2")
@@ -144,24 +132,20 @@ async def test_folded_prompts_become_user_messages_in_queue_order():
 
 
 @pytest.mark.item("C3")
-async def test_a_prompt_that_cannot_be_recorded_fails_alone_and_is_not_folded():
+async def test_prompts_that_cannot_be_recorded_fail_the_run_and_are_not_folded():
     gate = Gate()
     turns = ScriptedTurns({"first": [Pause(gate), Fold()]})
-    fault = JournalFault(
-        method="record_prompt",
-        error=OSError("full"),
-        wanted=lambda run: run.submission.prompt == "bad",
-    )
-    journal = FaultyJournal(MemoryJournal(), (fault,))
+    fault = JournalFault(method="fold", error=OSError("full"))
+    journal = FaultyJournal(MemoryJournal(), [fault])
     async with open_test_workspace(turns, journal=journal) as bench:
         first = bench.accept("first")
         await gate.reached()
-        good, bad, last = await accept_in_order(bench, "good", "bad", "last")
+        waiting = await accept_in_order(bench, "good", "bad", "last")
         gate.open()
-        assert (await first.wait()).state is RunState.COMPLETED
-        assert turns.folded == {first.id: ["good", "last"]}
-        assert (await bad.wait()).state is RunState.ERRORED
-        assert {(await run.wait()).state for run in (good, last)} == {RunState.FOLDED}
+        assert (await first.wait()).state is RunState.ERRORED
+        assert turns.folded == {}
+        assert {(await run.wait()).state for run in waiting} == {RunState.COMPLETED}
+        assert turns.started == ["first", "good", "bad", "last"], "they had turns of their own"
 
 
 @pytest.mark.item("C4")

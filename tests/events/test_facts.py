@@ -48,7 +48,7 @@ def test_a_number_too_long_to_be_one_of_ours_is_no_position():
 @pytest.mark.parametrize("state", RunState)
 def test_a_run_change_is_terminal_exactly_in_the_five_endings(state):
     run = RunView(id=RunId("r"), session_id=SessionId("s"), state=state)
-    before_the_end = {RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE}
+    before_the_end = {RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE, RunState.ENDING}
     assert RunChange(run=run).terminal == (state not in before_the_end)
 
 

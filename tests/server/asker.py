@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
+import trio
 from attrs import define
 
 from crush_trio.agent.question_tool import QuestionTool

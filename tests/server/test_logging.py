@@ -270,7 +270,7 @@ async def leave_traces(server, place, session):
     """Say it once more in every way that is refused."""
     fault = StoreFault(of=(RunAccepted,), error=lambda: DiskFull("x"), times=1)
     server.stores.of().spoil(fault)
-    assert (await place.submit(session, PROMPT)).status == 503
+    assert (await place.submit(session, PROMPT)).status == 507
     assert (await place.submit("", PROMPT)).status == 400
     broken = json.dumps({"session_id": session, "prompt": [PROMPT]}).encode()
     assert (await place.request("POST", "/agent", broken)).status == 400

@@ -4,7 +4,7 @@ import pytest
 from attrs import evolve
 
 from crush_trio.errors import RunIdTaken, RunNotFound
-from crush_trio.store.base import PendingAsk, StoredRun
+from crush_trio.store.base import Orphan, PendingAsk, StoredRun
 from crush_trio.store.changes import (
     AskOpened,
     AskResolved,
@@ -12,6 +12,7 @@ from crush_trio.store.changes import (
     RunEnded,
     RunMoved,
     RunRetracted,
+    SessionDeleted,
 )
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.native import RunKind, RunState
@@ -222,22 +223,23 @@ async def test_runs_that_a_crash_left_without_an_ending_are_found_in_the_order_o
         await store.commit(run("b", seq=2), run("a", seq=1), run("done", seq=3), run("c", seq=4))
         await store.commit(moved(RunState.ACTIVE, "a"), moved(RunState.QUEUED, "c"))
         await store.commit(ended(identity="done"))
-        assert await store.orphaned_runs() == []
+        assert await store.orphans() == []
     async with openings.open() as store:
-        await store.commit(run("d", seq=1), run("e", seq=2, attachments=(FILE,)))
-        assert [orphan.view.id for orphan in await store.orphaned_runs()] == ["a", "b", "c"]
-        await store.commit(ended(RunState.INTERRUPTED, "b"))
+        await store.commit(session(), run("d", seq=1), run("e", seq=2, attachments=(FILE,)))
+        assert await store.orphans() == [Orphan(RunId(name), S) for name in "abc"]
+        await store.commit(ended(RunState.INTERRUPTED, "b"), SessionDeleted(id=S))
     async with openings.open() as store:
-        orphans = await store.orphaned_runs()
-        assert [orphan.view.id for orphan in orphans] == ["a", "c", "d", "e"]
-        assert [orphan.boot_id for orphan in orphans] == ["boot-1", "boot-1", "boot-2", "boot-2"]
-        assert [orphan.view.state for orphan in orphans] == [
+        assert await store.orphans() == [Orphan(RunId(name), S, False) for name in "acde"]
+        runs = await store.stored_runs([RunId(name) for name in "acdex"])
+        assert [run.view.id for run in runs] == ["a", "c", "d", "e"]
+        assert [run.boot_id for run in runs] == ["boot-1", "boot-1", "boot-2", "boot-2"]
+        assert [run.view.state for run in runs] == [
             RunState.ACTIVE,
             RunState.QUEUED,
             RunState.ACCEPTED,
             RunState.ACCEPTED,
         ]
-        assert orphans[-1].attachments == (FILE,)
+        assert runs[-1].attachments == (FILE,)
 
 
 # ── Asks ────────────────────────────────────────────────────────────────────────────────────────

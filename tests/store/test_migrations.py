@@ -178,13 +178,18 @@ def test_a_run_id_of_a_caller_names_one_run_and_having_none_is_common(store):
         add_run(store, "d", run_id="mine")
 
 
-@pytest.mark.parametrize("state", RunState)
+@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.ENDING])
 def test_a_run_has_an_end_exactly_if_its_state_is_one(store, state):
     folded_into = "other" if state is RunState.FOLDED else None
     right, wrong = (5, None) if state.terminal else (None, 5)
     add_run(store, "a", state=state, ended_at=right, folded_into=folded_into)
     with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
         add_run(store, "b", state=state, ended_at=wrong, folded_into=folded_into)
+
+
+def test_a_run_that_is_ending_is_never_stored_as_such(store):
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+        add_run(store, "a", state=RunState.ENDING)
 
 
 def test_unended_runs_are_found_through_their_index(store):

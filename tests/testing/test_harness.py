@@ -74,10 +74,10 @@ async def test_a_journal_of_ones_own_takes_the_place_of_the_transcript():
 
 
 async def test_limits_reach_the_workspace():
-    journal = FaultyJournal(MemoryJournal(), (JournalFault(method="end"),))
-    async with open_test_workspace(journal=journal, limits=Limits(ending=2)) as bench:
+    journal = FaultyJournal(MemoryJournal(), [JournalFault(method="accept")])
+    async with open_test_workspace(journal=journal, limits=Limits(accept=2)) as bench:
         began = trio.current_time()
-        await bench.accept("hello").wait()
+        await bench.accept("hello").wait_ended()
         assert trio.current_time() - began == pytest.approx(2)
 
 
