@@ -5,7 +5,7 @@ could not be stored, and which tool calls have no result yet. When the run ends,
 stored turn lacks is one list of changes, which becomes part of the run's own ending.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -39,25 +39,31 @@ class Remainder:
     """What a turn lacks: the changes that complete it, and what readers are told of them."""
 
     changes: list[Change] = field(factory=list, init=False)
-    told: list[tuple[EventType, MessageView]] = field(factory=list, init=False)
+    _news: list[tuple[EventType, MessageView | Message]] = field(factory=list, init=False)
+
+    @property
+    def told(self) -> Iterator[tuple[EventType, MessageView]]:
+        """What readers are told of the changes, once they are stored."""
+        for change, said in self._news:
+            yield change, said if isinstance(said, MessageView) else GrowingMessage(said).view()
 
     def create(self, message: Message, run_id: RunId, *, if_there: bool = False) -> None:
         """Add a complete message."""
         created = MessageCreated(message=message, run_id=run_id, if_there=if_there)
         self.changes.append(created)
-        self.told.append((EventType.CREATED, GrowingMessage(message).view()))
+        self._news.append((EventType.CREATED, message))
 
     def update(self, opened: OpenMessage) -> None:
         """Add what a released message lacks."""
         view, changes = opened.remaining()
         if changes:
             self.changes.extend(changes)
-            self.told.append((EventType.UPDATED, view))
+            self._news.append((EventType.UPDATED, view))
 
     def delete(self, opened: OpenMessage) -> None:
         """Take a message away."""
         self.changes.append(MessageDeleted(id=opened.id))
-        self.told.append((EventType.DELETED, opened.remaining()[0]))
+        self._news.append((EventType.DELETED, opened.remaining()[0]))
 
 
 @define(eq=False)

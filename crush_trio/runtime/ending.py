@@ -56,6 +56,7 @@ async def owed(
                 log.exception("run.ending_not_stored", extra=_names(runs))
                 show_ending(runs)
             if host.overdue:
+                log.exception("run.ending_given_up", extra=_names(runs))
                 return False
             failed = True
             await trio.sleep(limits.retry)

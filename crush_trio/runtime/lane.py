@@ -207,12 +207,13 @@ class Lane(Generic[R]):
     def fold(self, into: R) -> tuple[R, ...]:
         """Hand the foldable waiters to *into*; runs with a caller's id keep waiting.
 
-        Only the active run gets any: a run that is over has no step left to take a prompt into.
+        Only the active run gets any: a run that is over has no step left to take a prompt into. And
+        only once the endings of all withdrawn runs are stored: what was withdrawn comes before it.
 
         The decision stands from this step on: a cancel that comes later finds the prompt part of
         the active run's turn and shares its fate (A.8).
         """
-        if self.active is not into:
+        if self.active is not into or self._withdrawn:
             return ()
         taken = tuple(run for run in self.waiting if run.foldable)
         for run in taken:

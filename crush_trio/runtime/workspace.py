@@ -8,7 +8,6 @@ Everything that decides is synchronous. What waits, waits for others' tasks to e
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import chain, count
@@ -20,8 +19,6 @@ from attrs import define, evolve, field
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import (
     QueueFull,
-    RunIdTaken,
-    RunNotFound,
     RunNotQueued,
     SessionBusy,
     WorkspaceClosing,
@@ -31,8 +28,8 @@ from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.capacity import Capacity
-from crush_trio.runtime.ending import owed
-from crush_trio.runtime.journal import Journal, JournalEntry, MemoryJournal
+from crush_trio.runtime.journal import Journal, MemoryJournal
+from crush_trio.runtime.known_runs import KnownRuns
 from crush_trio.runtime.lane import Folded, Lane
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.meter import NOBODY, RunMeter
@@ -40,15 +37,11 @@ from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Run, Turn, conduct
 from crush_trio.runtime.tasks import TaskTree, task_tree
+from crush_trio.runtime.withdrawal import Withdrawal
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunState, RunView, WhenBusy
 
 log = logging.getLogger(__name__)
-
-REMEMBERED_RUNS = 256
-
-TOGETHER: Final = 250
-"""How many endings are written in one commit when many runs are cancelled at once."""
 
 GIVE_UP: Final = 1.0
 """Seconds for runs to end once it is certain that their endings will not be stored."""
@@ -71,8 +64,7 @@ class Workspace:
     """Who counts the runs; whoever opened the workspace may put somebody here."""
     _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
     _lanes: dict[SessionId, Lane[AcceptedRun]] = field(factory=dict, init=False, repr=False)
-    _live: dict[RunId, AcceptedRun] = field(factory=dict, init=False, repr=False)
-    _ended: "OrderedDict[RunId, AcceptedRun]" = field(factory=OrderedDict, init=False, repr=False)
+    _known: KnownRuns = field(factory=KnownRuns, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
     _report: CloseReport | None = field(default=None, init=False, repr=False)
     overdue: bool = field(default=False, init=False, repr=False)
@@ -95,9 +87,9 @@ class Workspace:
         submission.check()
         if self._closing is not None:
             raise WorkspaceClosing
-        known = self._known(submission)
-        if known is not None:
-            return known
+        repeated = self._known.repeated(submission)
+        if repeated is not None:
+            return repeated
         lane = self._lanes.get(submission.session_id) or Lane(self._capacity)
         if submission.when_busy is WhenBusy.REJECT and lane.runs:
             raise SessionBusy
@@ -112,22 +104,11 @@ class Workspace:
         """Give the run its place, hand its acceptance over and start its task, in one step."""
         self._lanes[accepted.session_id] = lane
         begins = lane.admit(accepted)
-        self._live[accepted.id] = accepted
-        if accepted.submission.run_id is not None:
-            self._live[accepted.submission.run_id] = accepted
+        self._known.add(accepted)
         acceptance = self._journal.accept(accepted, begins=begins)
         run = Run(accepted, self.events, self._journal, self._limits, self, acceptance)
         self._runs.start_soon(conduct, run, self._turn, name=_task_name(accepted))
         self.meter.run_accepted(accepted)
-
-    def _known(self, submission: Submission) -> AcceptedRun | None:
-        """Return the run that the caller's run id already names, if it does."""
-        if submission.run_id is None:
-            return None
-        known = self._live.get(submission.run_id) or self._ended.get(submission.run_id)
-        if known is not None and known.fingerprint != hash(submission):
-            raise RunIdTaken(submission.run_id)
-        return known
 
     def _new_view(self, submission: Submission) -> RunView:
         return RunView(
@@ -233,40 +214,10 @@ class Workspace:
         return receipt
 
     def _withdraw(self, runs: tuple[AcceptedRun, ...]) -> None:
-        """Hand over the endings of runs that were cancelled before they began, in their order.
-
-        Their records are then before anything that is accepted from now on. They are written a few
-        hundred at a time, so that a herd of them does not hold up the other sessions' writes.
-        """
-        now = self.now()
-        for run in runs:
-            run.will_end(Outcome.cancelled(), now)
-        parts = [runs[at : at + TOGETHER] for at in range(0, len(runs), TOGETHER)]
-        if parts:
-            handed = [(part, self._journal.withdraw(part)) for part in parts]
-            self._runs.start_soon(self._end_withdrawn, handed, name="withdrawn runs")
-
-    async def _end_withdrawn(
-        self, handed: list[tuple[tuple[AcceptedRun, ...], JournalEntry]]
-    ) -> None:
-        """Announce the endings of withdrawn runs, in their order, as they are stored."""
-        with trio.CancelScope(shield=True):
-            for runs, entry in handed:
-                accepted = [run for run in runs if await run.known()]
-                if not accepted:  # there is nothing to end
-                    entry.commit.withdraw()
-                    continue
-                stored = await owed(entry, self._limits, accepted, self)
-                if stored:
-                    entry.tell()
-                for run in accepted:
-                    self._settle_withdrawn(run, stored=stored)
-
-    def _settle_withdrawn(self, run: AcceptedRun, *, stored: bool) -> None:
-        outcome = Outcome.cancelled() if stored else Outcome.interrupted()
-        if not stored:
-            run.will_end(outcome, self.now())
-        self.settle(run, outcome)
+        """End runs that were cancelled before they began."""
+        if runs:
+            withdrawal = Withdrawal(runs, self._journal, self._limits, self)
+            self._runs.start_soon(withdrawal.end, name="withdrawn runs")
 
     def close(self) -> StopReceipt:
         """Refuse new runs from now on and cancel all there are. Closing again does nothing."""
@@ -300,7 +251,7 @@ class Workspace:
         self.overdue = True
         if not receipt.complete and not await self._can_store():
             self._journal.give_up()
-            with trio.move_on_after(GIVE_UP):
+            with trio.move_on_after(self._limits.retry + GIVE_UP):
                 await receipt.settled()
 
     async def _can_store(self) -> bool:
@@ -333,14 +284,11 @@ class Workspace:
 
     def knows(self, run_id: RunId) -> bool:
         """Whether the id, ours or a caller's, names a live or recently ended run."""
-        return run_id in self._live or run_id in self._ended
+        return run_id in self._known
 
     def find(self, run_id: RunId) -> AcceptedRun:
         """Return a live or recently ended run, by our id or by the caller's."""
-        accepted = self._live.get(run_id) or self._ended.get(run_id)
-        if accepted is None:
-            raise RunNotFound(run_id)
-        return accepted
+        return self._known.find(run_id)
 
     def tasks(self) -> TaskTree:
         """Every live task of the workspace, and what it waits on."""
@@ -412,14 +360,7 @@ class Workspace:
 
     def drop(self, accepted: AcceptedRun) -> None:
         """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
-        names = {accepted.id, accepted.submission.run_id or accepted.id}
-        for name in names:
-            self._live.pop(name, None)
-        if accepted.outcome is not None:
-            accepted.forget_prompt()
-            self._ended.update(dict.fromkeys(names, accepted))
-            while len(self._ended) > 2 * REMEMBERED_RUNS:
-                self._ended.popitem(last=False)
+        self._known.end(accepted)
         lane = self._lanes[accepted.session_id]
         lane.leave(accepted)
         if lane.empty:

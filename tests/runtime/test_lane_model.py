@@ -151,7 +151,11 @@ class LaneMachine(RuleBasedStateMachine):
         model = self.models[which]
         active = model.lane.active
         if active is not None:
-            expected = [r for r in model.queue if r.foldable and r.state is RunState.QUEUED]
+            expected = [
+                run
+                for run in model.queue
+                if run.foldable and run.state is RunState.QUEUED and not model.withdrawn
+            ]
             assert list(model.lane.fold(active)) == expected
             model.folding += expected
             model.queue = [run for run in model.queue if run not in expected]

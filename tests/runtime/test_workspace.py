@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.errors import RunIdTaken, RunNotFound, WorkspaceClosing
 from crush_trio.events import RunChange, open_event_log
 from crush_trio.runtime import Limits, MemoryJournal, open_workspace
-from crush_trio.runtime.workspace import REMEMBERED_RUNS
+from crush_trio.runtime.known_runs import REMEMBERED
 from crush_trio.testing import Gate
 from crush_trio.testing.faults import FaultyJournal, JournalFault
 from crush_trio.testing.harness import open_test_workspace
@@ -121,7 +121,7 @@ async def test_an_id_that_names_no_run_is_not_found():
 async def test_ended_runs_are_remembered_up_to_a_bound_oldest_forgotten_first():
     async with open_test_workspace(ScriptedTurns(default=())) as bench:
         runs = []
-        for n in range(REMEMBERED_RUNS + 1):
+        for n in range(REMEMBERED + 1):
             runs.append(bench.accept(str(n), run_id=f"mine-{n}"))
             await runs[-1].wait()
         for name in ("mine-0", runs[0].id):
@@ -137,7 +137,7 @@ async def test_a_live_run_is_never_forgotten_however_many_end():
     gate = Gate()
     async with open_test_workspace(ScriptedTurns({"long": [Pause(gate)]}, default=())) as bench:
         run = bench.accept("long", "other", run_id="long")
-        for n in range(2 * REMEMBERED_RUNS + 1):
+        for n in range(2 * REMEMBERED + 1):
             await bench.accept(str(n)).wait()
         assert bench.find("long") is bench.accept("long", "other", run_id="long") is run
 

@@ -1,0 +1,86 @@
+"""The end of runs that were cancelled before they began.
+
+One cancel may withdraw thousands of waiting runs. Their endings are handed to the journal a few hundred
+at a time, in the order of the lane, and announced in that order as they are stored, so that a herd of
+them holds up neither the other sessions nor the readers. The lane lets no run begin before all of them
+have left.
+"""
+
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field
+
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.ending import owed
+from crush_trio.runtime.journal import Journal, JournalEntry
+from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.outcome import Outcome
+
+TOGETHER: Final = 250
+"""How many endings are written in one commit."""
+
+
+class Host(Protocol):
+    """What ending runs needs of their workspace."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the workspace should have closed by now."""
+        ...
+
+    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Announce the ending of *run* and let it leave its lane."""
+        ...
+
+    def now(self) -> int:
+        """The time, in unix seconds."""
+        ...
+
+
+@define(eq=False)
+class Withdrawal:
+    """Runs of one lane that a cancel withdrew, in their order.
+
+    The endings of the first ones are handed over when it is made, in the step of the cancel.
+    """
+
+    _runs: tuple[AcceptedRun, ...]
+    _journal: Journal = field(repr=False)
+    _limits: Limits
+    _host: Host = field(repr=False)
+    _entry: JournalEntry = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._entry = self._hand_over(self._runs[:TOGETHER])
+
+    async def end(self) -> None:
+        """Have all endings stored and announced. The body of a task that belongs to the runs."""
+        left = self._runs
+        with trio.CancelScope(shield=True):
+            while left:
+                part, left = left[:TOGETHER], left[TOGETHER:]
+                entry = self._entry
+                if left:
+                    self._entry = self._hand_over(left[:TOGETHER])
+                await self._announce(part, entry)
+
+    def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry:
+        now = self._host.now()
+        for run in runs:
+            run.will_end(Outcome.cancelled(), now)
+        return self._journal.withdraw(runs)
+
+    async def _announce(self, runs: tuple[AcceptedRun, ...], entry: JournalEntry) -> None:
+        accepted = [run for run in runs if await run.known()]
+        if not accepted:  # all of them were refused: there is nothing to end
+            entry.commit.withdraw()
+            return
+        stored = await owed(entry, self._limits, accepted, self._host)
+        outcome = Outcome.cancelled() if stored else Outcome.interrupted()
+        if stored:
+            entry.tell()
+        for run in accepted:
+            if not stored:
+                run.will_end(outcome, self._host.now())
+            self._host.settle(run, outcome)
