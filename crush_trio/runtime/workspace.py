@@ -28,9 +28,10 @@ from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.folding import fold
 from crush_trio.runtime.journal import Journal, MemoryJournal
 from crush_trio.runtime.known_runs import KnownRuns
-from crush_trio.runtime.lane import Folded, Lane
+from crush_trio.runtime.lane import Lane
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.meter import NOBODY, RunMeter
 from crush_trio.runtime.outcome import Outcome, Submission
@@ -210,13 +211,13 @@ class Workspace:
     def _cancel(self, lane: Lane[AcceptedRun], runs: Sequence[AcceptedRun]) -> StopReceipt:
         """Cancel *runs* of a lane; those that had not begun are ended here, together."""
         receipt = StopReceipt.of(runs)
-        self._withdraw(lane.cancel(runs))
+        self.withdraw(lane.cancel(runs))
         return receipt
 
-    def _withdraw(self, runs: tuple[AcceptedRun, ...]) -> None:
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
         """End runs that were cancelled before they began."""
         if runs:
-            withdrawal = Withdrawal(runs, self._journal, self._limits, self)
+            withdrawal = Withdrawal(tuple(runs), self._journal, self._limits, self)
             self._runs.start_soon(withdrawal.end, name="withdrawn runs")
 
     def close(self) -> StopReceipt:
@@ -307,31 +308,8 @@ class Workspace:
         self.events.publish(RunChange(run=accepted.view))
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Take the prompts that wait without a caller's run id into the turn of *into*.
-
-        They are stored and ended when this returns. If that fails they wait again.
-        """
-        lane = self._lanes[into.session_id]
-        folded = lane.fold(into)
-        if not folded:
-            await trio.lowlevel.checkpoint()
-            return ()
-        taken = tuple(run.submission for run in folded)
-        outcome = Outcome.folded(into.id)
-        for run in folded:
-            run.will_end(outcome, self.now())
-        entry = self._journal.fold(folded, into)
-        try:
-            await entry.commit.certain()
-        except BaseException:
-            self._withdraw(lane.unfold(folded))
-            raise
-        entry.tell()
-        for run in folded:
-            run.decide(Folded(into=into.id))
-            self.settle(run, outcome)
-        await trio.lowlevel.checkpoint()
-        return taken
+        """Take the prompts that wait without a caller's run id into the turn of *into*."""
+        return await fold(into, self._lanes[into.session_id], self._journal, self)
 
     def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
         """Announce an ending that is stored and let the next run begin, in one step.
@@ -386,9 +364,9 @@ async def open_workspace(
     """Open a workspace in which *turn* is what an active run does.
 
     Without *events*, the workspace has a log of its own; without a *journal*, runs are remembered
-    in memory only. *capacity* limits the active runs; workspaces may share one. Leaving the block stops the workspace: no new runs, every run cancelled and
-    given time to write its ending, in this order whatever the reason for leaving. An exception of
-    the caller's leaves the block as it is.
+    in memory only. *capacity* limits the active runs; workspaces may share one. Leaving the block
+    stops the workspace: no new runs, every run cancelled and given time to write its ending, in this
+    order whatever the reason for leaving. An exception of the caller's leaves the block as it is.
     """
     ids = RandomIds() if ids is None else ids
     async with (
