@@ -38,6 +38,8 @@ class AcceptedRun:
     prompt_recorded: bool = field(default=False, init=False)
     reaped: list[int] = field(factory=list, init=False, repr=False)
     """The processes that had to be stopped because the run was, as its tools report them."""
+    left: list[int] = field(factory=list, init=False, repr=False)
+    """The processes of its tools that could not be stopped."""
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
     cancel_time: float | None = field(default=None, init=False, repr=False)
