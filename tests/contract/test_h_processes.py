@@ -90,7 +90,7 @@ async def test_a_cancelled_run_is_over_only_when_its_processes_are(probe):
 
 def torturing(probe, name):
     """A command of a shell that does all it can to leave a process behind."""
-    return f"{sys.executable} -I -S {torture.__file__} {name} {probe.token}"
+    return f"exec {sys.executable} -I -S {torture.__file__} {name} {probe.token}"
 
 
 @pytest.mark.item("A20", "H9")

@@ -1,6 +1,7 @@
 """Commands of servers, hooks and configurations that kill their guards: their owners leave nothing."""
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -66,7 +67,7 @@ async def test_a_language_server_leaves_nothing(probe, argv):
 
 
 async def test_a_hook_leaves_nothing(probe, argv, tmp_path):
-    live = configured(" ".join(argv), environment=ENVIRONMENT)
+    live = configured(shlex.join(("exec", *argv)), environment=ENVIRONMENT)
     hooks = ConfiguredHooks(live=live, directory=tmp_path, clock=SystemClock())
     reaped = Reaped()
     asked = call(reaped=reaped)
@@ -77,5 +78,6 @@ async def test_a_hook_leaves_nothing(probe, argv, tmp_path):
 
 async def test_a_value_of_a_configuration_leaves_nothing(probe, argv, tmp_path):
     with trio.fail_after(15), suppress(CommandFailed):
-        await config_commands(SystemClock())(" ".join(argv), ENVIRONMENT, tmp_path)
+        script = shlex.join(("exec", *argv))
+        await config_commands(SystemClock())(script, ENVIRONMENT, tmp_path)
     assert probe.left() == []
