@@ -18,7 +18,7 @@ from crush_trio.tools.guard.orphans import (
     name_of,
     signal_process,
 )
-from crush_trio.tools.guard.process_table import ProcessId, below, children, look_at
+from crush_trio.tools.guard.process_table import ProcessId, below, children, look_at, process_ids
 from crush_trio.tools.processes import open_process_group
 from tests.tools.process_probe import Probe, Watched
 
@@ -58,7 +58,7 @@ def test_a_command_inside_a_command_has_the_marks_of_both():
 )
 def test_processes_are_found_by_each_of_their_traces(probe, options, found_by):
     with sleeping(probe, **options) as one:
-        living = found_by(one.pid).living()
+        living = found_by(one.pid).living(process_ids())
         one.kill()
     assert one.pid in living
     assert os.getpid() not in living

@@ -115,10 +115,10 @@ def respawns_and_ends():
 
 
 def many_generations():
-    """Have a child fork, leave the session and exit, 300 times; the last process stays."""
+    """Have a child fork, leave the session and exit, 100 times; the last process stays."""
 
     def generations():
-        for _ in range(300):
+        for _ in range(100):
             if os.fork():
                 os._exit(0)
             os.setsid()
@@ -202,6 +202,19 @@ def kills_both():
     sleep()
 
 
+def kills_both_and_respawns():
+    """Kill guard and watcher at once, and be a chain of processes from then on."""
+    survive_parent()
+    stubborn()
+    guard = os.getppid()
+    watcher = above(guard)
+    ready()
+    os.kill(watcher, signal.SIGSTOP)
+    os.kill(guard, signal.SIGKILL)
+    os.kill(watcher, signal.SIGKILL)
+    chain()
+
+
 NAMES = (
     respawns,
     respawns_and_ends,
@@ -213,6 +226,7 @@ NAMES = (
     survives_its_guard,
     kills_its_watcher,
     kills_both,
+    kills_both_and_respawns,
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ All of it reads /proc and waits, so it belongs in a thread.
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
@@ -21,16 +22,19 @@ from crush_trio.tools.guard.process_table import (
     NOT_THERE,
     Process,
     ProcessId,
-    all_processes,
     below,
     look_at,
+    process_ids,
 )
 
 MARK: Final = "CRUSH_TRIO_COMMAND"
 """The variable with the marks of a command and of the commands around it, separated by colons."""
 
-ROUND: Final = 0.01
-"""Seconds between two searches."""
+PAUSE: Final = 0.002
+"""Seconds in which killed processes may be gone, before they are looked for again."""
+
+QUIET: Final = 0.05
+"""Seconds without a process of the command, after which none is believed to be left."""
 
 
 def marked(env: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -50,14 +54,16 @@ class Traces:
     leader: ProcessId | None
     mark: str
 
-    def living(self) -> dict[ProcessId, Process]:
-        """Return all that live, the guard's own processes included."""
-        found = {each.pid: each for each in all_processes() if self._bears(each)}
+    def living(self, among: Iterable[ProcessId]) -> dict[ProcessId, Process]:
+        """Return those *among* some processes, and below the watcher, that are ours and live."""
+        looked_at = filter(None, map(look_at, among))
+        found = {each.pid: each for each in looked_at if each.lives and self._bears(each)}
         if self.watcher is not None:
-            found |= {each.pid: each for each in below(self.watcher)}
-        return {pid: each for pid, each in found.items() if each.lives and pid != os.getpid()}
+            found |= {each.pid: each for each in below(self.watcher) if each.lives}
+        found.pop(ProcessId(os.getpid()), None)
+        return found
 
-    def is_one(self, process: Process, others: Mapping[ProcessId, Process]) -> bool:
+    def is_one(self, process: Process, *, others: Container[int]) -> bool:
         """Whether a process is of the command, of which *others* were found with it."""
         return process.parent in others or self._bears(process)
 
@@ -76,15 +82,33 @@ def kill_orphans(traces: Traces, seconds: float) -> tuple[set[int], set[int]]:
     """
     deadline = monotonic() + seconds
     killed: set[int] = set()
-    while found := traces.living():
+    while found := _seen(traces):
         if monotonic() >= deadline:
-            return killed - found.keys(), {*found}
-        victims = {*found} - {traces.watcher} or {*found}
+            return killed - found, {*found}
+        victims = found - {traces.watcher} or found
         for pid in victims:
-            signal_process(pid, signal.SIGKILL, lambda process: traces.is_one(process, found))
+            signal_process(pid, signal.SIGKILL, partial(traces.is_one, others=found))
         killed |= victims - {traces.watcher}
-        sleep(ROUND)
+        sleep(PAUSE)
     return killed, set()
+
+
+def _seen(traces: Traces) -> set[ProcessId]:
+    """Return the processes with these traces. If it returns none, there has been none for a while.
+
+    One look at everything may miss a process that forks and exits all the time. So this looks again
+    and again, at the processes that are new, and in the end at everything once more: a process
+    that is just becoming another program shows no environment.
+    """
+    quiet = monotonic() + QUIET
+    others: set[ProcessId] = set()
+    while monotonic() < quiet:
+        everything = process_ids()
+        found = traces.living(everything - others)
+        if found:
+            return {*found}
+        others = everything
+    return {*traces.living(process_ids())}
 
 
 def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bool]) -> None:

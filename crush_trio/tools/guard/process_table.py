@@ -55,12 +55,10 @@ def look_at(pid: ProcessId) -> Process | None:
         return None
 
 
-def all_processes() -> "Iterator[Process]":
-    """Yield every process but init."""
-    for name in os.listdir("/proc"):  # noqa: PTH208  # no time for pathlib
-        process = look_at(ProcessId(int(name))) if name.isdecimal() and name != "1" else None
-        if process is not None:
-            yield process
+def process_ids() -> set[ProcessId]:
+    """Return the ids of all processes but init."""
+    names = os.listdir("/proc")  # noqa: PTH208  # no time for pathlib
+    return {ProcessId(int(name)) for name in names if name.isdecimal() and name != "1"}
 
 
 def children(pid: int) -> list[ProcessId]:
@@ -70,7 +68,8 @@ def children(pid: int) -> list[ProcessId]:
     calling process, whose children stay in it until they are reaped.
     """
     if not CHILDREN_LISTED:
-        return [process.pid for process in all_processes() if process.parent == pid]
+        everything = map(look_at, process_ids())
+        return [each.pid for each in everything if each is not None and each.parent == pid]
     found: list[ProcessId] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # no time for pathlib
