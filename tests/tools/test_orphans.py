@@ -18,11 +18,13 @@ from crush_trio.tools.guard.orphans import (
     name_of,
     signal_process,
 )
-from crush_trio.tools.guard.process_table import ProcessId, below, children, look_at, process_ids
+from crush_trio.tools.guard.process_table import ProcessId, below, children, look_at
 from crush_trio.tools.processes import open_process_group
 from tests.tools.process_probe import Probe, Watched
 
 MINE = "0123456789abcdef-mine"
+GONE = 1 << 30
+"""A process that there is not: Linux has smaller ids."""
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def sleeping(probe, **options):
     return subprocess.Popen(probe.sleep.split(), **options)
 
 
-def traces(watcher=None, leader=None, mark="a mark that nothing has"):
+def traces(watcher=None, leader=GONE, mark="a mark that nothing has"):
     return Traces(watcher and ProcessId(watcher), leader and ProcessId(leader), mark)
 
 
@@ -52,16 +54,33 @@ def test_a_command_inside_a_command_has_the_marks_of_both():
     [
         ({"env": marked({}, MINE), "start_new_session": True}, lambda _: traces(mark=MINE)),
         ({"env": {}, "start_new_session": True}, lambda pid: traces(leader=pid)),
-        ({"env": {}}, lambda _: traces(watcher=os.getpid())),
     ],
-    ids=["mark", "session", "watcher"],
+    ids=["mark", "session"],
 )
-def test_processes_are_found_by_each_of_their_traces(probe, options, found_by):
+def test_processes_are_recognised_by_each_of_their_traces(probe, options, found_by):
     with sleeping(probe, **options) as one:
-        living = found_by(one.pid).living(process_ids())
+        assert kill_orphans(found_by(one.pid), 5) == ({one.pid}, set())
+        assert one.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_watcher_goes_last_and_with_it_all_is_gone(probe):
+    script = f"{probe.sleep} & {probe.sleep} & echo ready; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
+        shell.stdout.readline()
+        two = set(children(shell.pid))
+        os.kill(shell.pid, signal.SIGSTOP)  # it does not get on, and does not reap its children
+        assert kill_orphans(traces(shell.pid), 5) == (two, set())
+    assert shell.returncode == -signal.SIGKILL
+    assert probe.left() == []
+
+
+@pytest.mark.slow
+def test_a_command_that_never_had_a_process_is_not_looked_for(probe):
+    with sleeping(probe, env=marked({}, MINE)) as one:
+        assert kill_orphans(traces(leader=None, mark=MINE), 5) == (set(), set())
+        assert one.poll() is None
         one.kill()
-    assert one.pid in living
-    assert os.getpid() not in living
 
 
 @pytest.mark.slow

@@ -85,11 +85,12 @@ class GuardLink:
 
     def how_it_ended(self) -> GuardEnd:
         """Return how the command ended. What has not been seen to end is left."""
+        guard = {self.process.pid} if self.process.returncode is None else set()
         if self.report.end is not None:
-            return self.report.end
+            return evolve(self.report.end, left=_sorted({*self.report.end.left} | guard))
         if self.report.failure is not None:
-            return GuardEnd(How.ENDED)
-        return GuardEnd(How.KILLED, left=_sorted({self.process.pid, self.report.leader}))
+            return GuardEnd(How.ENDED, left=_sorted(guard))
+        return GuardEnd(How.KILLED, left=_sorted(guard | {self.report.leader}))
 
     def close(self) -> None:
         """Close the socket."""

@@ -1,9 +1,9 @@
 """Processes of a command whose guard failed: found through /proc, and killed.
 
-This is the last resort, for when both processes of a guard were killed at once or do not get on. It
-looks for everything below the watcher, in the leader's session, and with the command's mark in its
-environment. What was started with an empty environment in another session, by a command that also
-killed both its guards, is not found; a guard needs no such search.
+This is the last resort, for when the processes of a guard were killed or do not get on. While the
+watcher lives, everything is below it. Otherwise this looks for processes in the leader's session, and
+for those with the command's mark in their environment. What was started with an empty environment
+in another session, by a command that also killed both processes of its guard, is not found.
 
 All of it reads /proc and waits, so it belongs in a thread.
 """
@@ -16,13 +16,14 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from crush_trio.tools.guard.process_table import (
     NOT_THERE,
     Process,
     ProcessId,
     below,
+    children,
     look_at,
     process_ids,
 )
@@ -33,8 +34,9 @@ MARK: Final = "CRUSH_TRIO_COMMAND"
 PAUSE: Final = 0.002
 """Seconds in which killed processes may be gone, before they are looked for again."""
 
+LOOKS: Final = 20
 QUIET: Final = 0.05
-"""Seconds without a process of the command, after which none is believed to be left."""
+"""How often, and for how many seconds, no process was found before none is believed to be left."""
 
 
 def marked(env: Mapping[str, str], mark: str) -> dict[str, str]:
@@ -54,65 +56,99 @@ class Traces:
     leader: ProcessId | None
     mark: str
 
-    def living(self, among: Iterable[ProcessId]) -> dict[ProcessId, Process]:
-        """Return those *among* some processes, and below the watcher, that are ours and live."""
-        looked_at = filter(None, map(look_at, among))
-        found = {each.pid: each for each in looked_at if each.lives and self._bears(each)}
-        if self.watcher is not None:
-            found |= {each.pid: each for each in below(self.watcher) if each.lives}
-        found.pop(ProcessId(os.getpid()), None)
-        return found
-
-    def is_one(self, process: Process, *, others: Container[int]) -> bool:
-        """Whether a process is of the command, of which *others* were found with it."""
-        return process.parent in others or self._bears(process)
-
-    def _bears(self, process: Process) -> bool:
-        return (
-            process.pid == self.watcher
-            or process.session == self.leader
-            or self.mark in _environment(process.pid)
-        )
+    def are_of(self, process: Process) -> bool:
+        """Whether a process lives and has these traces in itself."""
+        if not process.lives or process.pid == os.getpid():
+            return False
+        return process.session == self.leader or self.mark in _environment(process.pid)
 
 
 def kill_orphans(traces: Traces, seconds: float) -> tuple[set[int], set[int]]:
-    """Kill all processes with these traces; return those that are gone, and those that are left.
+    """Kill all processes with these traces; return those that are gone, and those that are left."""
+    search = _Search(traces, monotonic() + seconds)
+    left: set[int] = set()
+    if traces.watcher is not None:
+        left |= search.kill_below(traces.watcher)
+    if traces.leader is not None:
+        left |= search.kill_recognised()
+    return search.killed - left, left
 
-    The watcher comes last: while it is there, what loses its parent stays below it.
+
+@define(eq=False)
+class _Search:
+    traces: Traces
+    deadline: float
+    killed: set[int] = field(factory=set, init=False)
+
+    def kill_below(self, watcher: ProcessId) -> set[ProcessId]:
+        """Kill what is below a watcher while that lives, and it last; return what is left."""
+        while _lives(watcher):
+            found = _living_below(watcher)
+            if monotonic() >= self.deadline:
+                return found or {watcher}
+            family = {watcher, *found}
+            for pid in found or {watcher}:
+                signal_process(pid, signal.SIGKILL, partial(_is_of, family, watcher))
+            self.killed |= found
+            sleep(PAUSE)
+        return set()
+
+    def kill_recognised(self) -> set[ProcessId]:
+        """Kill the processes that can be recognised in themselves; return those that are left.
+
+        One look at everything may miss a process that forks and exits all the time. So this looks
+        again and again at the processes that are new, the newest first, and kills each as it is
+        found. In the end it looks at everything once more: a process that is just becoming another
+        program shows no environment.
+        """
+        others: set[ProcessId] = set()
+        looks, quiet = 0, monotonic() + QUIET
+        while True:
+            last = looks >= LOOKS and monotonic() >= quiet
+            everything = process_ids()
+            found = self._kill_among(everything if last else everything - others)
+            if found and monotonic() >= self.deadline:
+                return found
+            if last and not found:
+                return set()
+            if found:
+                looks, quiet = 0, monotonic() + QUIET
+            looks += 1
+            others = everything - found
+
+    def _kill_among(self, pids: Iterable[ProcessId]) -> set[ProcessId]:
+        newest_first = sorted(pids, reverse=True)
+        is_ours = self.traces.are_of
+        found = {pid for pid in newest_first if signal_process(pid, signal.SIGKILL, is_ours)}
+        self.killed |= found
+        return found
+
+
+def _lives(pid: ProcessId) -> bool:
+    process = look_at(pid)
+    return process is not None and process.lives
+
+
+def _is_of(family: Container[int], watcher: ProcessId, process: Process) -> bool:
+    return process.pid == watcher or process.parent in family
+
+
+def _living_below(root: ProcessId) -> set[ProcessId]:
+    """Return the processes below *root*, a subreaper. If it returns none, there is none.
+
+    If all its children are dead, and no other has come meanwhile, then nothing is below: a process
+    that loses its parent becomes a child, at the end of the list. It may be that *root* is ending,
+    though, and has lost its children.
     """
-    deadline = monotonic() + seconds
-    killed: set[int] = set()
-    while found := _seen(traces):
-        if monotonic() >= deadline:
-            return killed - found, {*found}
-        victims = found - {traces.watcher} or found
-        for pid in victims:
-            signal_process(pid, signal.SIGKILL, partial(traces.is_one, others=found))
-        killed |= victims - {traces.watcher}
-        sleep(PAUSE)
-    return killed, set()
+    while True:
+        before = children(root)
+        living = {process.pid for process in below(root) if process.lives}
+        if living or children(root) == before:
+            return living
 
 
-def _seen(traces: Traces) -> set[ProcessId]:
-    """Return the processes with these traces. If it returns none, there has been none for a while.
-
-    One look at everything may miss a process that forks and exits all the time. So this looks again
-    and again, at the processes that are new, and in the end at everything once more: a process
-    that is just becoming another program shows no environment.
-    """
-    quiet = monotonic() + QUIET
-    others: set[ProcessId] = set()
-    while monotonic() < quiet:
-        everything = process_ids()
-        found = traces.living(everything - others)
-        if found:
-            return {*found}
-        others = everything
-    return {*traces.living(process_ids())}
-
-
-def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bool]) -> None:
-    """Send a signal to the process with this id if it is the one that is meant.
+def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bool]) -> bool:
+    """Send a signal to the process with this id if it is the one that is meant; return whether it is.
 
     The process is held by a descriptor before it is looked at. So the signal cannot reach another
     one that gets the same id in between.
@@ -120,15 +156,19 @@ def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bo
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return
+        return False
     try:
         process = look_at(pid)
-        if process is not None and is_meant(process):
-            signal.pidfd_send_signal(descriptor, number)
-    except (ProcessLookupError, PermissionError):
-        return
+        if process is None or not is_meant(process):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
     finally:
         os.close(descriptor)
+    return True
 
 
 def name_of(pid: int) -> str:

@@ -94,6 +94,9 @@ class Guard:
 
     def guard(self, argv: list[bytes], grace: float) -> None:
         """Start the command, wait for its end or for the order to stop it, and leave nothing."""
+        if self._below.pause(0, self._channel, self._watcher):
+            report(self._channel, "withdrawn")
+            return
         try:
             self._leader = start(argv, lambda pid: report(self._channel, "forked", pid))
         except OSError as exc:
