@@ -122,8 +122,8 @@ class ConfiguredHooks:
             return NO_OPINION
         finally:
             if ended is not None:
-                in_time = ended.stopped and not deadline.cancelled_caught
-                call.reaped(ended.reaped if in_time else (), ended.left)
+                cancelled = ended.stopped and not deadline.cancelled_caught
+                call.reaped(ended.reaped if cancelled else (), ended.left)
         return _answer_of(hook, ended, stdout, stderr)
 
 

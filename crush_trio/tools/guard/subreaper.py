@@ -87,12 +87,12 @@ class Subreaper:
         Each group is signalled while one of its members is known to be there: the id of a group
         that is gone may come to belong to others.
         """
-        found = {process.pid: process for process in below(os.getpid())}
+        found = {process.pid: process for process in below(os.getpid()) if process.lives}
         self.stopped.update(found)
         for number in numbers:
-            signalled: set[int] = set()
+            signalled = {0, 1}
             for process in found.values():
-                if 1 < process.group not in signalled and _is_still(process, found):
+                if process.group not in signalled and _is_still(process, found):
                     signalled.add(process.group)
                     signal_group(ProcessId(process.group), number)
 
