@@ -58,7 +58,10 @@ class AgentTool(BuiltIn):
         submission = Submission(session_id=child, prompt=prompt, kind=RunKind.TASK)
         await trio.lowlevel.checkpoint_if_cancelled()  # a closing workspace would refuse the task
         accepted = self.parent.host.accept(_like(submission, self.parent.submission))
-        outcome = await _ended(accepted)
+        try:
+            outcome = await _ended(accepted)
+        finally:
+            call.reaped(accepted.reaped, accepted.left)
         await self._charge(call.session_id, child)
         return _result(outcome)
 

@@ -154,7 +154,7 @@ class ToolRunner:
             permit=permit,
             images=self.images,
             interactive=self.interactive,
-            reaped=self.run.accepted.reaped.extend,
+            reaped=self._reaped,
         )
         hooks = () if self.run.kind is RunKind.TASK else self.hooks.matching(call.name)
         if not hooks:
@@ -165,6 +165,10 @@ class ToolRunner:
         if verdict.together.decision is Decision.ALLOW:
             permit.approve()
         return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
+
+    def _reaped(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
+        self.run.accepted.reaped.extend(stopped)
+        self.run.accepted.left.extend(left)
 
     async def write(self, call: ToolCallPart, result: ToolResult) -> None:
         """Store and publish one result, as a message of its own (D13)."""

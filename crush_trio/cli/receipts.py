@@ -1,6 +1,6 @@
 """Stop receipts for people: what a cancel hit, how long it took, and what is left."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -37,15 +37,17 @@ def summary(receipt: ReceiptView) -> str:
     processes = sum(len(hit.processes) for hit in receipt.hits)
     if processes:
         parts.append(f"{count(processes, 'process', 'processes')} ended with it")
-    left = "nothing is left running" if receipt.complete else "something is still running"
-    sentence = "; ".join([*parts, left])
+    if left := [pid for hit in receipt.hits for pid in hit.left]:
+        parts.append(f"could not stop {_processes(left)}")
+    parts.append("nothing is left running" if receipt.complete else "something is still running")
+    sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def receipt_table(receipt: ReceiptView) -> Table:
     """Return a receipt as a table, one line for each run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("Run", "Session", "Was", "Ended", "After", "Processes stopped"):
+    for heading in ("Run", "Session", "Was", "Ended", "After", "Processes stopped", ""):
         table.add_column(heading)
     for hit in receipt.hits:
         table.add_row(
@@ -54,9 +56,18 @@ def receipt_table(receipt: ReceiptView) -> Table:
             hit.state.value,
             _ended(hit),
             "" if hit.seconds is None else f"{hit.seconds:.2f} s",
-            ", ".join(map(str, hit.processes)) or "none",
+            _numbers(hit.processes) or "none",
+            Text(f"left: {_numbers(hit.left)}", "bold red") if hit.left else "",
         )
     return table
+
+
+def _numbers(pids: Iterable[int]) -> str:
+    return ", ".join(map(str, pids))
+
+
+def _processes(pids: Sequence[int]) -> str:
+    return f"{'process' if len(pids) == 1 else 'processes'} {_numbers(pids)}"
 
 
 def _ended(hit: HitView) -> Text:

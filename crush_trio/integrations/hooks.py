@@ -40,7 +40,7 @@ from crush_trio.tools.base import ToolCall
 from crush_trio.tools.environment import shell_argv, unattended
 from crush_trio.tools.jobs import Opens, Running
 from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command, open_process_group
+from crush_trio.tools.processes import Command, Ended, open_process_group
 from crush_trio.wire.config import HookConfig
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,12 @@ class ConfiguredHooks:
     ) -> HookAnswer:
         """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
         stdout, stderr = BoundedOutput(READ), BoundedOutput(READ)
-        group: Running | None = None
+        ended: Ended | None = None
+
+        def note(how: Ended) -> None:
+            nonlocal ended
+            ended = how
+
         await trio.lowlevel.checkpoint()
         deadline = trio.move_on_after(hook.timeout if hook.timeout > 0 else TIMEOUT)
         try:
@@ -108,6 +113,7 @@ class ConfiguredHooks:
                     stdout=stdout,
                     stderr=stderr,
                     grace=GRACE,
+                    on_ended=note,
                 ) as group:
                     await _tell(group, asked.payload)
                     await group.wait()
@@ -115,9 +121,10 @@ class ConfiguredHooks:
             log.warning("hook.not_run", extra={"hook": name_of(hook), "error": str(error)})
             return NO_OPINION
         finally:
-            if not deadline.cancelled_caught:
-                _note_reaped(group, call)
-        return _answer_of(hook, group, stdout, stderr)
+            if ended is not None:
+                cancelled = ended.stopped and not deadline.cancelled_caught
+                call.reaped(ended.reaped if cancelled else (), ended.left)
+        return _answer_of(hook, ended, stdout, stderr)
 
 
 async def _tell(hook: Running, payload: bytes) -> None:
@@ -136,16 +143,9 @@ async def _tell(hook: Running, payload: bytes) -> None:
         pass
 
 
-def _note_reaped(hook: Running | None, call: ToolCall) -> None:
-    """Say which processes had to be stopped because the call was, if any had to."""
-    if hook is not None and hook.ended is not None and hook.ended.stopped:
-        call.reaped(hook.ended.reaped)
-
-
 def _answer_of(
-    hook: HookConfig, group: Running | None, stdout: BoundedOutput, stderr: BoundedOutput
+    hook: HookConfig, ended: Ended | None, stdout: BoundedOutput, stderr: BoundedOutput
 ) -> HookAnswer:
-    ended = None if group is None else group.ended
     if ended is None or ended.stopped:
         log.warning("hook.too_slow", extra={"hook": name_of(hook)})
         return NO_OPINION

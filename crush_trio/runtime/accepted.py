@@ -41,6 +41,8 @@ class AcceptedRun:
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     reaped: list[int] = field(factory=list, init=False, repr=False)
     """The processes that had to be stopped because the run was, as its tools report them."""
+    left: list[int] = field(factory=list, init=False, repr=False)
+    """The processes of its tools that could not be stopped."""
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
     """When the run came into the state it is in."""

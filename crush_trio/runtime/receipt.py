@@ -51,6 +51,11 @@ class Hit:
         return tuple(self.run.reaped)
 
     @property
+    def left(self) -> tuple[int, ...]:
+        """The processes of the run that could not be stopped."""
+        return tuple(self.run.left)
+
+    @property
     def took(self) -> float | None:
         """Seconds from the cancel to the end of the run, or None while it has not ended."""
         ended = self.run.ended_time
@@ -70,8 +75,8 @@ class StopReceipt:
 
     @property
     def complete(self) -> bool:
-        """Whether every run that was hit has ended."""
-        return all(hit.run.ended for hit in self.hits)
+        """Whether every run that was hit has ended, and no process of it is left."""
+        return all(hit.run.ended and not hit.left for hit in self.hits)
 
     @property
     def unfinished(self) -> tuple[Hit, ...]:

@@ -133,6 +133,7 @@ def _hit(hit: Hit) -> HitView:
         error="" if outcome is None else outcome.error,
         seconds=None if took is None else round(took, 6),
         processes=hit.processes,
+        left=hit.left,
     )
 
 

@@ -5,7 +5,7 @@ raises anything else, and the run fails (H1). It runs in the task of its call, i
 a cancel reaches it like everything else, and what it started must be gone when it has left.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -81,6 +81,14 @@ class Permit(Protocol):
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
 
 
+class Reaped(Protocol):
+    """Takes note of processes, for the receipt of the cancel that stops a call."""
+
+    def __call__(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
+        """Add those that had to be *stopped* because the call was, and those that could not be."""
+        ...
+
+
 @frozen(kw_only=True)
 class ToolCall:
     """One call of a tool: for whom, and what it may see and ask.
@@ -98,8 +106,7 @@ class ToolCall:
     permit: Permit = field(repr=False)
     images: bool = False
     interactive: bool = True
-    reaped: Callable[[Iterable[int]], None] = field(default=lambda _: None, repr=False)
-    """To be told of the processes that had to be stopped because the call was."""
+    reaped: Reaped = field(default=lambda stopped, left=(): None, repr=False)
 
 
 class Tool(Protocol):

@@ -15,7 +15,7 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.tools.arguments import About, read_arguments
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import Reaped, ToolCall, ToolError, ToolResult
 from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.patterns import BadPattern, Patterns, split_base
 from crush_trio.tools.places import named
@@ -23,7 +23,6 @@ from crush_trio.tools.processes import Command
 from crush_trio.tools.searches import (
     OBEDIENT,
     Place,
-    Reaped,
     find_place,
     hear,
     printable,

@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from crush_trio.tools import _grep_worker as worker
 from crush_trio.tools.arguments import About, read_arguments
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import Reaped, ToolCall, ToolError, ToolResult
 from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.output import width
 from crush_trio.tools.patterns import BadPattern, Patterns
@@ -30,7 +30,6 @@ from crush_trio.tools.searches import (
     OBEDIENT,
     Heard,
     Place,
-    Reaped,
     find_place,
     hear,
     printable,

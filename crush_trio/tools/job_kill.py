@@ -31,9 +31,15 @@ class JobKillTool(BuiltIn):
         arguments = read_arguments(call.input, JobKillArguments)
         running = self.jobs.get(arguments.shell_id).running
         job = await self.jobs.kill(arguments.shell_id)
+        call.reaped((), job.left)
         how = "was ended" if running else "had ended already and was removed"
+        but = (
+            f" These processes could not be stopped: {', '.join(map(str, job.left))}."
+            if job.left
+            else ""
+        )
         return ToolResult(
-            content=f"Background job {job.id} {how}.",
+            content=f"Background job {job.id} {how}.{but}",
             metadata={
                 "shell_id": job.id,
                 "command": job.script,

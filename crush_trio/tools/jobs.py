@@ -11,7 +11,7 @@ when somebody looks.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import count
@@ -23,9 +23,10 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
-from crush_trio.tools.base import ToolError
+from crush_trio.tools.base import Reaped, ToolError
+from crush_trio.tools.guard.link import longest_stop
 from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import GRACE, Command, Ended, open_process_group
+from crush_trio.tools.processes import GRACE, NOT_STARTED, Command, Ended, open_process_group
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +36,21 @@ MOST_JOBS: Final = 50
 REMEMBERED: Final = 8 * 3600
 """Seconds for which the output of an ended job can be asked for."""
 
-STOP_LIMIT: Final = 5.0
-"""Seconds to wait for a job's task after it was told to end. It needs less than four."""
-
-NOT_STARTED: Final = 127
-"""The exit code of a command that could not be executed, as a shell gives it."""
+STOP_LIMIT: Final = longest_stop(GRACE) + 1.0
+"""Seconds to wait for a job's task after it was told to end. It needs less."""
 
 
 class Running(Protocol):
-    """A command that runs; `ended` says how it ended when its block has been left."""
+    """A command that runs."""
 
     @property
-    def ended(self) -> Ended | None:
-        """How it ended, if it has."""
+    def pid(self) -> int | None:
+        """Its first process, if there is one."""
         ...
 
     @property
     def stdin(self) -> trio.abc.SendStream | None:
-        """What it reads, if whoever started it writes that."""
+        """What it reads, if the caller writes that."""
         ...
 
     async def wait(self) -> None:
@@ -73,8 +71,9 @@ class Opens(Protocol):
         stdout: BoundedOutput,
         stderr: BoundedOutput | int,
         grace: float = GRACE,
+        on_ended: Callable[[Ended], None] = ...,
     ) -> AbstractAsyncContextManager[Running]:
-        """Return the block; leaving it ends the command."""
+        """Return the block; leaving it ends the command, and *on_ended* is called."""
         ...
 
 
@@ -103,6 +102,7 @@ class Job:
     ended: Ended | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
     kept: bool = field(default=False, init=False)
+    _group: Running | None = field(default=None, init=False, repr=False)
     _stdout: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _stderr: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
@@ -111,7 +111,20 @@ class Job:
     @property
     def running(self) -> bool:
         """Whether the command has not ended, with everything it started."""
-        return self.ended is None
+        return not self._over.is_set()
+
+    @property
+    def reaped(self) -> tuple[int, ...]:
+        """The processes that had to be stopped, if the command did not end by itself."""
+        return self.ended.reaped if self.ended is not None and self.ended.stopped else ()
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The processes that were not seen to end; none while there is no process."""
+        if self.ended is not None:
+            return self.ended.left
+        pid = None if self._group is None else self._group.pid
+        return () if pid is None else (pid,)
 
     def output(self, columns: int | None = None) -> JobOutput:
         """Return what there is now, in so many display columns per stream at most."""
@@ -134,30 +147,38 @@ class Job:
         self, command: Command, clock: Clock, opens: Opens
     ) -> None:
         """Run the command to its end. The job's task; it never fails, whatever its command does."""
-        group: Running | None = None
         failure = ""
         try:
             with self._scope:
-                stderr = STDOUT if self._merged else self._stderr
-                async with opens(command, clock=clock, stdout=self._stdout, stderr=stderr) as group:
-                    await group.wait()
+                async with opens(
+                    command,
+                    clock=clock,
+                    stdout=self._stdout,
+                    stderr=STDOUT if self._merged else self._stderr,
+                    on_ended=self._note_end,
+                ) as self._group:
+                    await self._group.wait()
         except OSError as exc:
             failure = str(exc)
         except Exception as exc:  # a barrier: one bad job must not cancel its siblings
             log.exception("job.failed", extra={"job_id": self.id})
             failure = str(exc) or type(exc).__name__
         finally:
-            self._settle(None if group is None else group.ended, failure, clock)
+            self._settle(failure, clock)
 
-    def _settle(self, ended: Ended | None, failure: str, clock: Clock) -> None:
+    def _note_end(self, ended: Ended) -> None:
+        self.ended = ended
+
+    def _settle(self, failure: str, clock: Clock) -> None:
         if failure:
             self._stderr.append(f"{failure}\n".encode())
-        self.ended = ended or Ended(
-            exit_code=NOT_STARTED if failure else None,
-            stopped=not failure,
-            started_at=self.started_at,
-            ended_at=self.started_at,
-        )
+        if self.ended is None:
+            self.ended = Ended(
+                exit_code=NOT_STARTED if failure else None,
+                stopped=not failure,
+                started_at=self.started_at,
+                ended_at=self.started_at,
+            )
         self.ended_time = clock.monotonic()
         self._over.set()
 
@@ -192,12 +213,13 @@ class Jobs:
         *,
         description: str = "",
         merged: bool = False,
-        reaped: Callable[[Iterable[int]], None] = lambda _: None,
+        reaped: Reaped = lambda stopped, left=(): None,
     ) -> AsyncIterator[Job]:
         """Start *command* for the length of a block; leaving the block ends it, unless it is kept.
 
         If *merged*, both its streams are one, in the order it wrote them. *reaped* is told which
-        processes had to be stopped if the block was left before the command had ended.
+        processes had to be stopped if the block was left before the command had ended, and which
+        could not be.
         """
         job = self._start(script, command, description, merged=merged)
         try:
@@ -206,8 +228,7 @@ class Jobs:
             if not job.kept:
                 del self._jobs[job.id]
                 await job.stop()  # noqa: ASYNC102  # shielded and bounded there
-                if job.ended is not None and job.ended.stopped:
-                    reaped(job.ended.reaped)
+                reaped(job.reaped, job.left)
 
     def keep(self, job: Job) -> None:
         """Let *job* go on when its block is left. The same process goes on; nothing is restarted."""

@@ -8,25 +8,24 @@ the time limit, whatever they are busy with, and what they had found by then sti
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import trio
 from attrs import frozen
 
 from crush_trio.clock import Clock
-from crush_trio.tools.base import ToolCall, ToolError, Wanted
+from crush_trio.tools.base import Reaped, ToolCall, ToolError, Wanted
 from crush_trio.tools.ignoring import Ignoring, project_root
 from crush_trio.tools.output import BoundedOutput
 from crush_trio.tools.places import locate, outside
-from crush_trio.tools.processes import Command, ProcessGroup, open_process_group
+from crush_trio.tools.processes import Command, Ended, ProcessGroup, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
 from crush_trio.wire.fields import JsonObject
 
-Reaped: TypeAlias = Callable[[Iterable[int]], None]
 """Is told of processes that had to be stopped."""
 
 RIPGREP: Final = "rg"
@@ -134,7 +133,7 @@ async def hear(
     """Run a program, give it *feed*, and pass its records to *take* as they come.
 
     It is stopped when *take* returns False, when the time is up, and when this is cancelled. Of the
-    last *reaped* is told.
+    last *reaped* is told, and of processes that could not be stopped.
     """
     complaint = BoundedOutput(COMPLAINT)
     stdin = subprocess.PIPE if feed else subprocess.DEVNULL
@@ -158,22 +157,22 @@ async def _open_searcher(
     command: Command, clock: Clock, stdin: int, stderr: BoundedOutput, reaped: Reaped
 ) -> AsyncIterator[ProcessGroup]:
     """Start a searching program; say what had to be stopped if its block does not end by itself."""
-    group: ProcessGroup | None = None
     heard_out = False
-    try:
-        async with open_process_group(
-            command,
-            clock=clock,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            grace=GRACE,
-        ) as group:
-            yield group
-            heard_out = True
-    finally:
-        if not heard_out and group is not None and group.ended is not None:
-            reaped(group.ended.reaped)
+
+    def note(ended: Ended) -> None:
+        reaped(() if heard_out else ended.reaped, ended.left)
+
+    async with open_process_group(
+        command,
+        clock=clock,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        grace=GRACE,
+        on_ended=note,
+    ) as group:
+        yield group
+        heard_out = True
 
 
 async def _feed(stream: trio.abc.SendStream, data: bytes) -> None:

@@ -123,7 +123,7 @@ class HitView:
 
     `ended` is absent while the run has not ended. It need not say `cancelled`: a run whose turn had
     returned when the cancel came is completed. `seconds` is from the cancel to the end, `processes`
-    are those that were stopped with it.
+    are those that were stopped with it, `left` those that could not be.
     """
 
     id: RunId
@@ -134,6 +134,7 @@ class HitView:
     error: OmitEmpty[str] = ""
     seconds: OmitEmpty[float | None] = None
     processes: OmitEmpty[tuple[int, ...]] = ()
+    left: OmitEmpty[tuple[int, ...]] = ()
 
 
 @frozen(kw_only=True)

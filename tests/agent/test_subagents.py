@@ -1,6 +1,7 @@
 """Tasks: runs that other runs have done for them."""
 
 import pytest
+import trio
 
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.testing.agents import ScriptedTool, open_test_agent
@@ -69,6 +70,26 @@ async def test_cancelling_the_run_ends_its_task_first():
         (RunKind.TASK, RunState.CANCELLED),
         (RunKind.PROMPT, RunState.CANCELLED),
     ]
+
+
+async def test_processes_of_a_task_are_in_the_receipt_of_the_run_that_had_it_done():
+    async def stopped(call):
+        reached.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            call.reaped([7, 8], [9])
+
+    reached = trio.Event()
+    look = CallTool("view", {}, id="c2")
+    model = ScriptedProvider(by_text({"go": [[ASK]], "find it": [[look]]}))
+    async with open_test_agent(model, [ScriptedTool("view", stopped)]) as bench:
+        bench.accept("go", run_id="r")
+        await reached.wait()
+        receipt = await bench.cancel().settled()
+    [hit] = receipt.hits
+    assert (hit.processes, hit.left) == ((7, 8), (9,))
+    assert not receipt.complete
 
 
 async def test_cancelling_the_task_alone_lets_the_run_go_on():

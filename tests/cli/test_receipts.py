@@ -32,6 +32,11 @@ def hit(**more):
             False,
             "Stopped 0 runs in 0.00 s; something is still running.",
         ),
+        (
+            [hit(left=(17,))],
+            False,
+            "Stopped 1 run in 0.02 s; could not stop process 17; something is still running.",
+        ),
     ],
 )
 def test_a_receipt_is_one_sentence(hits, complete, sentence):
@@ -46,6 +51,12 @@ def test_a_receipt_is_a_table():
     assert head.split() == ["Run", "Session", "Was", "Ended", "After", "Processes", "stopped"]
     assert first.split() == ["01234567", "fedcba98", "active", "cancelled", "0.02", "s", "17"]
     assert second.split() == ["mine", "fedcba98", "active", "still", "running", "0.02", "s", "none"]
+
+
+def test_what_could_not_be_stopped_is_in_the_table():
+    receipt = ReceiptView(complete=False, hits=(hit(processes=(16,), left=(17, 18)),))
+    _, line = drawn(receipt_table(receipt), 100)
+    assert line.split()[-4:] == ["16", "left:", "17,", "18"]
 
 
 def test_several_receipts_are_one():

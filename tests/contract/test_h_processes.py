@@ -1,6 +1,7 @@
 """Contract H9 to H14 and A20: shell commands inside runs, with real processes."""
 
 import os
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,6 +13,7 @@ from crush_trio.tools.jobs import Jobs
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunState
+from tests.tools import torture
 from tests.tools.process_probe import Mailbox, Probe
 from tests.tools.shell_bench import ShellBench
 
@@ -36,7 +38,13 @@ class Shells:
 
     async def turn(self, run):
         prompt, _, seconds = run.accepted.submission.prompt.partition(" #")
-        result = await self.tools.bash(prompt, auto_background_after=int(seconds or 60))
+
+        def reaped(stopped, left=()):
+            run.accepted.reaped.extend(stopped)
+            run.accepted.left.extend(left)
+
+        patience = int(seconds or 60)
+        result = await self.tools.bash(prompt, reaped, auto_background_after=patience)
         self.results.append(result)
 
     def open(self, workspace, directory):
@@ -78,6 +86,33 @@ async def test_a_cancelled_run_is_over_only_when_its_processes_are(probe):
         assert receipt.hits[0].took < 3
         assert run.outcome.state is RunState.CANCELLED
         assert shells.tools.jobs.list() == ()
+
+
+def torturing(probe, name):
+    """A command of a shell that does all it can to leave a process behind."""
+    return f"exec {sys.executable} -I -S {torture.__file__} {name} {probe.token}"
+
+
+@pytest.mark.item("A20", "H9")
+@pytest.mark.parametrize("name", ["respawns", "survives_its_guard", "kills_both"])
+async def test_a_complete_receipt_means_that_nothing_is_left_whatever_the_command_does(probe, name):
+    async with open_shells(probe.directory) as shells:
+        shells.accept(f"{torturing(probe, name)} > {shells.mailbox}")
+        await shells.mailbox.line()
+        receipt = await shells.workspace.cancel(S).settled()
+        assert probe.left() == []
+        assert receipt.complete
+
+
+@pytest.mark.item("H9", "H14")
+@pytest.mark.parametrize("name", ["respawns", "survives_its_guard", "kills_both"])
+async def test_closing_a_workspace_ends_a_job_whatever_it_does(probe, name):
+    async with open_shells(probe.directory) as shells:
+        script = f"{torturing(probe, name)} > {shells.mailbox}"
+        job = shells.tools.jobs.start("a job", probe.command(script))
+        await shells.mailbox.line()
+    assert (job.ended.stopped, job.ended.left) == (True, ())
+    assert probe.left() == []
 
 
 @pytest.mark.item("A20", "H12")

@@ -5,6 +5,7 @@ of providers, so what is tested is what a user with a key gets.
 """
 
 import os
+import signal
 from collections import deque
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,8 +23,10 @@ from crush_trio.server.hosting import HostSettings, run_server
 from crush_trio.testing import Gate, ModelServer, open_model_server
 from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say, Think
 from crush_trio.testing.served import client_id
+from crush_trio.tools.guard import link
 from crush_trio.wire.addresses import TcpAddress
 from tests.server.raw_client import RawClient, open_client
+from tests.tools.altered_guard import altered
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
@@ -232,10 +235,29 @@ async def test_cancel_during_bash_leaves_no_process_and_the_receipt_lists_them(t
             ending = await place.ending(events)
     [hit] = receipt["hits"]
     assert receipt["complete"]
+    assert "left" not in hit
     assert hit["seconds"] < 3
     assert set(pids) <= set(hit["processes"])
     assert ending["cancelled"]
     assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_cancel_that_cannot_stop_a_process_says_which(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "GUARD", altered(link.GUARD, "hasty", "no token"))
+    command = "(trap '' TERM; exec sleep 1000) & echo $! > pids; wait"
+    script = [[CallTool("bash", {"command": command, "description": "wait"})]]
+    async with open_place(tmp_path, "openai", script) as place:
+        pipe = place.directory / "pids"
+        os.mkfifo(pipe)
+        await place.submit("go", permissions={"mode": "allow"})
+        pid = int(await trio.Path(pipe).read_text())
+        with trio.fail_after(5):
+            receipt = await place.post(f"/agent/sessions/{place.session}/cancel?receipt=1")
+    os.kill(pid, signal.SIGKILL)
+    [hit] = receipt["hits"]
+    assert not receipt["complete"]
+    assert (hit["ended"], hit["left"]) == ("cancelled", [pid])
+    assert pid not in hit["processes"]
 
 
 def alive(pid):

@@ -51,7 +51,7 @@ class Programs:
     opened: list = field(factory=list)
 
     @asynccontextmanager
-    async def __call__(self, command, *, clock, stdin, stdout, stderr, grace):
+    async def __call__(self, command, *, clock, stdin, stdout, stderr, grace, on_ended):
         await trio.lowlevel.checkpoint()
         play = self.plays[command.argv[-1]]
         if isinstance(play, Exception):
@@ -63,6 +63,7 @@ class Programs:
             yield program
         finally:
             await program.leave()
+            on_ended(program.ended)
             self.running.remove(program)
 
 
@@ -98,7 +99,7 @@ def played(plays, *hooks, **options):
     ), programs
 
 
-def call(name="bash", reaped=lambda _: None, **arguments):
+def call(name="bash", reaped=lambda stopped, left=(): None, **arguments):
     return ToolCall(
         id=ToolCallId("c1"),
         name=name,

@@ -10,8 +10,11 @@ import trio
 from crush_trio.clock import SystemClock
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision
 from crush_trio.integrations.hooks import ConfiguredHooks
+from crush_trio.tools.guard import link
 from crush_trio.wire.config import HookConfig
 from tests.integrations.hook_programs import call, configured
+from tests.tools.altered_guard import altered
+from tests.tools.process_probe import Mailbox, Reaped
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
@@ -102,15 +105,32 @@ async def test_what_a_hook_leaves_behind_does_not_outlive_it(ask, tmp_path):
 @pytest.mark.item("A20", "I11")
 async def test_a_cancelled_call_ends_its_hooks_before_it_is_over(ask, tmp_path):
     os.mkfifo(tmp_path / "ready")
-    reaped = []
+    reaped = Reaped()
     async with trio.open_nursery() as nursery:
         script = "cat > /dev/null; echo $$ > leader; echo > ready; sleep 60"
-        asked = call(reaped=reaped.extend)
+        asked = call(reaped=reaped)
         nursery.start_soon(lambda: ask(script, asked=asked))
         async with await trio.open_file(tmp_path / "ready") as ready:
             await ready.read()
         nursery.cancel_scope.cancel()
     leader = int((tmp_path / "leader").read_text())
-    assert leader in reaped
+    assert leader in reaped.stopped
+    with pytest.raises(ProcessLookupError):
+        os.kill(leader, 0)
+
+
+@pytest.mark.item("A20", "I11")
+async def test_a_hook_whose_call_is_cancelled_while_it_is_opened_is_accounted_for(
+    ask, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(link, "GUARD", altered(link.GUARD, "say started", "no token"))
+    reaped = Reaped()
+    with Mailbox(tmp_path) as mailbox:
+        async with trio.open_nursery() as nursery:
+            asked = call(reaped=reaped)
+            nursery.start_soon(lambda: ask(f"echo $$ > {mailbox}; exec sleep 60", asked=asked))
+            leader = int(await mailbox.line())
+            nursery.cancel_scope.cancel()
+    assert (reaped.stopped, reaped.left) == ([leader], [])
     with pytest.raises(ProcessLookupError):
         os.kill(leader, 0)

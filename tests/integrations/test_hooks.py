@@ -13,6 +13,7 @@ from crush_trio.integrations.hook_answers import LONGEST, NO_OPINION, Decision
 from crush_trio.integrations.hooks import GRACE, TIMEOUT
 from crush_trio.wire.config import HookConfig
 from tests.integrations.hook_programs import STOPPING, answering, call, configured, played
+from tests.tools.process_probe import Reaped
 
 
 async def ask(hooks, asked=None):
@@ -148,16 +149,16 @@ async def test_a_cancelled_call_leaves_no_hook_behind():
         await trio.sleep_forever()
 
     hooks, programs = played({"a": forever, "b": forever, "done": answering()})
-    reaped = []
+    reaped = Reaped()
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask, hooks, call(reaped=reaped.extend))
+            nursery.start_soon(ask, hooks, call(reaped=reaped))
             await trio.testing.wait_all_tasks_blocked()
             assert len(programs.running) == 2
             scope.cancel()
     assert scope.cancelled_caught
     assert programs.running == []
-    assert reaped == [7, 7]
+    assert reaped.stopped == [7, 7]
 
 
 async def test_a_hook_whose_time_was_up_was_not_stopped_by_a_cancel():
@@ -165,6 +166,6 @@ async def test_a_hook_whose_time_was_up_was_not_stopped_by_a_cancel():
         await trio.sleep_forever()
 
     hooks, _ = played({"a": forever})
-    reaped = []
-    await ask(hooks, call(reaped=reaped.extend))
-    assert reaped == []
+    reaped = Reaped()
+    await ask(hooks, call(reaped=reaped))
+    assert reaped.stopped == []

@@ -66,6 +66,18 @@ async def test_outcomes_and_durations_fill_in_one_by_one():
         assert (receipt.complete, receipt.unfinished) == (True, ())
 
 
+async def test_a_receipt_is_not_complete_while_a_process_of_a_run_is_left():
+    async with open_test_workspace(tidying(slow=1)) as bench:
+        run = bench.accept("slow", "a")
+        await wait_all_tasks_blocked()
+        run.reaped.append(4711)
+        run.left.append(4712)
+        receipt = await bench.workspace.cancel_all().settled()
+        assert (receipt.complete, receipt.unfinished) == (False, ())
+        [hit] = receipt.hits
+        assert (hit.processes, hit.left) == ((4711,), (4712,))
+
+
 async def test_settled_waits_for_the_last_run_and_returns_the_receipt():
     async with open_test_workspace(tidying(fast=1, slow=3)) as bench:
         bench.accept("fast", "a")

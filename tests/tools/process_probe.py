@@ -49,7 +49,7 @@ class Probe:
             return False
         if self.token.encode() in arguments:
             return state != "Z"
-        ours = int(parent) == os.getpid() and (state == "Z" or b"guard.py" in arguments)
+        ours = int(parent) == os.getpid() and (state == "Z" or b"tools/guard/" in arguments)
         return guards and ours
 
 
@@ -93,6 +93,17 @@ async def ended(pid):
         await trio.lowlevel.wait_readable(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Reaped:
+    """Satisfies `Reaped` of a tool call, and remembers."""
+
+    def __init__(self):
+        self.stopped, self.left = [], []
+
+    def __call__(self, stopped, left=()):
+        self.stopped.extend(stopped)
+        self.left.extend(left)
 
 
 class Watched(BoundedOutput):

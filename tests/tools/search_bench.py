@@ -15,6 +15,7 @@ from crush_trio.store.memory import MemoryStore
 from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
+from tests.tools.process_probe import Reaped
 
 
 @define(eq=False)
@@ -37,7 +38,7 @@ class SearchBench:
 
     bench: Workbench
     asked: Asked = field(factory=Asked)
-    reaped: list = field(factory=list)
+    reaped: Reaped = field(factory=Reaped)
     """Processes that had to be stopped with their calls."""
 
     @property
@@ -65,7 +66,7 @@ class SearchBench:
                 run_id=RunId("r"),
                 message_id=MessageId("m"),
                 permit=self.asked,
-                reaped=self.reaped.extend,
+                reaped=self.reaped,
             )
         )
 

@@ -26,6 +26,8 @@ class Scripted:
     stdout: object
     stderr: object
     ending: float
+    on_ended: object
+    pid: int = 7
     ended: Ended | None = None
     _done: trio.Event = field(factory=trio.Event)
     _code: int = 0
@@ -44,6 +46,7 @@ class Scripted:
                 await trio.sleep(self.ending)
         code = self._code if ended else None
         self.ended = Ended(exit_code=code, stopped=not ended, started_at=0, ended_at=1000)
+        self.on_ended(self.ended)
 
 
 @define(eq=False)
@@ -55,11 +58,11 @@ class ScriptedCommands:
     opened: list[Scripted] = field(factory=list)
 
     @asynccontextmanager
-    async def __call__(self, command, *, clock, stdout, stderr):
+    async def __call__(self, command, *, clock, stdout, stderr, on_ended):
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
-        scripted = Scripted(command, stdout, stderr, self.ending)
+        scripted = Scripted(command, stdout, stderr, self.ending, on_ended)
         self.opened.append(scripted)
         try:
             yield scripted
@@ -81,6 +84,10 @@ class Person:
             raise ToolError("denied", stop_turn=True)
 
 
+def unnoted(stopped, left=()):
+    """Satisfy `Reaped` for calls of which no test wants to know."""
+
+
 @define(eq=False)
 class ShellBench:
     """The tools `bash`, `job_output` and `job_kill` of a workspace."""
@@ -90,19 +97,20 @@ class ShellBench:
     services: trio.Nursery
     person: Person = field(factory=Person)
 
-    async def bash(self, command, **arguments):
+    async def bash(self, command, reaped=unnoted, **arguments):
         return await self._call(
             BashTool(self.bench, self.jobs),
             {"command": command, "description": "a test", **arguments},
+            reaped,
         )
 
     async def job_output(self, shell_id, **arguments):
         return await self._call(JobOutputTool(self.jobs), {"shell_id": shell_id, **arguments})
 
-    async def job_kill(self, shell_id):
-        return await self._call(JobKillTool(self.jobs), {"shell_id": shell_id})
+    async def job_kill(self, shell_id, reaped=unnoted):
+        return await self._call(JobKillTool(self.jobs), {"shell_id": shell_id}, reaped)
 
-    async def _call(self, tool, arguments):
+    async def _call(self, tool, arguments, reaped=unnoted):
         call = ToolCall(
             id=ToolCallId("call"),
             name=tool.name,
@@ -111,6 +119,7 @@ class ShellBench:
             run_id=RunId("run"),
             message_id=MessageId("message"),
             permit=self.person,
+            reaped=reaped,
         )
         return await tool.run(call)
 

@@ -13,6 +13,7 @@ from crush_trio.testing import explore
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.jobs import MOST_JOBS, REMEMBERED, Jobs
 from crush_trio.tools.processes import Command
+from tests.tools.process_probe import Reaped
 from tests.tools.shell_bench import ScriptedCommands, open_shell_bench
 
 COMMAND = Command(argv=("true",), working_dir=Path("/"), env={})
@@ -215,9 +216,11 @@ async def test_an_error_in_the_block_ends_the_command_and_leaves_as_it_is(scene)
 
 async def test_a_command_that_does_not_end_is_reported_and_not_waited_for_for_ever(scene, caplog):
     scene.commands.ending = 1000
-    async with scene.foreground() as job:
+    reaped = Reaped()
+    async with scene.jobs.foreground("a command", COMMAND, reaped=reaped) as job:
         await wait_all_tasks_blocked()
     assert job.running
+    assert (reaped.stopped, reaped.left) == ([], [scene.commands.opened[0].pid])
     assert [record.message for record in caplog.records] == ["job.stop_incomplete"]
 
 
