@@ -1,9 +1,9 @@
 """HTTP/1.1 for one client, on Trio and h11 alone.
 
-Two tasks serve a connection. One listens: it hands on what the client says, and ends the connection
-when the client leaves, whatever is going on in it. The other reads requests and has them answered,
-one after the other. So a request needs no task of its own, neither to be handled nor to be
-cancelled when nobody waits for its answer any more; and an ordinary answer is one write.
+Two tasks serve a connection. One listens (`server.incoming`): it hands on what the client says, and
+ends the connection when the client leaves, whatever is going on in it. The other reads requests and has
+them answered, one after the other. So a request needs no task of its own, neither to be handled nor to
+be cancelled when nobody waits for its answer any more; and an ordinary answer is one write.
 
 Nothing here lasts for ever on a client's account: a request has to be there within the time that a
 connection may be idle, sending has its limit (`server.outgoing`), and what a client sends ahead is
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
+from socket import AF_UNIX
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -36,11 +37,11 @@ from typing_extensions import override
 
 from crush_trio.clock import SystemClock
 from crush_trio.server.failures import places
+from crush_trio.server.incoming import Incoming
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
 from crush_trio.server.streaming import CARRIER, Carrier, SendNow
 
-_RECEIVE_SIZE: Final = 2**16
 _HEAD_SIZE: Final = 2**14
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
@@ -86,14 +87,14 @@ class Connection:
     terms: Terms
     stream: trio.SocketStream
     life: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    incoming: Incoming = field(init=False)
     outgoing: Outgoing = field(init=False)
     http: h11.Connection = field(init=False)
     client: tuple[str, int] | None = field(default=None, init=False)
     server: tuple[str, int] | None = field(init=False)
-    _deaf: bool = field(default=False, init=False)
-    _heard: trio.MemoryReceiveChannel[bytes] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.incoming = Incoming(self.stream, self.life)
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_SIZE)
         socket = self.stream.socket
@@ -104,24 +105,10 @@ class Connection:
     async def serve(self) -> None:
         """Answer requests until there are to be no more, then close."""
         async with trio.open_nursery() as nursery:
-            hear, self._heard = trio.open_memory_channel[bytes](1)
-            nursery.start_soon(self._listen, hear)
+            nursery.start_soon(self.incoming.listen, self.probe)
             while await self._serve_one():
                 self.http.start_next_cycle()
             await self.close()
-
-    # ASYNC910: there is no way around receiving.
-    async def _listen(self, hear: trio.MemorySendChannel[bytes]) -> None:  # noqa: ASYNC910
-        """Hand on what the client says while anybody wants to know; end the life when it leaves."""
-        try:
-            while data := await self.stream.receive_some(_RECEIVE_SIZE):
-                try:
-                    await hear.send(bytes(data))
-                except trio.BrokenResourceError:
-                    continue  # nobody wants to know
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        self.life.cancel()
 
     async def _serve_one(self) -> bool:
         """Have the next request answered; return whether the client may send another one."""
@@ -154,7 +141,7 @@ class Connection:
         if event is not h11.NEED_DATA:
             await trio.lowlevel.cancel_shielded_checkpoint()
         while event is h11.NEED_DATA:
-            self.http.receive_data(await self._heard.receive())
+            self.http.receive_data(await self.incoming.receive())
             event = self.http.next_event()
         return event  # noqa: ASYNC910 - see above
 
@@ -169,18 +156,32 @@ class Connection:
 
     async def close(self) -> None:
         """Say that no more will come; the life then ends soon, at the latest when the client leaves."""
-        self.be_deaf()
+        self.incoming.ignore()
         await self.outgoing.hang_up()
 
-    def be_deaf(self) -> None:
-        """Throw away what the client still says, and notice only that it leaves."""
-        self._deaf = True
-        self._heard.close()
+    def go_on(self) -> None:
+        """Send an interim response, in a step: another task may be about to send the answer.
+
+        A client with so much to read that this does not fit does not wait for it.
+        """
+        interim = self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+        if 0 < self.outgoing.send_now(interim) < len(interim):
+            self.life.cancel()
+
+    def probe(self) -> bool:
+        """Send what only a client that is still there takes; see `Incoming.listen`."""
+        if self.stream.socket.family == AF_UNIX:
+            return True
+        if self.http.our_state is h11.SEND_RESPONSE:
+            if self.http.their_http_version != b"1.1":
+                return False
+            self.go_on()
+        return True
 
     @property
     def last(self) -> bool:
         """Whether there is to be no request after the one that is being answered."""
-        return self._deaf or self.terms.stopping.called
+        return self.incoming.ignored or self.terms.stopping.called
 
 
 @define(eq=False)
@@ -256,9 +257,13 @@ class Exchange(Carrier):
 
     @override
     def begin_stream(self) -> SendNow:
-        """Serve the answer until it ends, then close; listen for the hang-up only."""
+        """Serve the answer until it ends, then close; listen for the hang-up only.
+
+        A reader of a stream that closes its side has left: nothing would tell it from one that has,
+        for as long as the stream is silent.
+        """
         self.connection.http.their_http_version = b"1.0"  # h11 then leaves the body as it is
-        self.connection.be_deaf()
+        self.connection.incoming.ignore()
         return self.connection.outgoing.send_now
 
     # ── The request ─────────────────────────────────────────────────────────────────────────────
@@ -287,7 +292,7 @@ class Exchange(Carrier):
         """Wait for the next of the body. If it makes no sense, the connection ends here."""
         connection = self.connection
         if connection.http.they_are_waiting_for_100_continue:
-            self._ask_for_body()
+            connection.go_on()
         try:
             self._take(await connection.next_event())
         except h11.RemoteProtocolError as error:
@@ -296,16 +301,6 @@ class Exchange(Carrier):
             await trio.sleep_forever()
         except trio.ClosedResourceError:  # the answer is a stream, and nothing is heard any more
             await trio.sleep_forever()
-
-    def _ask_for_body(self) -> None:
-        """Say that the body may come, in a step: another task may be about to send the answer.
-
-        A client with so much to read that this does not fit does not wait for it.
-        """
-        connection = self.connection
-        go_on = connection.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
-        if 0 < connection.outgoing.send_now(go_on) < len(go_on):
-            connection.life.cancel()
 
     # ── The answer ──────────────────────────────────────────────────────────────────────────────
 

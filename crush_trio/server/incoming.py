@@ -1,0 +1,107 @@
+"""What one client sends: handed on piece by piece, until it has closed its side or has left.
+
+A client that closes its sending side has said all it wants to say, and may still read the answer
+(RFC 9112 §9.6). One that has left says the same on TCP: the two differ only in what becomes of the
+bytes that are sent to it. So a request that has arrived is answered, and meanwhile the client is asked
+now and then whether it is still there:
+
+* on a Unix socket the kernel knows;
+* over TCP an interim response is sent, which clients skip (RFC 9110 §15.2) and which the kernel of a
+  client that has left answers with a reset. The first one is due when most answers are long out.
+* HTTP/1.0 has no interim responses; such a client is believed for a while.
+"""
+
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+from attrs import define, field
+
+PROBE_PAUSE: Final = 2.0
+"""Seconds between two questions whether a client that has closed its side is still there."""
+
+PROBE_RETURN: Final = 0.1
+"""Seconds that the kernel of a client that has left has to say so."""
+
+BELIEVED: Final = 30.0
+"""Seconds for which a client that cannot be asked is taken to be still there."""
+
+_RECEIVE_SIZE: Final = 2**16
+
+
+@define(eq=False)
+class Incoming:
+    """The receiving half of a connection. It shares the *life* of the connection with the sending half.
+
+    One task listens; another one receives what it hears, one piece at a time. A client is read ahead by
+    one piece at most: what follows is the kernel's until it is wanted.
+    """
+
+    stream: trio.SocketStream
+    life: trio.CancelScope
+    ended: bool = field(default=False, init=False)
+    """Whether the client has closed its side."""
+    ignored: bool = field(default=False, init=False)
+    """Whether what the client still sends is thrown away."""
+    _hear: trio.MemorySendChannel[bytes] = field(init=False)
+    _heard: trio.MemoryReceiveChannel[bytes] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._hear, self._heard = trio.open_memory_channel[bytes](1)
+
+    # ASYNC910: there is no way around receiving.
+    async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
+        """Hand on what the client sends; cancel the life of the connection when the client leaves.
+
+        *probe* sends an interim response if the state of the connection allows one. It returns
+        whether the kernel will say, now or when the answer is sent, that the client has left.
+        """
+        try:
+            while data := await self.stream.receive_some(_RECEIVE_SIZE):
+                with suppress(trio.BrokenResourceError):  # it is ignored
+                    await self._hear.send(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.life.cancel()
+            return
+        self.ended = True
+        self._hear.close()
+        if not self.ignored:
+            await self._wait_for_reset(probe)
+        self.life.cancel()
+
+    async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:
+        """Return when the client has left; what the connection is for may end it earlier."""
+        believed_until = trio.current_time() + BELIEVED
+        while not _has_left(self.stream.socket.fileno()) and trio.current_time() < believed_until:
+            await trio.sleep(PROBE_PAUSE)
+            if probe():
+                believed_until = trio.current_time() + BELIEVED
+            await trio.sleep(PROBE_RETURN)
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> bytes:
+        """Return the next piece; nothing once the client has closed its side and all was received.
+
+        Raises `trio.ClosedResourceError` if what the client sends is ignored.
+        """
+        try:
+            return await self._heard.receive()
+        except trio.EndOfChannel:
+            await trio.lowlevel.checkpoint()
+            return b""
+
+    def ignore(self) -> None:
+        """Throw away what the client still sends; its closing its side is then its leaving."""
+        self.ignored = True
+        self._heard.close()
+        if self.ended:
+            self.life.cancel()
+
+
+def _has_left(fileno: int) -> bool:
+    """Whether the kernel knows that nothing that is sent will arrive."""
+    poll = select.poll()
+    poll.register(fileno, 0)  # errors and hang-ups are reported in any case
+    return bool(poll.poll(0))
