@@ -63,6 +63,13 @@ class PathMissing(BadRequest):
     message = "path is required"
 
 
+class PathInvalid(BadRequest):
+    """The path of a workspace is not a directory that the server can use; the detail says why."""
+
+    code = "path_invalid"
+    message = "path is not a usable directory"
+
+
 class UnknownCommand(BadRequest):
     """The control route knows `shutdown` and `shutdown_if_idle` only."""
 

@@ -104,7 +104,10 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "Host a directory for a client; the same directory is the same workspace.",
             Workspace,
             sent.WorkspaceRequest,
-            errors=("client_id_invalid", "path_missing", *_ADMISSION, *STORE_ERRORS, *_OPENING),
+            errors=(
+                *("client_id_invalid", "path_missing", "path_invalid"),
+                *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
+            ),
         ),
         Route("GET", "/{wid}", "Show a workspace.", Workspace),
         Route(

@@ -63,12 +63,12 @@ class Incoming:
                 with suppress(trio.BrokenResourceError):  # it is ignored
                     await self._hear.send(bytes(data))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self.life.cancel()
-            return
-        self.ended = True
-        self._hear.close()
-        if not self.ignored:
-            await self._wait_for_reset(probe)
+            pass
+        else:
+            self.ended = True
+            self._hear.close()
+            if not self.ignored:
+                await self._wait_for_reset(probe)
         self.life.cancel()
 
     async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:

@@ -6,6 +6,7 @@ from quart import Blueprint, Response, request
 
 from crush_trio.errors import SessionNotFound
 from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server.bodies import check_amounts
 from crush_trio.server.site import Site
 from crush_trio.store.changes import FileRead
 from crush_trio.wire.ids import SessionId, WorkspaceId
@@ -46,6 +47,7 @@ def _sessions(group: Blueprint) -> None:
     async def put(site: Site, wid: str, sid: str) -> Response:
         opened = site.opened(wid)
         body = await read_body(Session)
+        check_amounts(body)
         return answer(_seen(site, wid, await opened.edit_session(body)))
 
     @group.delete(f"{_BASE}/sessions/<sid>")

@@ -24,6 +24,7 @@ STATUS: Final[Mapping[str, int]] = {
     "id_invalid": HTTPStatus.BAD_REQUEST,
     "name_missing": HTTPStatus.BAD_REQUEST,
     "not_a_crush_database": HTTPStatus.BAD_REQUEST,
+    "path_invalid": HTTPStatus.BAD_REQUEST,
     "path_missing": HTTPStatus.BAD_REQUEST,
     "permission_action_invalid": HTTPStatus.BAD_REQUEST,
     "prompt_empty": HTTPStatus.BAD_REQUEST,
