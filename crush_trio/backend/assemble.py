@@ -6,7 +6,7 @@ have nothing left to do, then the store is told that this start of the program e
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 from attrs import define, field
@@ -24,6 +24,7 @@ from crush_trio.runtime.run import Limits, Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import BootClosed
+from crush_trio.store.errors import StoreLost
 from crush_trio.wire.native import RunView
 
 CLOSE_LIMIT = 5.0
@@ -82,7 +83,7 @@ async def open_durable_workspace(
             limits=limits,
         ) as runs:
             yield DurableWorkspace(runs, events, transcript, store, recovered)
-    with trio.move_on_after(CLOSE_LIMIT, shield=True):
+    with trio.move_on_after(CLOSE_LIMIT, shield=True), suppress(StoreLost):  # which was said before
         await store.commit(BootClosed(at=clock.unix(), last=tail.last))
 
 

@@ -63,6 +63,7 @@ STATUS: Final[Mapping[str, int]] = {
     "config_not_expanded": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_not_written": HTTPStatus.SERVICE_UNAVAILABLE,
     "server_shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
+    "data_directory_lost": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "migration_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_busy": HTTPStatus.SERVICE_UNAVAILABLE,

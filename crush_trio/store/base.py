@@ -77,6 +77,14 @@ class TailEvent:
     event: str
 
 
+@frozen
+class StoreWarning:
+    """What a user should know about a store that works: a code for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
 class Changes(Protocol):
     """Makes changes durable."""
 
@@ -226,6 +234,11 @@ class Store(
     Protocol,
 ):
     """Everything a store does."""
+
+    @property
+    def warning(self) -> StoreWarning | None:
+        """What is to be known about this opening of the store, if there is anything."""
+        return None
 
     @property
     def load(self) -> Load:

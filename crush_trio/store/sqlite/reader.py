@@ -116,4 +116,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA query_only = ON")
     connection.execute(f"PRAGMA cache_size = -{PAGES}")
+    # Opens the write-ahead log too, which would otherwise be done by the first read: there may be no
+    # descriptor left then, or no such path.
+    connection.execute("PRAGMA user_version").fetchone()
     return connection

@@ -25,6 +25,7 @@ from crush_trio.store.base import (
     Store,
     StoredMessage,
     StoredRun,
+    StoreWarning,
     TailEvent,
     Totals,
 )
@@ -76,6 +77,11 @@ class SqliteStore(Store):
     @override
     def degraded(self) -> str | None:
         return self._database.degraded
+
+    @property
+    @override
+    def warning(self) -> StoreWarning | None:
+        return self._database.warning
 
     @property
     @override

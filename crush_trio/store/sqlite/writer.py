@@ -52,6 +52,10 @@ so that while one is, nothing that is posted needs a commit of its own."""
 CLOSE_LIMIT: Final = 10.0
 
 
+def _nothing_to_check() -> None:
+    """Stand in for `InPlace.check` where a connection has no files."""
+
+
 @define(eq=False)
 class _Request(Generic[T]):
     """One piece of submitted work as Trio's side sees it."""
@@ -80,6 +84,7 @@ class Writer:
     _token: trio.lowlevel.TrioToken
     _close_limit: float = CLOSE_LIMIT
     _patience: float = PATIENCE
+    _check: Callable[[], None] = _nothing_to_check
     _queue: SimpleQueue[tuple[Work[Any], bool] | None] = field(factory=SimpleQueue, init=False)
     """What there is to do, and whether somebody waits for it; None is the last word."""
     _pending: deque[_Request[Any]] = field(factory=deque, init=False)
@@ -257,6 +262,7 @@ class Writer:
             return [Error(self._refused(exc)) for _ in group]
         try:
             with self._connection:  # commits; rolls back if anything raises, the commit included
+                self._check()
                 return [Value(self._call(work)) for work in group]
         except Exception as exc:  # noqa: BLE001  it belongs to whoever submitted the work
             return [Error(translate(exc, self._path))] if len(group) == 1 else None
@@ -287,6 +293,7 @@ async def open_writer(
     health: Health,
     close_limit: float = CLOSE_LIMIT,
     patience: float = PATIENCE,
+    check: Callable[[], None] = _nothing_to_check,
 ) -> AsyncIterator[Writer]:
     """Give *connection* to a thread of its own, and take it back to close it.
 
@@ -294,9 +301,11 @@ async def open_writer(
     from here on it belongs to the thread. On leaving, what was posted is written first; cancelling
     does not hurry that, but a thread that hangs is left behind after *close_limit* seconds, and the
     log says so. It is a daemon: it cannot keep the process alive.
+
+    *check* is called in the thread within each transaction, before its works; what it raises fails them.
     """
     token = trio.lowlevel.current_trio_token()
-    writer = Writer(connection, path, health, token, close_limit, patience)
+    writer = Writer(connection, path, health, token, close_limit, patience, check)
     writer._start()
     try:
         yield writer
