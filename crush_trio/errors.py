@@ -77,6 +77,13 @@ class UnknownCommand(BadRequest):
     message = "unknown command"
 
 
+class RequestTooSlow(BadRequest):
+    """A request began to arrive and was not complete in time, or had to make room for others."""
+
+    code = "request_too_slow"
+    message = "the request did not arrive in time; send it without a pause"
+
+
 class PermissionActionInvalid(BadRequest):
     """An answer must be `allow`, `allow_session` or `deny`."""
 
@@ -254,6 +261,13 @@ class ServerShuttingDown(Unavailable):
 
     code = "server_shutting_down"
     message = "server is shutting down"
+
+
+class TooManyConnections(Unavailable):
+    """Every connection that the server may have is busy; none of them can give way."""
+
+    code = "too_many_connections"
+    message = "the server has too many connections; close some, or try again in a moment"
 
 
 class AcceptanceNotStored(Unavailable):

@@ -16,7 +16,7 @@ from crush_trio.errors import CrushError
 from crush_trio.logging_context import logged_for
 from crush_trio.server.answers import send_whole
 from crush_trio.server.bodies import check_id, decode_body
-from crush_trio.server.http1 import take_whole_body
+from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.meters import note_route
 from crush_trio.server.native import accept
 from crush_trio.server.site import Site

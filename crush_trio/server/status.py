@@ -34,6 +34,9 @@ STATUS: Final[Mapping[str, int]] = {
     "attachment_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "http_version_unsupported": HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+    "request_too_slow": HTTPStatus.REQUEST_TIMEOUT,
+    # There are too many. Not 503: clients take that for a server that is going away.
+    "too_many_connections": HTTPStatus.TOO_MANY_REQUESTS,
     # Whoever asks may not.
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "host_forbidden": HTTPStatus.FORBIDDEN,

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from crush_trio.server import incoming, outgoing
-from crush_trio.server.http1 import take_whole_body
+from crush_trio.server.exchange import take_whole_body
 from tests.server.raw_client import SMALL, header, open_client
 from tests.server.tiny_app import TinyApp, live, open_own_server
 

@@ -55,7 +55,7 @@ GROUPS = [
     (errors.BadRequest, range(400, 500), {"http_version_unsupported"}),
     (errors.NotFound, [404], set()),
     (errors.Conflict, [409], set()),
-    (errors.Unavailable, [503], {"disk_full"}),
+    (errors.Unavailable, [503], {"disk_full", "too_many_connections"}),
 ]
 
 
