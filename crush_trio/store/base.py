@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from crush_trio.store.changes import Change
 from crush_trio.store.load import Load
+from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
@@ -223,6 +224,14 @@ class TailReads(Protocol):
         ...
 
 
+class Lists(Protocol):
+    """Reads long lists, page by page. What was committed or posted before is seen."""
+
+    def pages(self, wanted: PagedList) -> Pages:
+        """Return a list that is about to be read; nothing is read yet."""
+        ...
+
+
 class Store(
     Changes,
     SessionReads,
@@ -231,6 +240,7 @@ class Store(
     FileHistory,
     AskReads,
     TailReads,
+    Lists,
     Protocol,
 ):
     """Everything a store does."""

@@ -28,6 +28,7 @@ from crush_trio.store.base import (
     Store,
     StoredMessage,
     StoredRun,
+    StoreWarning,
     TailEvent,
     Totals,
 )
@@ -41,6 +42,7 @@ from crush_trio.store.changes import (
     TextAppended,
 )
 from crush_trio.store.load import Load
+from crush_trio.store.pages import PagedList, Pages
 from crush_trio.testing.faults import Moment
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -135,6 +137,12 @@ class FaultyStore(Store):
     def load(self) -> Load:
         """What the real store has to do, and how long that takes."""
         return self.inner.load
+
+    @property
+    @override
+    def warning(self) -> StoreWarning | None:
+        """What *inner* says."""
+        return self.inner.warning
 
     @property
     @override
@@ -266,6 +274,10 @@ class FaultyStore(Store):
     @override
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
         return await self.inner.last_read(session_id, path)
+
+    @override
+    def pages(self, wanted: PagedList) -> Pages:
+        return self.inner.pages(wanted)
 
     @override
     async def pending_asks(self) -> list[PendingAsk]:

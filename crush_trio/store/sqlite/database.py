@@ -11,7 +11,7 @@ never touched.
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -75,6 +75,10 @@ class Database:
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection, at one moment of the store; see `Reader`."""
         return await self._reader.read(work)
+
+    async def read_soon(self, key: Hashable, work: Work[T]) -> T:
+        """Run a short *work* together with others; *key* says what it reads; see `Reader`."""
+        return await self._reader.read_soon(key, work)
 
     @property
     def degraded(self) -> str | None:
