@@ -18,13 +18,11 @@ from typing_extensions import override
 from crush_trio.clock import SystemClock
 from crush_trio.server.admission import Stage
 from crush_trio.server.failures import places
+from crush_trio.server.framing import HEAD_SIZE, Headers, PlainRequest
 from crush_trio.server.streaming import CARRIER, Carrier, SendNow
 
 if TYPE_CHECKING:
     from crush_trio.server.http1 import Connection
-
-HEAD_SIZE: Final = 2**14
-"""Bytes of the head of a request."""
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
@@ -42,7 +40,7 @@ class Exchange(Carrier):
     """One request and its answer, as ASGI has it."""
 
     connection: "Connection"
-    request: h11.Request
+    request: h11.Request | PlainRequest
     _target: bytes = field(init=False)
     """The path and the query that are asked for."""
     _body: list[bytes] = field(factory=list, init=False)
@@ -51,8 +49,8 @@ class Exchange(Carrier):
     """Whether the request is here to its end."""
     _asked: bool = field(default=False, init=False)
     """Whether the application has been told of the end."""
-    _head: h11.Response | None = field(default=None, init=False)
-    """The head of the answer; it goes out with the first of the body."""
+    _head: tuple[int, Headers] | None = field(default=None, init=False)
+    """The status and the headers of the answer; they go out with the first of the body."""
     _bodiless: bool = field(default=False, init=False)
     """Whether the answer ends with its head, whatever the application gives for a body."""
 
@@ -60,7 +58,7 @@ class Exchange(Carrier):
         self._target = _checked(self.request)
         http = self.connection.http
         for _ in range(_AT_ONCE):
-            if self._ended or http.they_are_waiting_for_100_continue:
+            if self._ended or http.they_wait_for_us:
                 break
             event = http.next_event()
             if event is h11.NEED_DATA:
@@ -115,7 +113,7 @@ class Exchange(Carrier):
         A reader of a stream that closes its side has left: nothing would tell it from one that has,
         for as long as the stream is silent.
         """
-        self.connection.http.their_http_version = b"1.0"  # h11 then leaves the body as it is
+        self.connection.http.end_with_connection()
         self.connection.incoming.ignore()
         return self.connection.outgoing.send_now
 
@@ -144,7 +142,7 @@ class Exchange(Carrier):
     async def _hear_more(self) -> None:
         """Wait for the next of the body. If it makes no sense, the connection ends here."""
         connection = self.connection
-        if connection.http.they_are_waiting_for_100_continue:
+        if connection.http.they_wait_for_us:
             connection.go_on()
         try:
             self._take(await self._next_part())
@@ -177,7 +175,7 @@ class Exchange(Carrier):
         if event["type"] == "http.response.start":
             status = event["status"]
             headers = self._headers(event.get("headers", ()))
-            self._head = h11.Response(status_code=status, headers=headers)
+            self._head = status, headers
             self._bodiless = self.request.method == b"HEAD" or status in _BODILESS
             return  # noqa: ASYNC910 - nothing is sent yet
         assert event["type"] == "http.response.body", event["type"]
@@ -194,23 +192,21 @@ class Exchange(Carrier):
 
     def _framed(self, body: bytes, *, more: bool) -> bytes:
         """Return the bytes of the next part of the answer."""
-        http, pieces = self.connection.http, []
-        if self._head is not None:
-            pieces.append(http.send(self._head))
-            self._head = None
-        if body and not self._bodiless:
-            pieces.append(http.send(h11.Data(data=body)))
-        if not more:
-            pieces.append(http.send(h11.EndOfMessage()))
-        return b"".join(piece for piece in pieces if piece)
+        http, body = self.connection.http, b"" if self._bodiless else body
+        if self._head is None:
+            return http.go_on(body, more=more)
+        (status, headers), self._head = self._head, None
+        return http.begin(status, headers, body, more=more)
 
 
-def _checked(request: h11.Request) -> bytes:
+def _checked(request: h11.Request | PlainRequest) -> bytes:
     """Return the path and query that *request* is for; raise what h11 would for what it lets pass.
 
     A body whose end is told in two ways could be understood in two ways, by us and by a proxy. And
     h11 minds the size of a head only if it does not come at once.
     """
+    if isinstance(request, PlainRequest):
+        return request.target
     if request.http_version > b"1.1":
         raise h11.RemoteProtocolError("unknown version", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:

@@ -29,8 +29,9 @@ from hypercorn.utils import parse_socket_addr
 
 from crush_trio.errors import RequestTooSlow
 from crush_trio.server.admission import Seat, Stage
-from crush_trio.server.exchange import HEAD_SIZE, Exchange
+from crush_trio.server.exchange import Exchange
 from crush_trio.server.failures import places
+from crush_trio.server.framing import Framing, PlainRequest
 from crush_trio.server.incoming import Incoming
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
@@ -76,7 +77,7 @@ class Connection:
     life: trio.CancelScope = field(init=False)
     incoming: Incoming = field(init=False)
     outgoing: Outgoing = field(init=False)
-    http: h11.Connection = field(init=False)
+    http: Framing = field(factory=Framing, init=False)
     client: tuple[str, int] | None = field(default=None, init=False)
     server: tuple[str, int] | None = field(init=False)
 
@@ -84,7 +85,6 @@ class Connection:
         self.life, self.seat.give_way = self.seat.life, self.give_way
         self.incoming = Incoming(self.stream, self.life)
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
-        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
         socket = self.stream.socket
         self.server = parse_socket_addr(socket.family, socket.getsockname())
         with suppress(OSError):  # it has left already, which will be noticed in a moment
@@ -95,7 +95,7 @@ class Connection:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.incoming.listen, self.probe)
             while await self._serve_one():
-                self.http.start_next_cycle()
+                self.http.next_cycle()
             await self.close()
 
     async def _serve_one(self) -> bool:
@@ -112,21 +112,21 @@ class Connection:
         done = self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
         return done and not self.last
 
-    async def _next_request(self) -> h11.Request | None:
+    async def _next_request(self) -> h11.Request | PlainRequest | None:
         """Wait for a request; return None when there is none in time, or the server stops.
 
         Raises `h11.RemoteProtocolError` for one that does not arrive in time.
         """
         with trio.CancelScope() as waiting, self.terms.stopping.ends(waiting):
-            if self.seat.stage is Stage.HEAD or self.begun:
+            if self.seat.stage is Stage.HEAD or self.http.begun:
                 self._begin_head(waiting)
             else:
                 self.seat.move(Stage.IDLE)
                 waiting.deadline = trio.current_time() + self.terms.keep_alive
             event = await self.next_event(partial(self._begin_head, waiting))
             self.seat.move(Stage.BUSY)
-            return event if isinstance(event, h11.Request) else None
-        if self.begun and not self.terms.stopping.called:
+            return event if isinstance(event, h11.Request | PlainRequest) else None
+        if self.http.begun and not self.terms.stopping.called:
             raise h11.RemoteProtocolError("slow", error_status_hint=HTTPStatus.REQUEST_TIMEOUT)
         return None
 
@@ -136,11 +136,6 @@ class Connection:
             self.seat.move(Stage.HEAD)
             seconds = min(self.seat.limits.head_time, self.terms.keep_alive)
             waiting.deadline = trio.current_time() + seconds
-
-    @property
-    def begun(self) -> bool:
-        """Whether something is here of a request that is not here as a whole."""
-        return bool(self.http.trailing_data[0])
 
     async def next_event(self, incomplete: Callable[[], None] = lambda: None) -> object:
         """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense.
@@ -152,7 +147,7 @@ class Connection:
         if event is not h11.NEED_DATA:
             await trio.lowlevel.cancel_shielded_checkpoint()
         while event is h11.NEED_DATA:
-            self.http.receive_data(await self.incoming.receive())
+            self.http.receive(await self.incoming.receive())
             event = self.http.next_event()
             if event is h11.NEED_DATA:
                 incomplete()
@@ -165,7 +160,7 @@ class Connection:
 
     def give_way(self) -> None:
         """Close to make room for another connection; a client that is being listened to is told why."""
-        if self.begun or self.seat.stage is Stage.BODY:
+        if self.http.begun or self.seat.stage is Stage.BODY:
             self.outgoing.send_now(self._refusal(HTTPStatus.REQUEST_TIMEOUT))
         self.life.cancel()
 
@@ -177,10 +172,7 @@ class Connection:
         headers = [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
         if body:
             headers.append((b"content-type", b"application/json"))
-        head = self.http.send(h11.Response(status_code=status, headers=headers)) or b""
-        data = self.http.send(h11.Data(data=body)) or b""
-        self.http.send(h11.EndOfMessage())
-        return head + data
+        return self.http.begin(status, headers, body, more=False)
 
     async def close(self) -> None:
         """Say that no more will come; the life then ends soon, at the latest when the client leaves."""
@@ -193,7 +185,7 @@ class Connection:
 
         A client with so much to read that this does not fit does not wait for it.
         """
-        interim = self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+        interim = self.http.inform()
         if 0 < self.outgoing.send_now(interim) < len(interim):
             self.life.cancel()
 
@@ -202,7 +194,7 @@ class Connection:
         if self.stream.socket.family == AF_UNIX:
             return True
         if self.http.our_state is h11.SEND_RESPONSE:
-            if self.http.their_http_version != b"1.1":
+            if not self.http.interim:
                 return False
             self.go_on()
         return True

@@ -11,6 +11,7 @@ now and then whether it is still there:
 * HTTP/1.0 has no interim responses; such a client is believed for a while.
 """
 
+import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,13 +46,12 @@ class Incoming:
     """Whether the client has closed its side."""
     ignored: bool = field(default=False, init=False)
     """Whether what the client still sends is thrown away."""
-    _hear: trio.MemorySendChannel[bytes] = field(init=False)
-    _heard: trio.MemoryReceiveChannel[bytes] = field(init=False)
+    _piece: bytes = field(default=b"", init=False)
+    """What was heard and not received; there is nothing else between the two tasks."""
+    _heard: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _taken: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._hear, self._heard = trio.open_memory_channel[bytes](1)
-
-    # ASYNC910: there is no way around receiving.
+    # ASYNC910: there is no way around listening.
     async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
         """Hand on what the client sends; cancel the life of the connection when the client leaves.
 
@@ -59,17 +59,27 @@ class Incoming:
         whether the kernel will say, now or when the answer is sent, that the client has left.
         """
         try:
-            while data := await self.stream.receive_some(_RECEIVE_SIZE):
-                with suppress(trio.BrokenResourceError):  # it is ignored
-                    await self._hear.send(bytes(data))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self._read():
+                while self._piece and not self.ignored:
+                    await self._taken.park()
+                self._piece = b"" if self.ignored else data
+                self._heard.unpark()
+        except (OSError, trio.ClosedResourceError):
             pass
         else:
             self.ended = True
-            self._hear.close()
+            self._heard.unpark()
             if not self.ignored:
                 await self._wait_for_reset(probe)
         self.life.cancel()
+
+    async def _read(self) -> bytes:
+        """Return what the kernel has; it is asked when it has something, and not before."""
+        socket = self.stream.socket
+        while True:
+            await trio.lowlevel.wait_readable(socket)
+            with suppress(BlockingIOError):
+                return os.read(socket.fileno(), _RECEIVE_SIZE)
 
     async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:
         """Return when the client has left; what the connection is for may end it earlier."""
@@ -84,18 +94,23 @@ class Incoming:
     async def receive(self) -> bytes:
         """Return the next piece; nothing once the client has closed its side and all was received.
 
-        Raises `trio.ClosedResourceError` if what the client sends is ignored.
+        Raises `trio.ClosedResourceError` if what the client sends is ignored. Cancelling loses nothing.
         """
-        try:
-            return await self._heard.receive()
-        except trio.EndOfChannel:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._piece and not self.ended and not self.ignored:
+            await self._heard.park()
+        if self.ignored:
             await trio.lowlevel.checkpoint()
-            return b""
+            raise trio.ClosedResourceError
+        piece, self._piece = self._piece, b""
+        self._taken.unpark()
+        return piece  # noqa: ASYNC910 - one piece may be here; for a second one the listener has to run
 
     def ignore(self) -> None:
         """Throw away what the client still sends; its closing its side is then its leaving."""
         self.ignored = True
-        self._heard.close()
+        self._heard.unpark_all()
+        self._taken.unpark_all()
         if self.ended:
             self.life.cancel()
 
