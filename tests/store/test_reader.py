@@ -169,6 +169,28 @@ async def test_one_who_leaves_takes_nobody_along(path):
 
 
 @pytest.mark.usefixtures("writer")
+async def test_reads_that_take_turns_leave_connections_to_others(path):
+    stuck, order = Stuck(), []
+
+    async def take_a_turn(number):
+        await reader.read_in_turn(lambda _connection: order.append(number))
+
+    async with (
+        open_reader(path, health=Health(), count=2) as reader,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(reader.read_in_turn, stuck.work)
+        await trio.to_thread.run_sync(stuck.begun.acquire)
+        for number in range(3):
+            nursery.start_soon(take_a_turn, number)
+            await wait_all_tasks_blocked()
+        assert await reader.read(count) == 1
+        assert order == []
+        stuck.go_on.set()
+    assert order == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("writer")
 async def test_nobody_waits_for_a_reader_that_is_closed(path):
     async def ask():
         with suppress(StoreFailed):  # unless there was time enough

@@ -76,6 +76,10 @@ class Database:
         """Run *work* on a read-only connection, at one moment of the store; see `Reader`."""
         return await self._reader.read(work)
 
+    async def read_in_turn(self, work: Work[T]) -> T:
+        """Run a *work* that is one of many; see `Reader`."""
+        return await self._reader.read_in_turn(work)
+
     async def read_soon(self, key: Hashable, work: Work[T]) -> T:
         """Run a short *work* together with others; *key* says what it reads; see `Reader`."""
         return await self._reader.read_soon(key, work)

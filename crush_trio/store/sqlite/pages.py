@@ -170,15 +170,15 @@ _SESSIONS: Final = _Source(
 
 @define(eq=False)
 class SqlitePages:
-    """Satisfies `Pages` on read connections; *read* does work on one.
+    """Satisfies `Pages` on read connections.
 
     The first page is read together with what others want: many clients ask for the same things at the
-    same time, and most lists are one page.
+    same time, and most lists are one page. Those that follow take turns with other long lists.
     """
 
     wanted: PagedList
-    _read: Callable[[Work[Any]], Awaitable[Any]]
     _read_soon: Callable[[Hashable, Work[Any]], Awaitable[Any]]
+    _read_in_turn: Callable[[Work[Any]], Awaitable[Any]]
     _begun: bool = field(default=False, init=False)
     _source: _Source = field(init=False)
     _next: "_Next" = field(init=False)
@@ -197,7 +197,7 @@ class SqlitePages:
     async def read(self) -> Sequence[Piece]:
         """Return the next page."""
         if self._begun:
-            page, self._next = await self._read(self._page)
+            page, self._next = await self._read_in_turn(self._page)
         else:
             page, self._next = await self._read_soon(self.wanted, self._page)
         self._begun = True

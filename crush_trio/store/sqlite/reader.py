@@ -63,6 +63,7 @@ class Reader:
     _open: int = field(default=0, init=False)
     _wanted: dict[Hashable, _Wanted] = field(factory=dict, init=False)
     """Short reads that have not begun, by what they read."""
+    _turn: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _servers: trio.Nursery = field(init=False)
     _asked: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
@@ -83,6 +84,15 @@ class Reader:
         for result in wanted.results:
             return cast("T", result)
         return await self.read(work)
+
+    async def read_in_turn(self, work: Work[T]) -> T:
+        """Run *work*, one of many of the same kind, when no other such work is under way.
+
+        Reading long lists can keep any number of processors busy. It has one, and leaves the others
+        to whoever waits for something short.
+        """
+        async with self._turn:
+            return await self.read(work)
 
     async def _serve(self) -> None:
         """Do the short reads, as many together as have gathered. A task of the reader's own."""

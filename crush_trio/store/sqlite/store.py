@@ -226,7 +226,7 @@ class SqliteStore(Store):
 
     @override
     def pages(self, wanted: PagedList) -> SqlitePages:
-        return SqlitePages(wanted, self._read, self._read_soon)
+        return SqlitePages(wanted, self._read_soon, self._database.read_in_turn)
 
     # ── Asks and events ─────────────────────────────────────────────────────────────────────────
 
