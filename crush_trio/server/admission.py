@@ -2,9 +2,11 @@
 
 A client that is over a limit hurts only itself. A new connection is refused only when all others are
 busy with a request. Otherwise one of those that wait for their client is closed for it, in this order:
-the oldest whose request has not arrived, the one that was idle for longest, the oldest whose
-request's body has not arrived. Refusing the newcomers instead would let whoever holds the places keep
-everybody out; an honest client's request is never the oldest unfinished one for long.
+the oldest whose request has begun to arrive, the oldest that has sent nothing yet, the one that was idle
+for longest, the oldest whose request's body has not arrived. Refusing the newcomers instead would let whoever holds the places keep
+everybody out; an honest client's request is never the oldest unfinished one for long. A connection of
+which something has arrived that was not read yet does not give way: it waits for us, as those do of many
+clients that come at the same moment.
 
 Three limits lead to that: connections, request heads that have not arrived, and descriptors. Files of
 a store, pipes of a command and connections to a model need descriptors too, and without one an
@@ -14,8 +16,10 @@ of a new one, which is the lowest that was free.
 Everything here is synchronous.
 """
 
+import fcntl
 import logging
 import resource
+import termios
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -36,7 +40,7 @@ class ConnectionLimits:
     connections: int = 4096
     """Connections at once, and never more than half of the descriptors that the process may open."""
     heads: int = 128
-    """Connections at once whose request's head has not arrived."""
+    """Connections at once whose request's head has begun to arrive and is not complete."""
     head_time: float = 10.0
     """Seconds a request's head may take to arrive: from the beginning of the connection for the first
     request on it, from their first byte for others."""
@@ -45,10 +49,12 @@ class ConnectionLimits:
 
 
 class Stage(Enum):
-    """What a connection waits for. The first three may have to give way, in this order."""
+    """What a connection waits for. All but the last may have to give way, in this order."""
 
     HEAD = "head"
-    """A request has begun to arrive; or the first is still to come."""
+    """The rest of a request's head, of which something has arrived."""
+    FRESH = "fresh"
+    """The first request."""
     IDLE = "idle"
     """The client may send another request."""
     BODY = "body"
@@ -63,18 +69,25 @@ class Seat:
 
     life: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     """Around everything that is done for the connection; cancelled when it has to give way."""
-    stage: Stage = field(default=Stage.HEAD, init=False)
+    stage: Stage = field(default=Stage.FRESH, init=False)
     give_way: Callable[[], None] = field(init=False)
     """Called when it has to; the connection may have a last word to send."""
+    waits_for_us: Callable[[], bool] = field(init=False)
+    """Whether something has arrived on it that was not looked at."""
+    descriptor: int
     _admission: "Admission"
 
     def __attrs_post_init__(self) -> None:
-        self.give_way = self.life.cancel
+        self.give_way, self.waits_for_us = self.life.cancel, self.readable
 
     @property
     def limits(self) -> ConnectionLimits:
         """Those of the server."""
         return self._admission.limits
+
+    def readable(self) -> bool:
+        """Whether the kernel has something that its client has sent."""
+        return self._admission.readable(self.descriptor)
 
     def move(self, stage: Stage) -> None:
         """Note what the connection waits for from now on; a head too many has the oldest give way."""
@@ -92,6 +105,7 @@ class Admission:
     limits: ConnectionLimits = field(factory=ConnectionLimits)
     descriptors: float = field(factory=lambda: _descriptors())
     """How many the process may have open."""
+    readable: Callable[[int], bool] = field(default=lambda descriptor: _readable(descriptor))
     _seats: dict[Stage, dict[Seat, None]] = field(init=False, repr=False)
     _gave_way: "Rarely" = field(factory=lambda: Rarely(), init=False)
     _refused: "Rarely" = field(factory=lambda: Rarely(), init=False)
@@ -125,18 +139,13 @@ class Admission:
                 extra = {"times": times, "connections": self.count}
                 log.warning("connections.refused", extra=extra)
             return None
-        seat = Seat(self)
-        self._seats[Stage.HEAD][seat] = None
-        self._bound_heads()
+        seat = Seat(descriptor, self)
+        self._seats[seat.stage][seat] = None
         return seat
 
     def make_room(self) -> bool:
         """Have one connection give way that waits for its client; return whether there was one."""
-        for stage in (Stage.HEAD, Stage.IDLE, Stage.BODY):
-            for seat in self._seats[stage]:
-                self._remove(seat)
-                return True
-        return False
+        return any(self._remove_first(stage) for stage in Stage if stage is not Stage.BUSY)
 
     def move(self, seat: Seat, stage: Stage) -> None:
         """Have *seat* wait for something else; one that had to give way stays where it is."""
@@ -150,9 +159,16 @@ class Admission:
         self._seats[seat.stage].pop(seat, None)
 
     def _bound_heads(self) -> None:
-        heads = self._seats[Stage.HEAD]
-        while len(heads) > self.limits.heads:
-            self._remove(next(iter(heads)))
+        while len(self._seats[Stage.HEAD]) > self.limits.heads and self._remove_first(Stage.HEAD):
+            pass
+
+    def _remove_first(self, stage: Stage) -> bool:
+        """Have the first in a stage give way that waits for its client; return whether there was one."""
+        for seat in self._seats[stage]:
+            if not seat.waits_for_us():
+                self._remove(seat)
+                return True
+        return False
 
     def _remove(self, seat: Seat) -> None:
         if times := self._gave_way.due():
@@ -180,6 +196,13 @@ class Rarely:
             return 0
         times, self._times, self._next = self._times, 0, now + _LOG_PAUSE
         return times
+
+
+def _readable(descriptor: int) -> bool:
+    """Whether the kernel has bytes for *descriptor*; the end of what is sent is none."""
+    unread = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+    return any(unread)
 
 
 def _descriptors() -> float:

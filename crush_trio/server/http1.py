@@ -83,6 +83,7 @@ class Connection:
 
     def __attrs_post_init__(self) -> None:
         self.life, self.seat.give_way = self.seat.life, self.give_way
+        self.seat.waits_for_us = self.waits_for_us
         self.incoming = Incoming(self.stream, self.life)
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         socket = self.stream.socket
@@ -118,24 +119,25 @@ class Connection:
         Raises `h11.RemoteProtocolError` for one that does not arrive in time.
         """
         with trio.CancelScope() as waiting, self.terms.stopping.ends(waiting):
-            if self.seat.stage is Stage.HEAD or self.http.begun:
-                self._begin_head(waiting)
-            else:
+            if self.seat.stage is not Stage.FRESH:
                 self.seat.move(Stage.IDLE)
                 waiting.deadline = trio.current_time() + self.terms.keep_alive
-            event = await self.next_event(partial(self._begin_head, waiting))
+            if self.seat.stage is Stage.FRESH or self.http.begun:
+                self._expect_head(waiting)
+            event = await self.next_event(partial(self._expect_head, waiting))
             self.seat.move(Stage.BUSY)
             return event if isinstance(event, h11.Request | PlainRequest) else None
         if self.http.begun and not self.terms.stopping.called:
             raise h11.RemoteProtocolError("slow", error_status_hint=HTTPStatus.REQUEST_TIMEOUT)
         return None
 
-    def _begin_head(self, waiting: trio.CancelScope) -> None:
-        """Give a head that has begun to arrive its time, once."""
-        if waiting.deadline == inf or self.seat.stage is not Stage.HEAD:
-            self.seat.move(Stage.HEAD)
+    def _expect_head(self, waiting: trio.CancelScope) -> None:
+        """Give a head its time, once: the first from the beginning, others when they begin to arrive."""
+        if waiting.deadline == inf or self.seat.stage is Stage.IDLE:
             seconds = min(self.seat.limits.head_time, self.terms.keep_alive)
             waiting.deadline = trio.current_time() + seconds
+        if self.http.begun:
+            self.seat.move(Stage.HEAD)
 
     async def next_event(self, incomplete: Callable[[], None] = lambda: None) -> object:
         """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense.
@@ -157,6 +159,10 @@ class Connection:
         """Answer what is no request, or was none in the end, unless an answer has begun."""
         await trio.lowlevel.checkpoint()
         await self.outgoing.send(self._refusal(status))
+
+    def waits_for_us(self) -> bool:
+        """Whether the client has sent something that was not looked at."""
+        return self.incoming.unread or self.seat.readable()
 
     def give_way(self) -> None:
         """Close to make room for another connection; a client that is being listened to is told why."""

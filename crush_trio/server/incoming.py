@@ -51,6 +51,11 @@ class Incoming:
     _heard: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taken: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
+    @property
+    def unread(self) -> bool:
+        """Whether something was heard that was not received."""
+        return bool(self._piece)
+
     # ASYNC910: there is no way around listening.
     async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
         """Hand on what the client sends; cancel the life of the connection when the client leaves.

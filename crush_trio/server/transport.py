@@ -83,6 +83,9 @@ class Connection(TCPServer):
         self._outgoing = Outgoing(stream, self._life, send_limit)
         self._parsing = trio.CancelScope()
         self._deaf = False
+        self._served = False
+        """Whether there has been a request."""
+        self._answering = False
 
     @override
     async def run(self) -> None:
@@ -129,9 +132,21 @@ class Connection(TCPServer):
     def _note(self, event: Updated) -> None:
         """Note whether a request is being answered; the first one has then arrived in time."""
         assert self._seat is not None
-        if not event.idle and self._seat.stage is Stage.HEAD:
-            self._life.deadline = inf
+        if not event.idle and not self._served:
+            self._served, self._life.deadline = True, inf
+        self._answering = not event.idle
         self._seat.move(Stage.IDLE if event.idle else Stage.BUSY)
+
+    def _look_at(self) -> None:
+        """Note that something has arrived: while it is being looked at, the client is not waited for."""
+        assert self._seat is not None
+        self._seat.move(Stage.BUSY)
+
+    def _note_rest(self) -> None:
+        """Note what is waited for if that made no request. Of HTTP/2, only the first can be told."""
+        assert self._seat is not None
+        if not self._answering:
+            self._seat.move(Stage.IDLE if self._served else Stage.HEAD)
 
     def begin_stream(self) -> SendNow:
         """Serve the current response until it ends, then close; listen for the hang-up only."""
@@ -156,8 +171,10 @@ class Connection(TCPServer):
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             if not self._deaf:
+                self._look_at()
                 with trio.CancelScope() as self._parsing:
                     await self.protocol.handle(RawData(bytes(data)))
+                self._note_rest()
             if not data:
                 break
         await self.protocol.handle(Closed())

@@ -3,13 +3,15 @@
 import errno
 import logging
 import os
-from contextlib import suppress
+import socket
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from math import inf
 
 import orjson
 import pytest
 import trio
+import trio.testing
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,7 +21,7 @@ from crush_trio.server.admission import Admission, ConnectionLimits, Rarely, Sta
 from tests.server.raw_client import open_client
 from tests.server.tiny_app import TinyApp, open_own_server, open_safe_hypercorn
 
-PATIENT = (Stage.HEAD, Stage.IDLE, Stage.BODY)
+PATIENT = (Stage.HEAD, Stage.FRESH, Stage.IDLE, Stage.BODY)
 """The stages in which a connection may have to give way, those that do so first in front."""
 
 HALF = b"GET /hello HTTP/1.1\r\nHost: test\r\nX-Slow: "
@@ -30,9 +32,11 @@ def gone(seat):
     return seat.life.cancel_called
 
 
-def crowd(count, stage=Stage.BUSY, **limits):
-    """Return the connections of a server, all waiting for the same."""
-    admission = Admission(ConnectionLimits(**limits), descriptors=inf)
+def crowd(count, stage=Stage.BUSY, waiting=(), **limits):
+    """Return the connections of a server, all waiting for the same, but for those that wait for us."""
+    admission = Admission(
+        ConnectionLimits(**limits), descriptors=inf, readable=waiting.__contains__
+    )
     seats = [admission.admit(3) for _ in range(count)]
     for seat in seats:
         seat.move(stage)
@@ -43,15 +47,16 @@ def crowd(count, stage=Stage.BUSY, **limits):
 
 
 async def test_the_first_to_give_way_is_the_oldest_whose_request_has_not_arrived():
-    admission, (busy, idle, body, head, late) = crowd(5, connections=5)
-    for seat, stage in ((idle, Stage.IDLE), (body, Stage.BODY), (head, Stage.HEAD)):
+    admission, (busy, fresh, idle, body, head, late) = crowd(6, connections=6)
+    for seat, stage in ((fresh, Stage.FRESH), (idle, Stage.IDLE), (body, Stage.BODY)):
         seat.move(stage)
-    late.move(Stage.HEAD)
-    left = []
-    for _ in range(4):
+    for seat in (head, late):
+        seat.move(Stage.HEAD)
+    left, order = [], (head, late, fresh, idle, body)
+    for _ in order:
         admission.admit(3).move(Stage.BUSY)
-        left.append([seat for seat in (head, late, idle, body) if gone(seat)])
-    assert left == [[head], [head, late], [head, late, idle], [head, late, idle, body]]
+        left.append([seat for seat in order if gone(seat)])
+    assert left == [list(order[: at + 1]) for at in range(len(order))]
     assert admission.admit(3) is None
     assert not gone(busy)
 
@@ -67,17 +72,28 @@ async def test_one_that_was_idle_for_longest_gives_way_first():
 async def test_one_head_too_many_has_the_oldest_give_way_although_there_is_room():
     admission, seats = crowd(3, Stage.HEAD, heads=3)
     late = admission.admit(3)
+    assert not any(map(gone, seats))  # it has sent nothing so far
+    late.move(Stage.HEAD)
     assert [gone(seat) for seat in (*seats, late)] == [True, False, False, False]
-    idle = seats[1]
-    idle.move(Stage.IDLE)
-    admission.admit(3)
-    idle.move(Stage.HEAD)
-    assert gone(seats[2])
-    assert not gone(idle)
+    seats[1].move(Stage.IDLE)
+    admission.admit(3).move(Stage.HEAD)
+    seats[1].move(Stage.HEAD)
+    assert [gone(seat) for seat in (*seats, late)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("stage", PATIENT)
+async def test_one_of_which_something_has_arrived_does_not_give_way(stage):
+    unread = [3]
+    admission, seats = crowd(2, stage, unread, connections=2, heads=1)
+    assert admission.admit(4) is None
+    assert not any(map(gone, seats))
+    unread.clear()
+    assert admission.admit(4) is not None
+    assert gone(seats[0])
 
 
 async def test_half_of_the_descriptors_are_not_for_connections():
-    admission = Admission(ConnectionLimits(connections=1000), descriptors=20)
+    admission = Admission(ConnectionLimits(connections=1000), 20, lambda _: False)
     seats = [admission.admit(3) for _ in range(10)]
     for seat in seats:
         seat.move(Stage.BUSY)
@@ -89,7 +105,7 @@ async def test_half_of_the_descriptors_are_not_for_connections():
 
 async def test_the_last_descriptors_are_not_for_connections_however_few_there_are():
     """Files of a store and pipes of commands may have taken more than their half."""
-    admission = Admission(ConnectionLimits(reserve=64), descriptors=256)
+    admission = Admission(ConnectionLimits(reserve=64), 256, lambda _: False)
     assert admission.admit(256 - 32) is None
     idle = admission.admit(256 - 33)
     idle.move(Stage.IDLE)
@@ -122,7 +138,9 @@ class Crowds(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.admission = Admission(ConnectionLimits(connections=4, heads=2), descriptors=100)
+        self.admission = Admission(
+            ConnectionLimits(connections=4, heads=2), 100, lambda _descriptor: False
+        )
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(Rarely, "due", lambda _self: 0)  # which asks for the time
         self.gone = set()
@@ -316,6 +334,38 @@ async def test_half_sent_heads_keep_nobody_out(app, open_server, caplog):
         nursery.cancel_scope.cancel()
     messages = [each.msg for each in caplog.records if each.levelno >= logging.WARNING]
     assert messages == ["connections.gave_way"]
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_many_who_come_at_the_same_moment_are_all_served(app, open_server):
+    """They have sent their requests before the server had time to look at any of them."""
+    limits = ConnectionLimits(heads=3)
+    async with open_server(app.quart, limits=limits) as server:
+        with ExitStack() as stack:
+            place = server.address.host, server.address.port
+            clients = [
+                stack.enter_context(socket.create_connection(place, timeout=SOON))
+                for _ in range(50)
+            ]
+            for client in clients:  # none of this lets the server run
+                client.sendall(b"GET /hello HTTP/1.1\r\nHost: test\r\n\r\n")
+            for client in clients:
+                said = await trio.to_thread.run_sync(client.recv, 1000)
+                assert said.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_many_who_connect_first_and_ask_later_are_all_served(app, open_server):
+    async with open_server(app.quart, limits=ConnectionLimits(heads=3)) as server:
+        async with AsyncExitStack() as stack:
+            clients = [
+                await stack.enter_async_context(open_client(server.address)) for _ in range(20)
+            ]
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            for client in clients:
+                assert await client.get("/hello") == (200, b"hello")
 
 
 @pytest.mark.slow
