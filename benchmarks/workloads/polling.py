@@ -38,7 +38,7 @@ Times = dict[str, list[float]]
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Have both servers polled, by turns."""
+    """Poll both servers, one after the other in each round."""
     notes = bench.notes(LETTER)
     clients = bench.size(CLIENTS, 8)
     async with bench.stages() as stages:

@@ -1,7 +1,7 @@
 """Accepts connections: each is served, or told that there are too many.
 
 A client that is refused is told so at once and is not left to wait: its request would otherwise hang
-until somebody else hangs up. If the process has no descriptor left at all, one that was kept for this is
+until another client hangs up. If the process has no descriptor left at all, one that was kept for this is
 given up for a moment, so that even then a client gets an answer; that is logged once in a while and
 does not spin.
 """

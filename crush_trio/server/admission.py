@@ -1,12 +1,17 @@
-"""Which connections a server has, and which one gives way when there are too many.
+"""Which connections a server has, and which one is closed when there are too many.
 
 A client that is over a limit hurts only itself. A new connection is refused only when all others are
-busy with a request. Otherwise one of those that wait for their client is closed for it, in this order:
-the oldest whose request has begun to arrive, the oldest that has sent nothing yet, the one that was idle
-for longest, the oldest whose request's body has not arrived. Refusing the newcomers instead would let whoever holds the places keep
-everybody out; an honest client's request is never the oldest unfinished one for long. A connection of
-which something has arrived that was not read yet does not give way: it waits for us, as those do of many
-clients that come at the same moment.
+busy with a request. Otherwise one that waits for its client is closed for it, in this order:
+
+1. the oldest whose request has begun to arrive and is not complete;
+2. the oldest that has sent nothing yet;
+3. the one that was idle for longest;
+4. the oldest whose request's body has not arrived.
+
+Refusing new connections instead would let one client that holds all places lock out the others, while a
+client that sends its request in one piece is never the oldest unfinished one for long. A connection is
+not closed while it has unread data: then it waits for the server, as the connections of many clients do
+that connect at the same moment.
 
 Three limits lead to that: connections, request heads that have not arrived, and descriptors. Files of
 a store, pipes of a command and connections to a model need descriptors too, and without one an

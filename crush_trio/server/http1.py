@@ -3,7 +3,7 @@
 Two tasks serve a connection. One listens (`server.incoming`): it hands on what the client says, and
 ends the connection when the client leaves, whatever is going on in it. The other reads requests and has
 them answered, one after the other. So a request needs no task of its own, neither to be handled nor to
-be cancelled when nobody waits for its answer any more; and an ordinary answer is one write.
+be cancelled when its client has left; and an ordinary answer is one write.
 
 Nothing here lasts for ever on a client's account: a request's head has to arrive within its time, its
 body without long pauses, sending has its limit (`server.outgoing`), and what a client sends ahead is

@@ -1,7 +1,7 @@
 """Lists that are too long to be held at once: read a page at a time, as JSON that is ready to be sent.
 
-A session can have a hundred thousand messages. Whoever sends them on needs no values, only bytes, and
-should hold few of them. So a list is given as pages of JSON, with commas between the items. Each page
+A session can have a hundred thousand messages. To send them on takes no values, only bytes, and few of
+them at a time. So a list is given as pages of JSON, with commas between the items. Each page
 is of a moment of its own; a list has the items that were there when its first page was read.
 
 A page may have holes, for what a store does not know: whether a session is busy, or how far an answer

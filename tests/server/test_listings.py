@@ -1,4 +1,4 @@
-"""Long lists over HTTP: what is asked for, page by page, and nobody waits for them."""
+"""Long lists over HTTP: what is asked for, page by page, while others are answered."""
 
 import orjson
 import pytest

@@ -129,7 +129,7 @@ async def test_nothing_is_promised_that_would_go_with_the_open_file(
 
 
 async def test_a_directory_that_comes_back_is_not_believed(data):
-    """Somebody may have used it meanwhile; opening it again looks at what is there."""
+    """Another server may have used it meanwhile; opening it again looks at what is there."""
     async with open_database(data) as database:
         await database.transact(add_session("a"))
         data.rename(data.with_name("away"))

@@ -1,7 +1,7 @@
 """Whether the files of an open store are still where they were opened.
 
 A file that is removed while it is open can still be written, and what is written is gone when it is
-closed. So before a commit that somebody will rely on, the writer looks whether the paths of the store
+closed. So in each transaction, before its writes, the writer looks whether the paths of the store
 still lead to its files. `git clean -fdx`, `rm -rf`, a directory that was renamed and a file that was
 replaced all show as another inode or none; the number of ours cannot be given to another file while
 it is open.

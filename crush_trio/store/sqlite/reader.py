@@ -47,7 +47,7 @@ class _Wanted:
     work: Work[Any]
     ended: trio.Event = field(factory=trio.Event, init=False)
     results: list[Any] = field(factory=list, init=False)
-    """What it returned; nothing if it failed, which everybody then finds out for itself."""
+    """What it returned; nothing if it failed: then each caller reads by itself."""
 
 
 @define(eq=False)
@@ -88,8 +88,8 @@ class Reader:
     async def read_in_turn(self, work: Work[T]) -> T:
         """Run *work*, one of many of the same kind, when no other such work is under way.
 
-        Reading long lists can keep any number of processors busy. It has one, and leaves the others
-        to whoever waits for something short.
+        Reading long lists can keep any number of processors busy. One at a time leaves the others for
+        short requests.
         """
         async with self._turn:
             return await self.read(work)
@@ -109,7 +109,7 @@ class Reader:
         keys = list(islice(self._wanted, TOGETHER))
         group = [self._wanted.pop(key) for key in keys]
         try:
-            with suppress(Exception):  # whoever wants one of them meets it again
+            with suppress(Exception):  # each caller then reads by itself and meets it again
                 await self.read(partial(_do_all, group))
         finally:
             for wanted in group:
