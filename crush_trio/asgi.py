@@ -60,7 +60,7 @@ class _Serving:
     _met: trio.Event = field(factory=trio.Event, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self.app = create_app(self.site, self.settings.guard)
+        self.app = create_app(self.site, self.settings.guard, self.settings.connections)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable

@@ -63,11 +63,25 @@ class PathMissing(BadRequest):
     message = "path is required"
 
 
+class PathInvalid(BadRequest):
+    """The path of a workspace is not a directory that the server can use; the detail says why."""
+
+    code = "path_invalid"
+    message = "path is not a usable directory"
+
+
 class UnknownCommand(BadRequest):
     """The control route knows `shutdown` and `shutdown_if_idle` only."""
 
     code = "unknown_command"
     message = "unknown command"
+
+
+class RequestTooSlow(BadRequest):
+    """A request began to arrive and was not complete in time, or had to make room for others."""
+
+    code = "request_too_slow"
+    message = "the request did not arrive in time; send it without a pause"
 
 
 class PermissionActionInvalid(BadRequest):
@@ -254,6 +268,13 @@ class ServerShuttingDown(Unavailable):
 
     code = "server_shutting_down"
     message = "server is shutting down"
+
+
+class TooManyConnections(Unavailable):
+    """Every connection that the server may have is busy; none of them can give way."""
+
+    code = "too_many_connections"
+    message = "the server has too many connections; close some, or try again in a moment"
 
 
 class NotAccepted(Unavailable):

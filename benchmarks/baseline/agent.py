@@ -26,6 +26,25 @@ class Session:
     messages: list[Json] = field(factory=list, init=False)
     lock: asyncio.Lock = field(factory=asyncio.Lock, init=False)
     tasks: "set[asyncio.Task[None]]" = field(factory=set, init=False)
+    created_at: int = field(factory=lambda: _now(), init=False)
+    updated_at: int = field(factory=lambda: _now(), init=False)
+
+    def shown(self) -> Json:
+        """Return the session as clients see it."""
+        return {
+            "id": self.id,
+            "parent_session_id": "",
+            "title": self.title,
+            "message_count": len(self.messages),
+            "prompt_tokens": 0,
+            "completion_tokens": 0,
+            "summary_message_id": "",
+            "cost": 0,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "is_busy": bool(self.tasks),
+            "attached_clients": 0,
+        }
 
 
 @define(eq=False)
@@ -80,8 +99,9 @@ class Workspace:
             "role": role,
             "session_id": session.id,
             "parts": [{"type": "text", "data": {"text": text}}],
-            "created_at": int(time.time()),  # noqa: TID251 - nothing has to be replayed here
+            "created_at": _now(),
         }
+        session.updated_at = _now()
         session.messages.append(message)
         self.events.publish(message_event("created", message))
         return message
@@ -132,6 +152,10 @@ class Workspace:
                     piece = _piece(json.loads(line[6:]))
                     if piece:
                         yield piece  # noqa: ASYNC119 - as everybody writes it
+
+
+def _now() -> int:
+    return int(time.time())  # noqa: TID251 - nothing has to be replayed here
 
 
 def _piece(chunk: Json) -> str:

@@ -92,6 +92,15 @@ def create_app(*, paced: bool = False) -> FastAPI:  # noqa: C901 - an afternoon'
         made = workspace(wid).create_session(body.title)
         return {"id": made.id, "title": made.title}
 
+    @app.get("/v1/workspaces/{wid}/sessions")
+    async def sessions(wid: str) -> list[Json]:
+        found = workspace(wid).sessions.values()
+        return [each.shown() for each in sorted(found, key=lambda each: -each.updated_at)]
+
+    @app.get("/v1/workspaces/{wid}/sessions/{sid}/messages")
+    async def messages(wid: str, sid: str) -> list[Json]:
+        return session(wid, sid).messages
+
     @app.get("/v1/workspaces/{wid}/events")
     async def events(wid: str, client_id: str, form: str = "crush") -> StreamingResponse:
         frames = workspace(wid).events.stream(form)

@@ -1,1 +1,1 @@
-"""The questions that are asked of a whole server, one module each: (a) to (h)."""
+"""The questions that are asked of a whole server, one module each: (a) to (i)."""

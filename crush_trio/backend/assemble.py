@@ -27,7 +27,7 @@ from crush_trio.runtime.run import Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import BootClosed
-from crush_trio.store.errors import StoreUnavailable
+from crush_trio.store.errors import StoreLost, StoreUnavailable
 from crush_trio.wire.native import RunView
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ async def _close_boot(store: Store, closed: BootClosed) -> None:
     """Note that this start ended in good order; without the note, readers of before will resync."""
     try:
         await store.submit(closed).certain(CLOSE_LIMIT)
+    except StoreLost:
+        pass  # which was said before
     except StoreUnavailable:
         log.exception("workspace.end_not_stored")
 

@@ -22,7 +22,7 @@ from attrs import define, field
 from crush_trio.backend.claims import Claims
 from crush_trio.backend.clients import RetiredClients, client_id_of, version_notice
 from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
-from crush_trio.backend.keys import Resolve, WorkspaceKey, resolve_key
+from crush_trio.backend.keys import Resolve, WorkspaceKey, check_path, resolve_key
 from crush_trio.backend.linger import Linger
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.backend.slot import Pending, Slot, Stage
@@ -126,6 +126,7 @@ class Backend(Generic[W]):
         """Check a create (E1, E23) and count it as in progress for the length of the block."""
         if not request.path:
             raise PathMissing
+        check_path(request.path)
         pending = Pending(client_id_of(request.client_id), request, Terms.of(request))
         self._check_admission(pending)
         self._pending[pending] = None

@@ -11,6 +11,7 @@ looks at the value that holds now. There is no timer that could fire for a claim
 Kept between any two steps: a claim has a deadline exactly while it has no stream.
 """
 
+from collections import Counter
 from math import inf
 from typing import Final, TypeAlias
 
@@ -108,6 +109,14 @@ class Claims:
         return sum(
             claim.streams > 0 and claim.current_session == session_id
             for claim in self._by_client.values()
+        )
+
+    def attached_clients(self) -> Counter[SessionId]:
+        """How many clients look at each session; see `attached`."""
+        return Counter(
+            claim.current_session
+            for claim in self._by_client.values()
+            if claim.streams > 0 and claim.current_session != NO_SESSION
         )
 
     # ── What clients do ─────────────────────────────────────────────────────────────────────────

@@ -26,6 +26,8 @@ class Terms:
     data_dir: str = ""
     env: tuple[str, ...] = field(default=(), repr=False)
     channels: tuple[str, ...] = ()
+    create: bool = False
+    """Whether the directory is made if it does not exist."""
 
     @classmethod
     def of(cls, request: WorkspaceRequest) -> "Terms":

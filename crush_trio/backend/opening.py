@@ -6,11 +6,13 @@ that a run that ends last still finds everything it needs.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import trio
 from attrs import define, field
 
 from crush_trio.agent.asks import withdraw_orphans
@@ -20,6 +22,7 @@ from crush_trio.agent.transcript import Transcript
 from crush_trio.backend.agency import Agency, Asks, Extras, config_commands, make_asks, open_agency
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.backend.hosting import OpenWorkspace, WorkspacePlan
+from crush_trio.backend.keys import use_directory
 from crush_trio.backend.opened import OpenedWorkspace
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.config.live import Configuration, open_live_config
@@ -52,6 +55,9 @@ MakeTurn = Callable[[Transcript], Turn]
 OpenStore = Callable[[Path], AbstractAsyncContextManager[Store]]
 """What opens the store of a data directory."""
 
+Prepare = Callable[[WorkspacePlan], Awaitable[None]]
+"""What makes sure that the directory of a workspace can be used."""
+
 OpenConfig = Callable[[Places], AbstractAsyncContextManager[Configuration]]
 """What opens the configuration of a directory."""
 
@@ -65,7 +71,7 @@ def workspace_opener(
     open_integrations: OpenIntegrations | None = None,
     make_turn: MakeTurn | None = None,
     open_config: OpenConfig | None = None,
-    open_store: OpenStore = open_sqlite_store,
+    open_store: OpenStore | None = None,
     catalogue: Sequence[CatalogProvider] | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -85,6 +91,9 @@ def workspace_opener(
     skills of a workspace; the usual ones are those of its disk and its configuration, and none where
     not even its configuration is from there. With *make_turn*, runs play that instead of the agent.
 
+    *open_store* opens the store of a workspace; by default that is SQLite on the disk, and then the
+    workspace's directory has to be there. A program with a store of its own may use any path.
+
     *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
     starts commands, *limits* how long a run may take for what cannot be cancelled.
     """
@@ -98,7 +107,8 @@ def workspace_opener(
         open_integrations=usual if open_integrations is None else open_integrations,
         make_turn=make_turn,
         open_config=_files(the_clock, catalogue, own) if open_config is None else open_config,
-        open_store=open_store,
+        prepare=_on_disk if open_store is None else _anywhere,
+        open_store=open_sqlite_store if open_store is None else open_store,
         clock=the_clock,
         ids=RandomIds() if ids is None else ids,
         logs=RecentLogs() if logs is None else logs,
@@ -128,6 +138,19 @@ def _files(
     return opened
 
 
+async def _on_disk(plan: WorkspacePlan) -> None:
+    """Raise `PathInvalid` if the directory of *plan* cannot be used; make it if that is wanted.
+
+    A file system that does not answer holds up this workspace only.
+    """
+    use = partial(use_directory, Path(plan.key), create=plan.terms.create)
+    await trio.to_thread.run_sync(use, abandon_on_cancel=True)
+
+
+async def _anywhere(_plan: WorkspacePlan) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 @define(eq=False)
 class _Outlet:
     """Leads facts to the log of a workspace; before there is one, nobody could have read them."""
@@ -149,6 +172,7 @@ class _Opener:
     open_integrations: OpenIntegrations = field(repr=False)
     make_turn: MakeTurn | None
     open_config: OpenConfig
+    prepare: Prepare
     open_store: OpenStore
     clock: Clock
     ids: IdSource
@@ -170,6 +194,7 @@ class _Opener:
     @asynccontextmanager
     async def _opened(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
         outlet = _Outlet()
+        await self.prepare(plan)
         async with (
             self.open_config(self._places(plan)) as live,
             self.open_integrations(self._surroundings(plan, live, outlet)) as integrations,

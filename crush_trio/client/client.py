@@ -91,6 +91,7 @@ class Client:
         data_dir: str = "",
         env: Mapping[str, str] | None = None,
         channels: Iterable[str] = (),
+        create: bool = False,
     ) -> AbstractAsyncContextManager[RemoteWorkspace]:
         """Open a directory of the server's machine as a workspace, or join those who have it open.
 
@@ -98,6 +99,8 @@ class Client:
         is open, and taken up again if it breaks; the server may be away for *patience* seconds. Leaving
         the block gives the workspace up: if nobody else has it open it closes, and its runs are
         cancelled but for those that were told to go on.
+
+        The directory has to exist, unless *create* says to make it; `PathInvalid` is raised otherwise.
 
         *interactive* says whether a person is here to be asked. *init* makes the agent ready. The rest
         is for the one who opens the workspace first: *yolo* asks nobody for permission, *env* is the
@@ -111,6 +114,7 @@ class Client:
             data_dir=data_dir,
             env=tuple(f"{name}={value}" for name, value in (env or {}).items()),
             channels=tuple(channels),
+            create=create,
         )
         return open_remote_workspace(
             self._link, request, self._ids, interactive=interactive, init=init, patience=patience

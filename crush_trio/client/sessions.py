@@ -4,7 +4,7 @@ from attrs import evolve, frozen
 
 from crush_trio.client.calls import Calls
 from crush_trio.client.link import segment
-from crush_trio.wire.ids import SessionId
+from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import FileReadRequest
 from crush_trio.wire.times import Timestamp
@@ -46,9 +46,18 @@ class SessionRoutes:
         """Stop the runs of a session, and delete it with everything in it."""
         await self._calls.tell("DELETE", _path(session))
 
-    async def messages(self, session: SessionId) -> tuple[Message, ...]:
-        """Return the messages of a session, the oldest first."""
-        return await self._calls.get(_path(session, "/messages"), tuple[Message, ...])
+    async def messages(
+        self, session: SessionId, *, limit: int | None = None, before: MessageId | None = None
+    ) -> tuple[Message, ...]:
+        """Return the messages of a session, the oldest first.
+
+        Of a long session, *limit* gives the newest so many, and *before* those that came before a
+        message: the first of an answer leads to the one before it.
+        """
+        query = {"limit": None if limit is None else str(limit), "before": before}
+        given = {name: value for name, value in query.items() if value is not None}
+        path = _path(session, "/messages")
+        return await self._calls.ask("GET", path, tuple[Message, ...], query=given)
 
     async def prompts(self, session: SessionId) -> tuple[Message, ...]:
         """Return what people said in a session, the newest first."""

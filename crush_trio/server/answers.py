@@ -4,17 +4,21 @@ A route decodes with `read_body`, calls something that knows no HTTP, and answer
 `nothing` or an exception. Which status an exception has is decided in one table (`server.status`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from attrs import frozen
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 from quart import Response, request
 
 from crush_trio.server.bodies import decode_body
+from crush_trio.server.listings import JsonPages, ValuePages
 from crush_trio.wire.codec import encode
 
 T = TypeVar("T")
+
+JSON: Final = "application/json"
 
 _CLEANUP = "crush_trio.cleanup"
 
@@ -26,9 +30,43 @@ async def read_body(cls: type[T], absent: T | None = None) -> T:
     return decode_body(data, cls, absent=absent)
 
 
+@frozen
+class Reply:
+    """An answer before any framework has seen it: its body as JSON, and perhaps more to follow."""
+
+    body: bytes
+    status: int = 200
+    rest: JsonPages | None = None
+    """The rest of an array of which *body* is the first page."""
+
+
+def reply(value: object) -> Reply:
+    """Reply with JSON."""
+    return Reply(encode(value))
+
+
+def respond(replied: Reply) -> Response:
+    """Answer with a reply. Of what follows, one who wants the head only is given nothing."""
+    if replied.rest is None:
+        return (
+            Response(replied.body, replied.status, content_type=JSON) if replied.body else nothing()
+        )
+    wanted = b"" if request.method == "HEAD" else replied.rest.following(replied.body)
+    response = Response(wanted, replied.status, content_type=JSON)
+    response.timeout = None
+    return response
+
+
 def answer(value: object, status: int = 200) -> Response:
     """Answer with JSON."""
-    return Response(encode(value), status, content_type="application/json")
+    return Response(encode(value), status, content_type=JSON)
+
+
+async def answer_values(values: Sequence[object]) -> Response:
+    """Answer with an array of values, of which there may be many."""
+    pages = JsonPages(ValuePages(values))
+    first = await pages.read()
+    return respond(Reply(first, rest=pages if pages.more else None))
 
 
 def nothing(status: int = 200) -> Response:

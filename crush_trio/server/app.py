@@ -35,11 +35,12 @@ from crush_trio.server import (
     routes_system,
     routes_workspaces,
 )
+from crush_trio.server.admission import ConnectionLimits
 from crush_trio.server.answers import send_whole, with_cleanup
 from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
 from crush_trio.server.direct import direct, refusal
+from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.guard import GuardSettings, guarded
-from crush_trio.server.http1 import take_whole_body
 from crush_trio.server.meters import counted, note_route
 from crush_trio.server.rules import MatchedRule
 from crush_trio.server.site import Site, at_site, site_of
@@ -126,13 +127,17 @@ class App(QuartTrio):
         return called
 
 
-def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
+def create_app(
+    site: Site, guard: GuardSettings | None = None, limits: ConnectionLimits | None = None
+) -> ASGIFramework:
     """Return the ASGI application that serves *site* to whom *guard* lets in.
+
+    *limits* are on the connections of an ASGI server that accepts them itself.
 
     This costs next to nothing, and any number of sites can be served side by side.
     """
     settings = GuardSettings() if guard is None else guard
-    app = with_cleanup(safe_app(at_site(site, routed())))
+    app = with_cleanup(safe_app(at_site(site, routed()), limits))
     return counted(guarded(direct(site, app), settings), site.meters)
 
 

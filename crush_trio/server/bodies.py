@@ -33,6 +33,7 @@ from crush_trio.wire.ids import (
     WorkspaceId,
 )
 from crush_trio.wire.requests import AgentMessage, Attachment
+from crush_trio.wire.views import Session
 
 T = TypeVar("T")
 
@@ -124,6 +125,14 @@ def check_attachments(attachments: Iterable[Attachment], limits: BodyLimits = LI
         raise AttachmentTooLarge(
             f"together they have {total} bytes, the limit is {limits.attachments}"
         )
+
+
+def check_amounts(session: Session) -> None:
+    """Refuse a session with a number below 0: its numbers are counts, costs and times."""
+    for each in wire_fields(Session):
+        value = getattr(session, each.name)
+        if isinstance(value, int | float) and value < 0:
+            raise DecodeError(f"{each.key}: must not be negative, got {value}")
 
 
 # ── Structure, before it is parsed ──────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from typing import Final
 
 from crush_trio.server.route import (
     EVENTS,
+    PART_OF_MESSAGES,
     RECEIPT,
     STORE_ERRORS,
     WORKSPACE,
@@ -104,7 +105,10 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "Host a directory for a client; the same directory is the same workspace.",
             Workspace,
             sent.WorkspaceRequest,
-            errors=("client_id_invalid", "path_missing", *_ADMISSION, *STORE_ERRORS, *_OPENING),
+            errors=(
+                *("client_id_invalid", "path_missing", "path_invalid"),
+                *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
+            ),
         ),
         Route("GET", "/{wid}", "Show a workspace.", Workspace),
         Route(
@@ -154,17 +158,16 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
         Route("GET", "", "List the sessions, the last used first.", tuple[Session, ...]),
         Route("POST", "", "Create a session; only the title is used.", Session, Session),
         Route("GET", "/{sid}", "Show a session.", Session, errors=_NO_SESSION),
-        Route(
-            "PUT",
-            "/{sid}",
-            "Change the session whose id is in the body.",
-            Session,
-            Session,
-            errors=_NO_SESSION,
-        ),
+        Route("PUT", "/{sid}", "Save the one in the body.", Session, Session, errors=_NO_SESSION),
         Route("DELETE", "/{sid}", "Stop a session's runs and delete it.", errors=_NO_SESSION),
         Route("GET", "/{sid}/history", "List the file versions it made.", tuple[File, ...]),
-        Route("GET", "/{sid}/messages", "List messages, oldest first.", tuple[Message, ...]),
+        Route(
+            "GET",
+            "/{sid}/messages",
+            *("List messages, oldest first.", tuple[Message, ...]),
+            query=PART_OF_MESSAGES,
+            errors=("bad_request",),
+        ),
         Route("GET", "/{sid}/messages/user", "List what people said.", tuple[Message, ...]),
         errors=STORE_ERRORS,
     ),

@@ -1,22 +1,26 @@
-"""The one route that is answered before the framework is asked: a prompt, which is what a server is for.
+"""Routes that are answered before the framework is asked: prompts, and what clients poll.
 
-What the framework does for every request costs more than accepting a prompt does. A request that is
-a prompt, and has arrived whole, is decoded, accepted and answered here, by the same functions and with
-the same bytes as its route would. Anything out of the ordinary goes on to the route: a query, a body
-that is still on its way, another server.
+What the framework does for every request costs more than accepting a prompt or reading a session does.
+A request for one of these routes that has arrived whole is answered here, by the same functions and with
+the same bytes as its route would. Anything out of the ordinary goes on to the route: a body that is
+still on its way, another server, another method.
 """
 
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import parse_qsl
 
+from attrs import field, frozen
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from crush_trio.errors import CrushError
 from crush_trio.logging_context import logged_for
-from crush_trio.server.answers import send_whole
+from crush_trio.server import reads
+from crush_trio.server.answers import JSON, Reply, send_whole
 from crush_trio.server.bodies import check_id, decode_body
-from crush_trio.server.http1 import take_whole_body
+from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.meters import note_route
 from crush_trio.server.native import accept
 from crush_trio.server.site import Site
@@ -24,43 +28,119 @@ from crush_trio.server.status import error_body, status_of
 from crush_trio.wire.codec import encode
 from crush_trio.wire.requests import AgentMessage
 
-RULE: Final = "/v1/workspaces/<wid>/agent"
-"""The rule of the route that this stands in for."""
-
-_PATH: Final = re.compile(RULE.replace("<wid>", "([^/]+)"))
+_WORKSPACE: Final = "/v1/workspaces/<wid>"
+_PARAMETER: Final = re.compile(r"<(\w+)>")
+_JSON: Final = (b"content-type", JSON.encode())
 
 log = logging.getLogger(__name__)
 
 
+@frozen
+class Read:
+    """A route that only reads, and the function behind it; *rule* is the one of its route."""
+
+    rule: str
+    function: Callable[..., Awaitable[Reply]]
+    path: re.Pattern[str] = field(init=False)
+    names: tuple[str, ...] = field(init=False)
+    """What the parameters of the path are called."""
+
+    @path.default
+    def _path(self) -> re.Pattern[str]:
+        return re.compile(_PARAMETER.sub("([^/]+)", self.rule))
+
+    @names.default
+    def _names(self) -> tuple[str, ...]:
+        return tuple(_PARAMETER.findall(self.rule))
+
+
+PROMPT: Final = f"{_WORKSPACE}/agent"
+"""The rule of the route that accepts prompts."""
+
+READS: Final = (
+    Read("/v1/health", reads.health),
+    Read(f"{_WORKSPACE}/agent", reads.agent),
+    Read(f"{_WORKSPACE}/agent/sessions/<sid>", reads.agent_session),
+    Read(f"{_WORKSPACE}/sessions", reads.sessions),
+    Read(f"{_WORKSPACE}/sessions/<sid>", reads.session),
+    Read(f"{_WORKSPACE}/sessions/<sid>/messages", reads.messages),
+)
+"""What is read directly."""
+
+_PROMPT_PATH: Final = Read(PROMPT, reads.agent).path
+
+
 def direct(site: Site, app: ASGIFramework) -> ASGIFramework:
-    """Answer prompts for *site* here, and hand all else to *app*."""
+    """Answer what can be answered here for *site*, and hand all else to *app*."""
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if (
-            scope["type"] == "http"
-            and scope["method"] == "POST"
-            and not scope["query_string"]
-            and (path := _PATH.fullmatch(scope["path"])) is not None
-            and (body := take_whole_body(scope)) is not None
-        ):
-            note_route(scope, RULE)
-            status, said = await _accepted(site, path[1], body)
-            await send_whole(send, status, _headers(said), said)
+        if scope["type"] == "http" and (answering := _answering(site, scope)) is not None:
+            await _send(send, await answering)
         else:
             await app(scope, receive, send)
 
     return wrapped
 
 
-async def _accepted(site: Site, wid: str, body: bytes) -> tuple[int, bytes]:
-    """Accept the prompt in *body*; return the status and the body of the answer."""
+def _answering(site: Site, scope: Scope) -> Awaitable[Reply] | None:
+    """Return what answers a request, if that can be done here."""
+    assert scope["type"] == "http"
+    if scope["method"] == "GET":
+        for route in READS:
+            if (path := route.path.fullmatch(scope["path"])) is not None:
+                whole = take_whole_body(scope) is not None
+                return _read(site, route, scope, path.groups()) if whole else None
+    elif scope["method"] == "POST" and not scope["query_string"]:
+        path = _PROMPT_PATH.fullmatch(scope["path"])
+        if path is not None and (body := take_whole_body(scope)) is not None:
+            note_route(scope, PROMPT)
+            return _accepted(site, path[1], body)
+    return None
+
+
+async def _read(site: Site, route: Read, scope: Scope, ids: tuple[str, ...]) -> Reply:
+    """Return what a route reads; a query that cannot be understood has the meaning it seems to have."""
+    assert scope["type"] == "http"
+    note_route(scope, route.rule)
+    try:
+        for name, value in zip(route.names, ids, strict=True):
+            check_id(value, name)
+        given = scope["query_string"]
+        pairs = parse_qsl(given.decode("latin-1"), keep_blank_values=True) if given else ()
+        return await route.function(site, dict(reversed(pairs)), *ids)
+    except Exception as error:  # noqa: BLE001 - as the framework does
+        return _refused(error, ids[0] if ids else "")  # noqa: ASYNC910 - the answer is sent next
+
+
+async def _accepted(site: Site, wid: str, body: bytes) -> Reply:
+    """Accept the prompt in *body*."""
     try:
         check_id(wid, "wid")
         repeated = await accept(site, wid, decode_body(body, AgentMessage))
     except Exception as error:  # noqa: BLE001 - as the framework does
-        with logged_for(wid):
-            return refusal(error)  # noqa: ASYNC910 - the answer is sent next
-    return 202, b"" if repeated is None else encode(repeated)
+        return _refused(error, wid)  # noqa: ASYNC910 - the answer is sent next
+    return Reply(b"" if repeated is None else encode(repeated), 202)
+
+
+async def _send(send: ASGISendCallable, replied: Reply) -> None:
+    """Send a reply; what follows its first piece as it is taken."""
+    body, rest = replied.body, replied.rest
+    if rest is None:
+        head = [_JSON] if body else []
+        length = (b"content-length", b"%d" % len(body))
+        await send_whole(send, replied.status, [*head, length], body)
+        return
+    await send({"type": "http.response.start", "status": replied.status, "headers": [_JSON]})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    while rest.more:
+        piece = await rest.read()
+        await send({"type": "http.response.body", "body": piece, "more_body": rest.more})
+
+
+def _refused(error: Exception, wid: str) -> Reply:
+    with logged_for(wid):
+        status, body = refusal(error)
+    return Reply(body, status)
 
 
 def refusal(error: Exception) -> tuple[int, bytes]:
@@ -71,8 +151,3 @@ def refusal(error: Exception) -> tuple[int, bytes]:
     elif status >= 500:
         log.error("request.failed", extra={"code": error.code}, exc_info=error)
     return status, error_body(error)
-
-
-def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    kind = [(b"content-type", b"application/json")] if body else []
-    return [*kind, (b"content-length", b"%d" % len(body))]

@@ -29,6 +29,7 @@ from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.limits import Limits
+from crush_trio.server.admission import ConnectionLimits
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,
@@ -60,6 +61,7 @@ class HostSettings:
 
     backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
     guard: GuardSettings = field(factory=GuardSettings)
+    connections: ConnectionLimits = field(factory=ConnectionLimits)
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     """What workspaces are configured by whose clients send no environment of their own."""
     patience: float = PATIENCE
@@ -137,6 +139,7 @@ async def run_server(
                 shutdown=lambda: _first_of(shutdown, backend),
                 on_draining=drain,
                 grace=grace,
+                limits=settings.connections,
                 require_token=settings.guard.token is not None,
                 task_status=task_status,
             )

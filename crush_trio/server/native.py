@@ -158,11 +158,3 @@ def _flag(name: str) -> bool:
     if value not in {"0", "1", "false", "true"}:
         raise DecodeError(f"{name} is neither 0 nor 1")
     return value in {"1", "true"}
-
-
-def query_number(name: str, default: int, most: int) -> int:
-    """Return a number of the query between 1 and *most*."""
-    text = request.args.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise DecodeError(f"{name} is not a number from 1 to {most}")
-    return int(text)

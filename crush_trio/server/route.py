@@ -73,8 +73,17 @@ class Route:
 WORKSPACE: Final = "/v1/workspaces/{wid}"
 """Where everything about one workspace is."""
 
-STORE_ERRORS: Final = ("disk_failed", "disk_full", "store_busy", "store_failed", "store_read_only")
+STORE_ERRORS: Final = (
+    *("data_directory_lost", "disk_failed", "disk_full"),
+    *("store_busy", "store_failed", "store_read_only"),
+)
 """What can become of any request that reads or writes a store."""
+
+PART_OF_MESSAGES: Final = (
+    Query("limit", "how many, the newest of them; all if it is left out"),
+    Query("before", "the id of a message: only those that came before it"),
+)
+"""How to ask for some of the messages of a session."""
 
 RECEIPT: Final = Query("receipt", "`1` to wait for what the cancel hit, and to be told of it")
 

@@ -6,13 +6,14 @@ from quart import Blueprint, Response, request
 
 from crush_trio.errors import DecodeError, SessionBusy, SummaryFailed
 from crush_trio.runtime.outcome import Submission
-from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server import reads
+from crush_trio.server.answers import answer, answer_values, nothing, read_body, respond
 from crush_trio.server.native import accept, stopped
 from crush_trio.server.site import Site
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import AgentInitRequest, AgentMessage, ShellRequest
-from crush_trio.wire.views import Session, ShellResult
+from crush_trio.wire.views import ShellResult
 
 _BASE = "/v1/workspaces/<wid>/agent"
 
@@ -28,8 +29,8 @@ def routes() -> Blueprint:
 
 def _agent(group: Blueprint) -> None:
     @group.get(_BASE)
-    def info(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).agent_info())
+    async def info(site: Site, wid: str) -> Response:
+        return respond(await reads.agent(site, request.args, wid))
 
     @group.post(_BASE)
     async def post(site: Site, wid: str) -> Response:
@@ -62,9 +63,7 @@ def _agent(group: Blueprint) -> None:
 def _sessions(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>")
     async def session(site: Site, wid: str, sid: str) -> Response:
-        opened = site.opened(wid)
-        stored = await opened.store.session(SessionId(sid))
-        return answer(opened.seen(Session(id=stored.id, title=stored.title), 0))
+        return respond(await reads.agent_session(site, request.args, wid, sid))
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
     async def cancel(site: Site, wid: str, sid: str) -> Response:
@@ -101,9 +100,9 @@ def _queue(group: Blueprint) -> None:
         return answer(len(site.opened(wid).durable.runs.queue(SessionId(sid))))
 
     @group.get(f"{_BASE}/sessions/<sid>/prompts/list")
-    def prompts(site: Site, wid: str, sid: str) -> Response:
+    async def prompts(site: Site, wid: str, sid: str) -> Response:
         queue = site.opened(wid).durable.runs.queue(SessionId(sid))
-        return answer([run.submission.prompt for run in queue])
+        return await answer_values([run.submission.prompt for run in queue])
 
     @group.post(f"{_BASE}/sessions/<sid>/prompts/clear")
     def clear(site: Site, wid: str, sid: str) -> Response:

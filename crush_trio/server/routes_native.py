@@ -10,8 +10,9 @@ from crush_trio.backend.opened import OpenedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.server.answers import answer, nothing, read_body
-from crush_trio.server.native import query_number, queue_item, stopped
+from crush_trio.server.answers import answer, answer_values, nothing, read_body
+from crush_trio.server.native import queue_item, stopped
+from crush_trio.server.reads import number
 from crush_trio.server.site import Site
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import QueueEdit, QueueItem, RunView
@@ -44,9 +45,10 @@ def _runs(group: Blueprint) -> None:
     async def runs(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
         session_id = request.args.get("session_id")
-        limit = query_number("limit", RUNS_LISTED, RUNS_LISTED_AT_MOST)
+        query = {"limit": str(RUNS_LISTED), **request.args.to_dict()}
+        limit = number(query, "limit", RUNS_LISTED_AT_MOST)
         stored = await opened.store.runs(SessionId(session_id) if session_id else None, limit)
-        return answer([_fresh(opened, view) for view in stored])
+        return await answer_values([_fresh(opened, view) for view in stored])
 
     @group.get(f"{_BASE}/runs/<rid>")
     async def run(site: Site, wid: str, rid: str) -> Response:
@@ -78,8 +80,8 @@ def _fresh(opened: OpenedWorkspace, stored: RunView) -> RunView:
 
 def _queue(group: Blueprint) -> None:
     @group.get(_QUEUE)
-    def queue(site: Site, wid: str, sid: str) -> Response:
-        return answer(_items(site.opened(wid), sid))
+    async def queue(site: Site, wid: str, sid: str) -> Response:
+        return await answer_values(_items(site.opened(wid), sid))
 
     @group.patch(f"{_QUEUE}/<rid>")
     async def edit_item(site: Site, wid: str, sid: str, rid: str) -> Response:
@@ -89,7 +91,7 @@ def _queue(group: Blueprint) -> None:
         opened = site.opened(wid)
         run = _waiting(opened, sid, rid)
         await opened.edit_queued(run.id, body.prompt, body.index)
-        return answer(_items(opened, sid))
+        return await answer_values(_items(opened, sid))
 
     @group.delete(f"{_QUEUE}/<rid>")
     def delete_item(site: Site, wid: str, sid: str, rid: str) -> Response:

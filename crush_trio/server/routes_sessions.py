@@ -5,7 +5,9 @@ from contextlib import suppress
 from quart import Blueprint, Response, request
 
 from crush_trio.errors import SessionNotFound
-from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server import reads
+from crush_trio.server.answers import answer, nothing, read_body, respond
+from crush_trio.server.bodies import check_amounts
 from crush_trio.server.site import Site
 from crush_trio.store.changes import FileRead
 from crush_trio.wire.ids import SessionId, WorkspaceId
@@ -28,8 +30,7 @@ def routes() -> Blueprint:
 def _sessions(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions")
     async def listed(site: Site, wid: str) -> Response:
-        sessions = await site.opened(wid).store.sessions()
-        return answer([_seen(site, wid, session) for session in sessions])
+        return respond(await reads.sessions(site, request.args, wid))
 
     @group.post(f"{_BASE}/sessions")
     async def create(site: Site, wid: str) -> Response:
@@ -39,13 +40,13 @@ def _sessions(group: Blueprint) -> None:
 
     @group.get(f"{_BASE}/sessions/<sid>")
     async def get(site: Site, wid: str, sid: str) -> Response:
-        session = await site.opened(wid).store.session(SessionId(sid))
-        return answer(_seen(site, wid, session))
+        return respond(await reads.session(site, request.args, wid, sid))
 
     @group.put(f"{_BASE}/sessions/<sid>")
     async def put(site: Site, wid: str, sid: str) -> Response:
         opened = site.opened(wid)
         body = await read_body(Session)
+        check_amounts(body)
         return answer(_seen(site, wid, await opened.edit_session(body)))
 
     @group.delete(f"{_BASE}/sessions/<sid>")
@@ -63,21 +64,19 @@ def _seen(site: Site, wid: str, session: Session) -> Session:
 def _messages(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>/history")
     async def history(site: Site, wid: str, sid: str) -> Response:
-        return answer(await site.opened(wid).store.files(SessionId(sid)))
+        return respond(await reads.history(site, request.args, wid, sid))
 
     @group.get(f"{_BASE}/sessions/<sid>/messages")
     async def messages(site: Site, wid: str, sid: str) -> Response:
-        opened = site.opened(wid)
-        await opened.durable.transcript.flush_all()
-        return answer(await opened.store.messages(SessionId(sid)))
+        return respond(await reads.messages(site, request.args, wid, sid))
 
     @group.get(f"{_BASE}/sessions/<sid>/messages/user")
     async def user_messages(site: Site, wid: str, sid: str) -> Response:
-        return answer(await site.opened(wid).store.user_messages(SessionId(sid)))
+        return respond(await reads.user_messages(site, request.args, wid, sid))
 
     @group.get(f"{_BASE}/messages/user")
     async def all_user_messages(site: Site, wid: str) -> Response:
-        return answer(await site.opened(wid).store.user_messages())
+        return respond(await reads.user_messages(site, request.args, wid))
 
 
 def _files(group: Blueprint) -> None:

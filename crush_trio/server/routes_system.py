@@ -2,7 +2,8 @@
 
 from quart import Blueprint, Response
 
-from crush_trio.server.answers import answer, nothing, read_body
+from crush_trio.server import reads
+from crush_trio.server.answers import answer, nothing, read_body, respond
 from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.site import Site
 from crush_trio.wire.requests import ControlRequest
@@ -13,8 +14,8 @@ def routes() -> Blueprint:
     group = Blueprint("system", __name__)
 
     @group.get("/v1/health")
-    def health(site: Site) -> Response:
-        return nothing()
+    async def health(site: Site) -> Response:
+        return respond(await reads.health(site, {}))
 
     @group.get("/v1/version")
     def version(site: Site) -> Response:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import trio
+from attrs import asdict
 from quart import Blueprint, Response, request
 
 from crush_trio.backend.hosting import Hosted
@@ -17,6 +18,7 @@ from crush_trio.server.sse import position_from, stream
 from crush_trio.server.streaming import begin_stream
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
+from crush_trio.wire.views import ErrorBody
 from crush_trio.wire.workspaces import Workspace
 
 
@@ -117,6 +119,7 @@ def _form(name: str | None) -> Form:
 
 def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
     """Return a workspace as clients see it; their environment is nobody else's business."""
+    warning = hosted.opened.store.warning
     return Workspace(
         id=hosted.id,
         path=str(hosted.opened.directory),
@@ -127,4 +130,6 @@ def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
         config=hosted.opened.config(),
         channels=hosted.terms.channels,
         skills=hosted.opened.integrations.skills.states(),
+        degraded=hosted.opened.durable.degraded or "",
+        warnings=() if warning is None else (ErrorBody(**asdict(warning)),),
     )

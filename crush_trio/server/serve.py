@@ -30,6 +30,8 @@ from hypercorn.typing import (
 
 from crush_trio.errors import CrushError
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.acceptor import open_acceptor
+from crush_trio.server.admission import Admission, ConnectionLimits
 from crush_trio.server.http1 import Terms, serve_connection
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.outgoing import SEND_LIMIT
@@ -68,6 +70,7 @@ async def serve(
     grace: float = GRACE,
     keep_alive: float = KEEP_ALIVE,
     send_limit: float = SEND_LIMIT,
+    limits: ConnectionLimits | None = None,
     require_token: bool = False,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -77,10 +80,11 @@ async def serve(
     started and clients are answered. *on_draining* is called when nobody new gets in any more; it
     ends the streams. Cancelling is the way to stop without grace.
 
-    A client that takes nothing for *send_limit* seconds is dropped. *require_token* says that *app*
+    A client that takes nothing for *send_limit* seconds is dropped. *limits* are on connections and on
+    requests that are slow to arrive. *require_token* says that *app*
     refuses requests without a token, which listening beyond this machine calls for.
     """
-    stopping = Interrupt()
+    stopping, admission = Interrupt(), Admission(ConnectionLimits() if limits is None else limits)
     async with (
         open_listeners(addresses, require_token=require_token) as listening,
         _open_lifespan(app) as state,
@@ -93,12 +97,12 @@ async def serve(
             keep_alive=keep_alive,
             send_limit=send_limit,
         )
-        async with open_hidden_nursery() as accepting:
-            await accepting.start(
-                partial(trio.serve_listeners, handler_nursery=connections),
-                partial(serve_connection, terms),
-                listening.listeners(),
-            )
+        async with (
+            open_acceptor(admission, partial(serve_connection, terms), connections) as acceptor,
+            open_hidden_nursery() as accepting,
+        ):
+            for listener in listening.listeners():
+                accepting.start_soon(acceptor.accept_from, listener)
             task_status.started(listening.addresses)
             log.info("server.started", extra={"addresses": list(map(str, listening.addresses))})
             await shutdown()

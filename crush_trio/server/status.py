@@ -24,6 +24,7 @@ STATUS: Final[Mapping[str, int]] = {
     "id_invalid": HTTPStatus.BAD_REQUEST,
     "name_missing": HTTPStatus.BAD_REQUEST,
     "not_a_crush_database": HTTPStatus.BAD_REQUEST,
+    "path_invalid": HTTPStatus.BAD_REQUEST,
     "path_missing": HTTPStatus.BAD_REQUEST,
     "permission_action_invalid": HTTPStatus.BAD_REQUEST,
     "prompt_empty": HTTPStatus.BAD_REQUEST,
@@ -33,6 +34,9 @@ STATUS: Final[Mapping[str, int]] = {
     "attachment_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "http_version_unsupported": HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+    "request_too_slow": HTTPStatus.REQUEST_TIMEOUT,
+    # There are too many. Not 503: clients take that for a server that is going away.
+    "too_many_connections": HTTPStatus.TOO_MANY_REQUESTS,
     # Whoever asks may not.
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "host_forbidden": HTTPStatus.FORBIDDEN,
@@ -62,6 +66,7 @@ STATUS: Final[Mapping[str, int]] = {
     "config_not_expanded": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_not_written": HTTPStatus.SERVICE_UNAVAILABLE,
     "server_shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
+    "data_directory_lost": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "migration_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_busy": HTTPStatus.SERVICE_UNAVAILABLE,

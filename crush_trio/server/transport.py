@@ -10,6 +10,8 @@ will of the client. (Our own server accepts connections itself: `server.http1`.)
 * Whatever fails in a connection is logged and stays there. As shipped, one malformed request can
   end the server.
 * A connection that carries a stream does nothing else, see `streaming.begin_stream`.
+* There are no more connections than allowed, and the first request on one has to arrive in its time
+  (`server.admission`). What a worker has accepted when it is full is refused here.
 
 The names taken from Hypercorn and h11 are few and tested for, and their versions are pinned.
 """
@@ -17,14 +19,15 @@ The names taken from Hypercorn and h11 are few and tested for, and their version
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, cast
 
 import h11
 import hypercorn.trio.run as hypercorn_worker
 import trio
 from attrs import frozen
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import (
@@ -38,12 +41,17 @@ from hypercorn.typing import (
 from hypercorn.utils import LifespanFailureError
 from typing_extensions import override
 
+from crush_trio.server.acceptor import refuse
+from crush_trio.server.admission import Admission, ConnectionLimits, Stage
 from crush_trio.server.failures import places
 from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
 from crush_trio.server.streaming import CARRIER, SendNow, StreamNeedsHttp1
 
 OWN_WORKER: Final = "crush_trio.own_worker"
 """The key in the scope of a lifespan that says that our own server is serving."""
+
+_ADMISSION: Final = "crush_trio.admission"
+"""The key in the state of a lifespan under which the connections of its worker are kept."""
 
 _lifespans: Final[set[object]] = set()
 
@@ -69,14 +77,26 @@ class Connection(TCPServer):
         send_limit: float = SEND_LIMIT,
     ) -> None:
         super().__init__(app, config, context, {**state, CARRIER: self}, stream)
-        self._life = trio.CancelScope()
+        admission = state.get(_ADMISSION) or Admission()
+        self._seat = admission.admit(_descriptor(stream))
+        self._life = trio.CancelScope() if self._seat is None else self._seat.life
         self._outgoing = Outgoing(stream, self._life, send_limit)
         self._parsing = trio.CancelScope()
         self._deaf = False
+        self._served = False
+        """Whether there has been a request."""
+        self._answering = False
 
     @override
     async def run(self) -> None:
-        """Serve until the connection ends, and leave it closed."""
+        """Serve until the connection ends, and leave it closed; one too many is told so."""
+        if self._seat is None:
+            stream: trio.abc.Stream = self.stream
+            if isinstance(stream, trio.SocketStream):
+                refuse(stream)
+            await trio.aclose_forcefully(stream)
+            return
+        self._life.deadline = trio.current_time() + self._seat.limits.head_time
         try:
             with self._life:
                 await super().run()
@@ -84,6 +104,7 @@ class Connection(TCPServer):
             log.error("connection.failed", extra={"failures": sorted(places(failures))})  # noqa: TRY400
         finally:
             await trio.aclose_forcefully(self.stream)
+            self._seat.leave()
 
     @override
     async def protocol_send(self, event: Event) -> None:
@@ -98,12 +119,34 @@ class Connection(TCPServer):
                 await self._outgoing.send(event.data)
         elif isinstance(event, Closed) or self._deaf:
             self._deaf = True
+            self._note(Updated(idle=True))
             with trio.CancelScope(shield=True):
                 await self._outgoing.hang_up()
             await self.protocol.handle(Closed())
         else:
+            if isinstance(event, Updated):
+                self._note(event)
             with trio.CancelScope(shield=True):
                 await super().protocol_send(event)
+
+    def _note(self, event: Updated) -> None:
+        """Note whether a request is being answered; the first one has then arrived in time."""
+        assert self._seat is not None
+        if not event.idle and not self._served:
+            self._served, self._life.deadline = True, inf
+        self._answering = not event.idle
+        self._seat.move(Stage.IDLE if event.idle else Stage.BUSY)
+
+    def _look_at(self) -> None:
+        """Note that something has arrived: while it is being looked at, the client is not waited for."""
+        assert self._seat is not None
+        self._seat.move(Stage.BUSY)
+
+    def _note_rest(self) -> None:
+        """Note what is waited for if that made no request. Of HTTP/2, only the first can be told."""
+        assert self._seat is not None
+        if not self._answering:
+            self._seat.move(Stage.IDLE if self._served else Stage.HEAD)
 
     def begin_stream(self) -> SendNow:
         """Serve the current response until it ends, then close; listen for the hang-up only."""
@@ -128,8 +171,10 @@ class Connection(TCPServer):
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             if not self._deaf:
+                self._look_at()
                 with trio.CancelScope() as self._parsing:
                     await self.protocol.handle(RawData(bytes(data)))
+                self._note_rest()
             if not data:
                 break
         await self.protocol.handle(Closed())
@@ -163,19 +208,22 @@ def worker_of(scope: Mapping[str, Any]) -> Worker | None:
     )
 
 
-def safe_app(app: ASGIFramework) -> ASGIFramework:
+def safe_app(app: ASGIFramework, limits: ConnectionLimits | None = None) -> ASGIFramework:
     """Wrap *app* to be served by `hypercorn -k trio`, which accepts connections itself.
 
     While the application's lifespan lasts, Hypercorn's worker makes connections of our kind; after
     it, nothing is left changed. A crash in the lifespan ends the worker, which would otherwise go
     on answering without the tasks that the application lives by. Our own server needs neither, so
-    under it the wrapping does nothing.
+    under it the wrapping does nothing. *limits* are on the connections of such a worker.
     """
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] != "lifespan" or OWN_WORKER in scope:
             await app(scope, receive, send)
             return
+        state = cast("dict[str, Any]", scope).get("state")
+        if state is not None:  # the worker makes of it what each connection is given
+            state[_ADMISSION] = Admission(ConnectionLimits() if limits is None else limits)
         with _safe_worker():
             try:
                 await app(scope, receive, send)
@@ -186,6 +234,13 @@ def safe_app(app: ASGIFramework) -> ASGIFramework:
                 raise LifespanFailureError("serving", str(cause) or repr(cause)) from error
 
     return wrapped
+
+
+def _descriptor(stream: trio.abc.Stream) -> int:
+    """Return the descriptor of the socket of *stream*; 0 if it has none."""
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    return stream.socket.fileno() if isinstance(stream, trio.SocketStream) else 0
 
 
 def _lone(error: Exception) -> Exception:

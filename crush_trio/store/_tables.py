@@ -13,7 +13,7 @@ from crush_trio.errors import MessageNotFound, RunNotFound, SessionNotFound
 from crush_trio.store._rules import grown
 from crush_trio.store.base import PendingAsk, StoredMessage, StoredRun, TailEvent, Totals
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId
-from crush_trio.wire.messages import Message, Part
+from crush_trio.wire.messages import Message, Part, Role
 from crush_trio.wire.views import File, Session
 
 
@@ -152,6 +152,25 @@ class Tables:
         """Return a run with what the tables know of its prompt."""
         prompt = self.messages.get(MessageId(row.stored.view.id))
         return evolve(row.stored, prompt_message_id=None if prompt is None else prompt.head.id)
+
+    def user_messages(self, session_id: SessionId | None) -> list[MessageRow]:
+        """Return the rows of what people said in a session, or in all, the newest first."""
+        if session_id is None:
+            rows = sorted(self.messages.values(), key=lambda row: (row.head.created_at, row.n))
+        else:
+            rows = self.messages_of(session_id)
+        return [row for row in reversed(rows) if row.head.role is Role.USER]
+
+    def top_sessions(self) -> list[Session]:
+        """Return the sessions without a parent, the most recently updated first."""
+        rows = [row for row in self.sessions.values() if not row.session.parent_session_id]
+        rows.sort(key=lambda row: (row.session.updated_at, row.n), reverse=True)
+        return [row.session for row in rows]
+
+    def files_of(self, session_id: SessionId) -> list[File]:
+        """Return every version of every file of a session, by path and version."""
+        found = [file for file in self.files.values() if file.session_id == session_id]
+        return sorted(found, key=lambda file: (file.path, file.version))
 
     def newest_kept(self, boot_id: str) -> int:
         """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""

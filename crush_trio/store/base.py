@@ -14,6 +14,7 @@ from attrs import field, frozen
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
 from crush_trio.store.load import Load
+from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
@@ -92,6 +93,14 @@ class TailEvent:
     seq: int
     terminal: bool
     event: str
+
+
+@frozen
+class StoreWarning:
+    """What a user should know about a store that works: a code for programs, a sentence for people."""
+
+    code: str
+    message: str
 
 
 class Changes(Protocol):
@@ -260,6 +269,14 @@ class TailReads(Protocol):
         ...
 
 
+class Lists(Protocol):
+    """Reads long lists, page by page. What was committed or posted before is seen."""
+
+    def pages(self, wanted: PagedList) -> Pages:
+        """Return a list that is about to be read; nothing is read yet."""
+        ...
+
+
 class Store(
     Changes,
     SessionReads,
@@ -268,9 +285,15 @@ class Store(
     FileHistory,
     AskReads,
     TailReads,
+    Lists,
     Protocol,
 ):
     """Everything a store does."""
+
+    @property
+    def warning(self) -> StoreWarning | None:
+        """What is to be known about this opening of the store, if there is anything."""
+        return None
 
     @property
     def load(self) -> Load:

@@ -40,6 +40,20 @@ class StoreCorrupt(StoreUnavailable):
     message = "the store is damaged; stop the server and put a backup in place of the file"
 
 
+class StoreLost(StoreUnavailable):
+    """A file of the open store was removed, moved or replaced; the detail is its path.
+
+    What is there can still be read. Nothing more is written: it would be gone with the open file.
+    """
+
+    code = "data_directory_lost"
+    message = (
+        "the data directory was removed, moved or replaced while it was in use, and nothing more is"
+        " stored; leave the workspace with every client and open it again, which begins with what"
+        " the directory holds then, an empty store if it holds none"
+    )
+
+
 class StoreBusy(StoreUnavailable):
     """Another program kept the database file locked for longer than we wait."""
 

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
 from crush_trio.store._applying import apply
+from crush_trio.store._memory_pages import MemoryPages
 from crush_trio.store._rules import absolute, admitted, cleaned
 from crush_trio.store._tables import BootRow, Tables
 from crush_trio.store.base import (
@@ -36,8 +37,9 @@ from crush_trio.store.base import (
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed
+from crush_trio.store.pages import PagedList
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
-from crush_trio.wire.messages import Message, Role
+from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
 from crush_trio.wire.views import File, Session
 
@@ -124,9 +126,7 @@ class MemoryStore(Store):
     @override
     async def sessions(self) -> list[Session]:
         await trio.lowlevel.checkpoint()
-        rows = [row for row in self._tables.sessions.values() if not row.session.parent_session_id]
-        rows.sort(key=lambda row: (row.session.updated_at, row.n), reverse=True)
-        return [row.session for row in rows]
+        return self._tables.top_sessions()
 
     @override
     async def totals(self, session_id: SessionId) -> Totals:
@@ -160,12 +160,7 @@ class MemoryStore(Store):
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
         await trio.lowlevel.checkpoint()
-        if session_id is None:
-            rows = list(self._tables.messages.values())
-            rows.sort(key=lambda row: (row.head.created_at, row.n), reverse=True)
-        else:
-            rows = self._tables.messages_of(session_id)[::-1]
-        return [row.stored().message for row in rows if row.head.role is Role.USER]
+        return [row.stored().message for row in self._tables.user_messages(session_id)]
 
     @override
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
@@ -258,8 +253,7 @@ class MemoryStore(Store):
     @override
     async def files(self, session_id: SessionId) -> list[File]:
         await trio.lowlevel.checkpoint()
-        found = [file for file in self._tables.files.values() if file.session_id == session_id]
-        return sorted(found, key=lambda file: (file.path, file.version))
+        return self._tables.files_of(session_id)
 
     @override
     async def latest_file(self, session_id: SessionId, path: str) -> File | None:
@@ -280,6 +274,12 @@ class MemoryStore(Store):
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
         await trio.lowlevel.checkpoint()
         return self._tables.read_marks.get((session_id, cleaned(path)))
+
+    # ── Lists ───────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    def pages(self, wanted: PagedList) -> MemoryPages:
+        return MemoryPages(wanted, lambda: self._tables)
 
     # ── Asks and events ─────────────────────────────────────────────────────────────────────────
 

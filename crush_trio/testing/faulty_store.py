@@ -31,6 +31,7 @@ from crush_trio.store.base import (
     Store,
     StoredMessage,
     StoredRun,
+    StoreWarning,
     TailEvent,
     Totals,
 )
@@ -46,6 +47,7 @@ from crush_trio.store.changes import (
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed
 from crush_trio.store.load import Load
+from crush_trio.store.pages import PagedList, Pages
 from crush_trio.testing.faults import Moment
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -216,6 +218,12 @@ class FaultyStore(Store):
 
     @property
     @override
+    def warning(self) -> StoreWarning | None:
+        """What *inner* says."""
+        return self.inner.warning
+
+    @property
+    @override
     def degraded(self) -> str | None:
         """What the last fault said, until a write comes through; else what *inner* says."""
         return self._trouble or self.inner.degraded
@@ -374,6 +382,10 @@ class FaultyStore(Store):
     @override
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
         return await self.inner.last_read(session_id, path)
+
+    @override
+    def pages(self, wanted: PagedList) -> Pages:
+        return self.inner.pages(wanted)
 
     @override
     async def pending_asks(self) -> list[PendingAsk]:

@@ -72,7 +72,8 @@ class ControlRequest:
 class WorkspaceRequest:
     """`POST workspaces`: host this directory for this client.
 
-    `id` is sent empty and ignored; `version` is the client's. The environment stays out of `repr`.
+    `id` is sent empty and ignored; `version` is the client's. A directory that does not exist is made
+    only if `create` says so. The environment stays out of `repr`.
     """
 
     id: WorkspaceId = NO_WORKSPACE
@@ -84,6 +85,7 @@ class WorkspaceRequest:
     client_id: OmitEmpty[ClientId] = NO_CLIENT
     env: OmitEmpty[tuple[str, ...]] = field(default=(), repr=False)
     channels: OmitEmpty[tuple[str, ...]] = ()
+    create: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)

@@ -11,6 +11,7 @@ from crush_trio.wire.config import Config
 from crush_trio.wire.fields import OmitEmpty
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.integrations import SkillState
+from crush_trio.wire.views import ErrorBody
 
 
 @frozen(kw_only=True)
@@ -27,6 +28,10 @@ class Workspace:
     env: OmitEmpty[tuple[str, ...]] = field(default=(), repr=False)
     channels: OmitEmpty[tuple[str, ...]] = ()
     skills: OmitEmpty[tuple[SkillState, ...]] = ()
+    degraded: OmitEmpty[str] = ""
+    """What is wrong with its store, in a sentence."""
+    warnings: OmitEmpty[tuple[ErrorBody, ...]] = ()
+    """What a user should know about it although it works."""
 
 
 @frozen(kw_only=True)

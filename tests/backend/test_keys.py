@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from crush_trio.backend.keys import key_of, resolve_key
-from crush_trio.errors import DecodeError
+from crush_trio.backend.keys import check_path, key_of, resolve_key, use_directory
+from crush_trio.errors import PathInvalid
 
 pytestmark = pytest.mark.item("E2")
 
@@ -58,8 +58,53 @@ def test_a_link_in_a_circle_is_no_hindrance(here):
 
 @pytest.mark.parametrize("path", ["/a\0b", "/\ud800"])
 def test_text_that_cannot_be_a_path_is_refused(path):
-    with pytest.raises(DecodeError, match="path"):
+    with pytest.raises(PathInvalid, match="character"):
         key_of(path)
+
+
+# ── Paths that can be a workspace ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("a/b", "relative"), (".", "relative"), ("~/a", "expanded"), ("~", "expanded")],
+)
+def test_a_path_that_means_another_place_elsewhere_is_refused_with_advice(path, why):
+    with pytest.raises(PathInvalid, match=f"{why}.*absolute path"):
+        check_path(path)
+
+
+def test_a_missing_directory_is_made_only_if_that_is_wanted(here):
+    missing = here / "no" / "such"
+    with pytest.raises(PathInvalid, match='does not exist; make it, or send "create": true'):
+        use_directory(missing)
+    assert not missing.parent.exists()
+    use_directory(missing, create=True)
+    assert missing.is_dir()
+    use_directory(missing, create=True)
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file", "is not a directory"),
+        ("file/below", "Not a directory"),
+        ("round", "symbolic links|is not a directory"),
+        ("x" * 300, "too long"),
+    ],
+)
+def test_what_is_no_directory_is_refused_with_the_reason(here, name, why, create):
+    (here / "file").touch()
+    (here / "round").symlink_to("round")
+    with pytest.raises(PathInvalid, match=why):
+        use_directory(here / name, create=create)
+
+
+def test_a_directory_that_cannot_be_read_is_refused(here, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may read everything
+    with pytest.raises(PathInvalid, match="allow the user of the server"):
+        use_directory(here)
 
 
 @pytest.mark.real_clock

@@ -13,6 +13,7 @@ from crush_trio.client import (
 from crush_trio.errors import (
     AgentNotInitialized,
     ClientRetired,
+    DecodeError,
     SessionNotFound,
     WorkspaceNotFound,
 )
@@ -22,7 +23,7 @@ from crush_trio.testing.clients import MemoryTransport, open_test_client
 from crush_trio.testing.scripted import Pause, Say
 from crush_trio.testing.served import WrittenTurns, open_test_server
 from crush_trio.wire.events import Envelope, PayloadType
-from crush_trio.wire.ids import RunId, SessionId
+from crush_trio.wire.ids import MessageId, RunId, SessionId
 from tests.client.places import FOLDER, collected, open_place
 
 
@@ -50,6 +51,22 @@ async def test_a_relative_path_is_taken_from_where_the_client_runs(tmp_path, mon
     async with open_test_server() as server, open_test_client(server) as client:
         async with client.open_workspace("project") as workspace:
             assert workspace.created.path == str(tmp_path / "project")
+
+
+async def test_a_long_session_can_be_read_part_by_part():
+    async with open_test_server() as server, open_test_client(server) as client:
+        async with client.open_workspace(FOLDER) as workspace:
+            session = (await workspace.sessions.create("long")).id
+            for number in range(3):
+                await (await workspace.submit(f"prompt {number}", session=session)).wait()
+            everything = await workspace.sessions.messages(session)
+            assert len(everything) == 6
+            newest = await workspace.sessions.messages(session, limit=2)
+            assert newest == everything[4:]
+            earlier = await workspace.sessions.messages(session, limit=3, before=newest[0].id)
+            assert earlier == everything[1:4]
+            with pytest.raises(DecodeError, match="has no message nobody"):
+                await workspace.sessions.messages(session, before=MessageId("nobody"))
 
 
 async def test_the_agent_is_left_alone_if_it_is_not_to_be_initialised():

@@ -6,6 +6,7 @@ import trio
 import trio.testing
 from attrs import define, field
 
+from crush_trio.server.admission import Admission, ConnectionLimits
 from crush_trio.server.http1 import Terms, serve_connection
 from crush_trio.server.interrupt import Interrupt
 
@@ -39,8 +40,9 @@ class Client:
 
 
 @asynccontextmanager
-async def open_pair(app, serving=serve_connection, **options):
+async def open_pair(app, serving=serve_connection, limits=None, **options):
     """Serve *app* to one client, which leaves when the block ends."""
+    seat = Admission(ConnectionLimits() if limits is None else limits).admit(0)
     stopping = Interrupt()
     terms = Terms(**{"app": app, "state": {}, "stopping": stopping, "keep_alive": 60.0, **options})
     ours, theirs = trio.socket.socketpair()
@@ -48,7 +50,7 @@ async def open_pair(app, serving=serve_connection, **options):
 
     async def serve():
         try:
-            await serving(terms, trio.SocketStream(ours))
+            await serving(terms, trio.SocketStream(ours), seat)
         finally:
             client.ended.set()
 

@@ -124,5 +124,75 @@ async def test_only_whole_prompts_are_kept_from_the_framework(monkeypatch):
         assert seen == [path, path]
 
 
-def test_the_rule_is_that_of_a_route():
-    assert direct.RULE in {rule.rule for rule in routed().url_map.iter_rules("agent.post")}
+def test_the_rules_are_those_of_routes():
+    rules = routed().url_map.iter_rules()
+    known = {(method, rule.rule) for rule in rules for method in rule.methods}
+    assert ("POST", direct.PROMPT) in known
+    assert {("GET", each.rule) for each in direct.READS} <= known
+
+
+# ── What is read ────────────────────────────────────────────────────────────────────────────────
+
+
+async def get(address, target, *, whole):
+    """Send a request that reads, whole or with the end of its body later, and return the answer."""
+    async with open_client(address) as client:
+        head = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 1\r\n\r\n"
+        client.parser.send(h11.Request(method="GET", target=target, headers=[("Host", "t")]))
+        await client.stream.send_all(head % (target.encode(), address.port) + b"x" * whole)
+        if not whole:
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await client.stream.send_all(b"x")
+        answer, text = await client.answer()
+    headers = {key: value for key, value in answer.headers if key != b"date"}
+    return answer.status_code, headers, text
+
+
+READS = [
+    ("/v1/health", 200),
+    ("W", 200),
+    ("W/agent", 200),
+    ("W/agent/sessions/S", 200),
+    ("W/agent/sessions/none", 404),
+    ("W/sessions", 200),
+    ("W/sessions/S", 200),
+    ("W/sessions/none", 404),
+    ("W/sessions/S/messages", 200),
+    ("W/sessions/none/messages", 200),
+    ("W/sessions/S/messages?limit=1", 200),
+    ("W/sessions/S/messages?limit=1&limit=x", 200),
+    ("W/sessions/S/messages?limit=0", 400),
+    ("W/sessions/S/messages?limit=%E9", 400),
+    ("W/sessions/S/messages?before=none", 400),
+    ("/v1/workspaces/none/sessions", 404),
+    (f"/v1/workspaces/{'x' * 300}/sessions", 400),
+    ("W/sessions/a%00b/messages", 400),
+    ("W/sessions/a%2Fb/messages", 404),
+]
+
+
+@pytest.mark.parametrize(("target", "status"), READS)
+async def test_what_is_read_is_answered_as_its_route_would(target, status):
+    async with open_place() as (address, place, session):
+        assert (await place.submit(session, "hello")).status == 202
+        path = target.replace("W", place.path).replace("/S", f"/{session}")
+        answers = [await get(address, path, whole=whole) for whole in (True, False)]
+    assert answers[0] == answers[1]
+    assert answers[0][0] == status
+
+
+async def test_what_clients_poll_is_kept_from_the_framework(monkeypatch):
+    seen = []
+    handle = routed().handle_request
+
+    async def noting(request):
+        seen.append(request.path)
+        return await handle(request)
+
+    async with open_place() as (address, place, session):
+        monkeypatch.setattr(routed(), "handle_request", noting)
+        for rest in ("/agent", "/sessions", f"/sessions/{session}/messages"):
+            assert (await get(address, place.path + rest, whole=True))[0] == 200
+        assert seen == []
+        await get(address, f"{place.path}/agent", whole=False)
+        assert seen == [f"{place.path}/agent"]

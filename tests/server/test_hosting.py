@@ -62,6 +62,46 @@ async def ended(server):
         await server.stopped.wait()
 
 
+# ── Directories ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("E1")
+async def test_a_path_that_is_no_usable_directory_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "file").touch()
+    before = set(tmp_path.iterdir()) | {tmp_path / "s.sock"}
+    async with running(tmp_path) as server:
+        for name in ("missing", "file", "file/below"):
+            body = orjson.dumps({"path": str(tmp_path / name), "client_id": CLIENT})
+            status, told = await server.ask("POST", "/workspaces", body)
+            assert (status, told["code"]) == (400, "path_invalid")
+            assert str(tmp_path / name) in told["message"]
+        assert set(tmp_path.iterdir()) == before
+        assert await server.ask("GET", "/workspaces") == (200, [])
+
+
+async def test_a_missing_directory_is_made_for_a_client_that_says_so(tmp_path):
+    wanted = tmp_path / "new" / "project"
+    body = orjson.dumps({"path": str(wanted), "client_id": CLIENT, "create": True})
+    async with running(tmp_path) as server:
+        status, view = await server.ask("POST", "/workspaces", body)
+        assert (status, view["path"]) == (200, str(wanted))
+        assert wanted.is_dir()
+
+
+async def test_a_refused_create_does_not_decide_about_one_that_came_along_and_says_more(tmp_path):
+    """Both want the same directory, and the second one is willing to have it made."""
+    wanted, statuses = tmp_path / "new", []
+
+    async def create(client, **more):
+        body = {"path": str(wanted), "client_id": client, **more}
+        statuses.append((await server.ask("POST", "/workspaces", orjson.dumps(body)))[0])
+
+    async with running(tmp_path) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(create, CLIENT)
+        nursery.start_soon(partial(create, CLIENT.replace("1", "2"), create=True))
+    assert 200 in statuses
+
+
 # ── What makes it end ───────────────────────────────────────────────────────────────────────────
 
 

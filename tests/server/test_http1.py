@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.server import outgoing
-from crush_trio.server.http1 import take_whole_body
+from crush_trio.server import incoming, outgoing
+from crush_trio.server.exchange import take_whole_body
 from tests.server.raw_client import SMALL, header, open_client
 from tests.server.tiny_app import TinyApp, live, open_own_server
 
@@ -330,6 +330,57 @@ async def test_a_handler_is_cancelled_when_its_client_leaves(receiving):
         await asked.wait()
         await client.stream.aclose()
         await cancelled.wait()
+
+
+@pytest.mark.parametrize("request_", [b"", b"6\r\nsecond\r\n0\r\n\r\n"])
+async def test_a_client_that_closes_its_side_gets_its_answer(request_):
+    """What it has sent is complete; that nothing follows is no reason not to answer it."""
+    head = b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"5\r\nfirst\r\n" + (request_ or b"0\r\n\r\n")
+
+    async def slow_echo(scope, receive, send):
+        pieces = await read(receive)
+        await trio.sleep(0.1)
+        await say(send, b"".join(pieces))
+
+    async with open_connection(slow_echo) as client:
+        await client.stream.send_all(head + body)
+        await client.stream.send_eof()
+        assert (await client.wait_closed()).endswith(b"firstsecond" if request_ else b"first")
+
+
+async def test_a_client_that_closed_its_side_is_asked_whether_it_is_still_there(monkeypatch):
+    monkeypatch.setattr(incoming, "PROBE_PAUSE", 0.02)
+
+    async def slow(scope, receive, send):
+        await trio.sleep(0.3)
+        await say(send, b"late")
+
+    async with open_connection(slow) as client:
+        await client.request("/")
+        await client.stream.send_eof()
+        assert isinstance(await client.next_event(), h11.InformationalResponse)
+        rest = await client.wait_closed()
+        assert rest.endswith(b"late")
+        assert rest.count(b"HTTP/1.1 200") == 1
+
+
+async def test_a_client_of_http_1_0_that_closed_its_side_is_believed_for_a_while(monkeypatch):
+    monkeypatch.setattr(incoming, "PROBE_PAUSE", 0.02)
+    monkeypatch.setattr(incoming, "BELIEVED", 0.4)
+
+    async def answer(scope, receive, send):
+        await trio.sleep(0 if scope["path"] == "/soon" else 60)
+        await say(send, b"answer")
+
+    async with open_connection(answer) as client:
+        async with open_client(client.server.address) as other:
+            await client.stream.send_all(b"GET /soon HTTP/1.0\r\n\r\n")
+            await client.stream.send_eof()
+            assert (await client.wait_closed()).endswith(b"answer")
+            await other.stream.send_all(b"GET /late HTTP/1.0\r\n\r\n")
+            await other.stream.send_eof()
+            assert await other.wait_closed() == b""
 
 
 async def test_a_client_that_sends_far_ahead_is_not_read_ahead():

@@ -285,6 +285,54 @@ async def test_a_client_may_leave_after_any_byte(half):
             await client.ended.wait()
 
 
+async def test_a_client_that_closes_its_side_is_answered_all_that_it_has_asked():
+    async with open_pair(echo) as client:
+        await client.stream.send_all(GET + GET + STORY)
+        await client.stream.send_eof()
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 6
+        await client.ended.wait()
+
+
+async def test_half_a_request_from_a_client_that_closes_its_side_is_refused():
+    async with open_pair(echo) as client:
+        await client.stream.send_all(GET + GET[:-2])
+        await client.stream.send_eof()
+        said = await client.rest()
+        assert (said.count(b"HTTP/1.1 200"), said.count(b"HTTP/1.1 400")) == (1, 1)
+
+
+async def test_a_handler_is_cancelled_when_a_client_that_closed_its_side_leaves():
+    cancelled = trio.Event()
+
+    async def wait(scope, receive, send):
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async with open_pair(wait) as client:
+        await client.stream.send_all(GET)
+        await client.stream.send_eof()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not cancelled.is_set()
+        await client.stream.aclose()
+        await cancelled.wait()
+
+
+async def test_a_reader_of_a_stream_that_closes_its_side_before_it_begins_has_left():
+    async def quiet(scope, receive, send):
+        await trio.testing.wait_all_tasks_blocked()
+        begin_stream(scope)
+        await begin(send)
+        await go_on(send, b"first")
+        await trio.sleep_forever()
+
+    async with open_pair(quiet) as client:
+        await client.stream.send_all(GET)
+        await client.stream.send_eof()
+        await client.ended.wait()
+
+
 async def test_a_server_that_stops_answers_whom_it_has_begun_to_listen_to_and_nobody_else():
     ends = [STORY.index(head) + len(head) for head in (GET, WAITING, CHUNKED, LAST)]
     for length in range(len(STORY)):

@@ -55,7 +55,7 @@ GROUPS = [
     (errors.BadRequest, range(400, 500), {"http_version_unsupported"}),
     (errors.NotFound, [404], set()),
     (errors.Conflict, [409], set()),
-    (errors.Unavailable, [503], {"disk_full", "no_room_for_prompt"}),
+    (errors.Unavailable, [503], {"disk_full", "no_room_for_prompt", "too_many_connections"}),
 ]
 
 

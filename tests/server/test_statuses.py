@@ -24,6 +24,8 @@ def body_of(**fields):
 
 
 ASKED = {"id": "p", "params": {}}
+_NO_DIRECTORY = "path is not a usable directory: "
+_DECODE = "failed to decode request"
 GOOD_AGENT = body_of(session_id="S", prompt="hi")
 
 # `W` in a target is an open workspace of A, whose agent is ready and in which the session `S` is
@@ -39,6 +41,16 @@ TABLE = [
     ("POST W/agent/init", b"{", 400, "bad_request", "failed to decode request"),
     ("POST W/sessions", b"{", 400, "bad_request", "failed to decode request"),
     ("PUT W/sessions/S", b"{", 400, "bad_request", "failed to decode request"),
+    *(
+        (
+            "PUT W/sessions/S",
+            body_of(id="S", **{name: -1}),
+            400,
+            "bad_request",
+            f"{_DECODE}: {name}",
+        )
+        for name in ("prompt_tokens", "completion_tokens", "cost", "message_count", "created_at")
+    ),
     ("POST W/config/set", b"{", 400, "bad_request", "failed to decode request"),
     ("POST W/permissions/skip", b'{"skip": "yes"}', 400, "bad_request", "failed to decode"),
     ("POST W/permissions/grant", b"{", 400, "bad_request", "failed to decode request"),
@@ -48,6 +60,11 @@ TABLE = [
     ("POST W/lsps/start", b"{", 400, "bad_request", "failed to decode request"),
     ("POST W/filetracker/read", b"{", 400, "bad_request", "failed to decode request"),
     (f"POST W/current-session?client_id={A}", b"{", 400, "bad_request", "failed to decode"),
+    # A workspace is a directory of the server's machine.
+    *(
+        ("POST /v1/workspaces", body_of(path=path, client_id=A), 400, "path_invalid", _NO_DIRECTORY)
+        for path in ("here", "./here", "~", "~/here")
+    ),
     # Who asks is not said, or not well.
     ("GET W/events", b"", 400, "client_id_missing", "client_id is required"),
     ("GET W/events?client_id=me", b"", 400, "client_id_malformed", "client_id is not a valid UUID"),

@@ -128,10 +128,10 @@ async def open_own_server(app, addresses=(HERE,), **options):
 
 
 @asynccontextmanager
-async def open_safe_hypercorn(app, *, grace=3.0, keep_alive=120.0):
+async def open_safe_hypercorn(app, *, grace=3.0, keep_alive=120.0, limits=None):
     """Serve *app* with Hypercorn, made safe."""
     timeouts = {"graceful_timeout": grace, "keep_alive_timeout": keep_alive}
-    async with open_stock_server(safe_app(app), **timeouts) as serving:
+    async with open_stock_server(safe_app(app, limits), **timeouts) as serving:
         yield serving
 
 

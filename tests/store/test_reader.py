@@ -2,14 +2,16 @@
 
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 import trio
+from attrs import define, field
+from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFailed, StoreFailed, StoreReadOnly
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.reader import PAGES, open_reader
+from crush_trio.store.sqlite.reader import PAGES, SERVERS, open_reader
 
 pytestmark = pytest.mark.real_clock
 
@@ -61,6 +63,154 @@ async def test_all_statements_of_a_read_see_the_same_moment(path):
         nursery.start_soon(write_between)
         assert await reader.read(count_twice) == (1, 1)
         assert await reader.read(count) == 2
+
+
+# ── Short reads ─────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Stuck:
+    """Reads that hold every server of a reader until they are let go."""
+
+    begun: threading.Semaphore = field(factory=lambda: threading.Semaphore(0))
+    go_on: threading.Event = field(factory=threading.Event)
+
+    def work(self, _connection):
+        self.begun.release()
+        assert self.go_on.wait(PATIENCE)
+
+    async def hold(self, reader, nursery):
+        for number in range(SERVERS):
+            nursery.start_soon(reader.read_soon, ("stuck", number), self.work)
+            await trio.to_thread.run_sync(self.begun.acquire)
+
+
+@pytest.mark.usefixtures("writer")
+async def test_short_reads_that_gather_go_together_and_the_same_is_read_once(path):
+    groups, stuck = [], Stuck()
+
+    def look(name):
+        def work(connection):
+            groups.append((id(connection), name))
+            return name
+
+        return work
+
+    async def ask(name):
+        assert await reader.read_soon(name, look(name)) == name
+
+    async with open_reader(path, health=Health()) as reader, trio.open_nursery() as nursery:
+        await stuck.hold(reader, nursery)
+        for name in "abcabcaab":
+            nursery.start_soon(ask, name)
+        await wait_all_tasks_blocked()
+        stuck.go_on.set()
+    assert sorted(name for _, name in groups) == ["a", "b", "c"]
+    assert len({connection for connection, _ in groups}) == 1
+
+
+async def test_a_shared_read_sees_all_that_was_written_before_it_was_asked_for(path, writer):
+    seen, stuck = [], Stuck()
+
+    async def ask():
+        seen.append(await reader.read_soon("count", count))
+
+    async with open_reader(path, health=Health()) as reader, trio.open_nursery() as nursery:
+        await stuck.hold(reader, nursery)
+        for number in range(1, 4):
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            writer.execute("INSERT INTO rows VALUES (?)", (number,))
+        stuck.go_on.set()
+    assert seen == [4, 4, 4]
+
+
+@pytest.mark.usefixtures("writer")
+async def test_a_short_read_that_fails_fails_for_each_who_wants_it_and_for_nobody_else(path):
+    failures, stuck = [], Stuck()
+
+    def broken(_connection):
+        raise KeyError("no such thing")
+
+    async def ask_for_it():
+        with pytest.raises(KeyError) as caught:
+            await reader.read_soon("broken", broken)
+        failures.append(caught.value)
+
+    async def ask():
+        assert await reader.read_soon("count", count) == 1
+
+    async with open_reader(path, health=Health()) as reader, trio.open_nursery() as nursery:
+        await stuck.hold(reader, nursery)
+        for each in (ask_for_it, ask, ask_for_it):
+            nursery.start_soon(each)
+        await wait_all_tasks_blocked()
+        stuck.go_on.set()
+    assert len(set(map(id, failures))) == 2
+
+
+@pytest.mark.usefixtures("writer")
+async def test_one_who_leaves_takes_nobody_along(path):
+    stuck, seen = Stuck(), []
+
+    async def ask():
+        seen.append(await reader.read_soon("count", count))
+
+    async with open_reader(path, health=Health()) as reader, trio.open_nursery() as nursery:
+        await stuck.hold(reader, nursery)
+        async with trio.open_nursery() as leaving:
+            leaving.start_soon(ask)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            leaving.cancel_scope.cancel()
+        stuck.go_on.set()
+    assert seen == [1]
+
+
+@pytest.mark.usefixtures("writer")
+async def test_reads_that_take_turns_leave_connections_to_others(path):
+    stuck, order = Stuck(), []
+
+    async def take_a_turn(number):
+        await reader.read_in_turn(lambda _connection: order.append(number))
+
+    async with (
+        open_reader(path, health=Health(), count=2) as reader,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(reader.read_in_turn, stuck.work)
+        await trio.to_thread.run_sync(stuck.begun.acquire)
+        for number in range(3):
+            nursery.start_soon(take_a_turn, number)
+            await wait_all_tasks_blocked()
+        assert await reader.read(count) == 1
+        assert order == []
+        stuck.go_on.set()
+    assert order == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("writer")
+async def test_nobody_waits_for_a_reader_that_is_closed(path):
+    async def ask():
+        with suppress(StoreFailed):  # unless there was time enough
+            await reader.read_soon("count", count)
+        told.set()
+
+    told, stuck = trio.Event(), Stuck()
+    async with trio.open_nursery() as nursery:
+        async with open_reader(path, health=Health()) as reader:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as holding:
+                    await stuck.hold(reader, holding)
+                    nursery.start_soon(ask)
+                    await wait_all_tasks_blocked()
+                    scope.cancel()
+            stuck.go_on.set()
+        with trio.fail_after(PATIENCE):
+            await told.wait()
+        with pytest.raises(StoreFailed, match="closed"):
+            await reader.read_soon("count", count)
 
 
 @pytest.mark.usefixtures("writer")

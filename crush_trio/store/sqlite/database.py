@@ -8,9 +8,10 @@ The file is `crush-trio.db`. A `crush.db` in the same directory belongs to anoth
 never touched.
 """
 
+import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +21,12 @@ import trio
 from attrs import define, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.store.errors import StoreCorrupt
+from crush_trio.store.base import StoreWarning
+from crush_trio.store.errors import StoreCorrupt, StoreLost
 from crush_trio.store.load import Load
 from crush_trio.store.sqlite.faults import Health, translated
-from crush_trio.store.sqlite.lock import Owner, Release, take_lock
+from crush_trio.store.sqlite.in_place import InPlace
+from crush_trio.store.sqlite.lock import LOCK_NAME, Owner, Release, locks, take_lock
 from crush_trio.store.sqlite.migrations import known_migrations, migrate
 from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
 from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Request, Work, Writer, open_writer
@@ -39,6 +42,11 @@ PAGES: Final = 512
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
 
+_lost: Final[set[Path]] = set()
+"""Data directories that were lost while this process had them open, and not opened since."""
+
+log = logging.getLogger(__name__)
+
 
 @define(eq=False)
 class Database:
@@ -53,6 +61,8 @@ class Database:
     _writer: Writer
     _reader: Reader
     _health: Health
+    warning: StoreWarning | None = None
+    """What became of the store that this process had open in the same directory before."""
 
     async def transact(self, work: Work[T]) -> T:
         """Run *work* in a transaction and return its result once committed; see `Writer`."""
@@ -78,6 +88,14 @@ class Database:
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection, at one moment of the store; see `Reader`."""
         return await self._reader.read(work)
+
+    async def read_in_turn(self, work: Work[T]) -> T:
+        """Run a *work* that is one of many; see `Reader`."""
+        return await self._reader.read_in_turn(work)
+
+    async def read_soon(self, key: Hashable, work: Work[T]) -> T:
+        """Run a short *work* together with others; *key* says what it reads; see `Reader`."""
+        return await self._reader.read_soon(key, work)
 
     @property
     def degraded(self) -> str | None:
@@ -131,22 +149,41 @@ async def open_database(
         path=directory / DATABASE_NAME,
         id=ids.new(),
         owner=Owner(pid=os.getpid(), version=version("crush-trio"), started=clock.unix()),
+        in_place=InPlace(directory),
     )
     release, connection = await trio.to_thread.run_sync(boot.open, synchronous, busy_timeout)
+    warning = _loss_of(directory) if directory in _lost else None
     health = Health()
     writer: Writer | None = None
     try:
         async with (
             open_writer(
-                connection, path=boot.path, health=health, close_limit=close_limit
+                connection,
+                path=boot.path,
+                health=health,
+                close_limit=close_limit,
+                check=boot.in_place.check,
             ) as writer,
             open_reader(boot.path, health=health, count=readers, close_limit=close_limit) as reader,
         ):
-            yield Database(boot.path, boot.id, writer, reader, health)
+            yield Database(boot.path, boot.id, writer, reader, health, warning)
     finally:
+        if boot.in_place.lost:
+            _lost.add(directory)
         # A writer that hangs may still write; then the directory stays ours until the process ends.
         if writer is None or writer.stopped:
             release()
+
+
+def _loss_of(directory: Path) -> StoreWarning:
+    """Return the warning that *directory* was lost before; it is given once."""
+    _lost.discard(directory)
+    text = (
+        f"the data directory {directory} was removed, moved or replaced while it was in use; this"
+        " store has only what was found there when it was opened again"
+    )
+    log.warning("store.data_directory_lost", extra={"path": str(directory), "text": text})
+    return StoreWarning(StoreLost.code, text)
 
 
 @frozen(kw_only=True)
@@ -156,6 +193,7 @@ class _Boot:
     path: Path
     id: str
     owner: Owner
+    in_place: InPlace
 
     def open(self, synchronous: str, busy_timeout: float) -> tuple[Release, sqlite3.Connection]:
         """Take the directory and make a connection that is ready to write; called in a thread."""
@@ -167,8 +205,15 @@ class _Boot:
             undo.callback(connection.close)
             with translated(self.path):
                 self._prepare(connection, synchronous)
+                self.in_place.remember(*self._files())
             undo.pop_all()
             return release, connection
+
+    def _files(self) -> Iterator[Path]:
+        yield self.path
+        yield self.path.with_name(f"{DATABASE_NAME}-wal")
+        if locks():
+            yield self.path.with_name(LOCK_NAME)
 
     def _prepare(self, connection: sqlite3.Connection, synchronous: str) -> None:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -20,6 +20,7 @@ from crush_trio.store.errors import (
     DiskFull,
     StoreBusy,
     StoreCorrupt,
+    StoreLost,
     StoreReadOnly,
     StoreUnavailable,
 )
@@ -87,8 +88,9 @@ class Health:
     """Why the store is in trouble, if it is. Touched by Trio's thread only, so it has no lock.
 
     Trouble is kept per kind of work and ends with the next success of that kind: a read that works
-    says nothing about a full disk. Damage of the file is an exception: it does not heal by itself,
-    and most statements will still find their pages, so it is reported until the store is reopened.
+    says nothing about a full disk. Damage of the file and its loss are exceptions: they do not heal by
+    themselves, and most statements will still find their pages, so they are reported until the store is
+    reopened.
     A change is logged once, however many writes a full disk refuses.
     """
 
@@ -101,7 +103,7 @@ class Health:
 
     def trouble(self, kind: Kind, exc: BaseException) -> None:
         """Note that work of this *kind* has failed."""
-        key = "file" if isinstance(exc, StoreCorrupt) else kind
+        key = "file" if isinstance(exc, StoreCorrupt | StoreLost) else kind
         reason = str(exc) or type(exc).__name__
         if self._troubles.get(key) != reason:
             log.error("store.degraded", extra={"kind": key, "reason": reason})

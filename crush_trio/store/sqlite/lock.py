@@ -40,6 +40,11 @@ class Owner:
         return f"process {self.pid}, version {self.version}, started {since}"
 
 
+def locks(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether data directories are locked; not if `CRUSH_SKIP_DATADIR_LOCK` is set."""
+    return not environ.get(SKIP_VARIABLE)
+
+
 def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.environ) -> Release:
     """Lock *directory* in the name of *owner*; call what is returned to give it up, once.
 
@@ -47,7 +52,7 @@ def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.
     process. `CRUSH_SKIP_DATADIR_LOCK`, set to anything, turns the lock off for file systems that
     cannot lock: then it is up to the user that no two servers meet.
     """
-    if environ.get(SKIP_VARIABLE):
+    if not locks(environ):
         return ExitStack().close
     path = directory / LOCK_NAME
     with translated(path), ExitStack() as undo:

@@ -7,15 +7,18 @@ thread at a time; a connection is in the pool or in a thread's hands, never both
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from queue import Empty, LifoQueue
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import trio
 from attrs import define, field
 
+from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
 from crush_trio.store.sqlite.faults import Health, translated
 from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work
@@ -26,9 +29,25 @@ T = TypeVar("T")
 
 READERS: Final = 4
 
+SERVERS: Final = 2
+"""How many groups of short reads are under way at a time; the other connections are for long ones."""
+
+TOGETHER: Final = 16
+"""Short reads in a group at most."""
+
 PAGES: Final = 256
 """Kilobytes of the file that a reader keeps in memory. More would not serve it: whenever somebody has
 written, SQLite drops all of them, and the operating system has the file in memory too."""
+
+
+@define(eq=False)
+class _Wanted:
+    """A short read that waits for its turn, or is under way, and those who want its result."""
+
+    work: Work[Any]
+    ended: trio.Event = field(factory=trio.Event, init=False)
+    results: list[Any] = field(factory=list, init=False)
+    """What it returned; nothing if it failed: then each caller reads by itself."""
 
 
 @define(eq=False)
@@ -42,6 +61,59 @@ class Reader:
     _pool: LifoQueue[sqlite3.Connection] = field(factory=LifoQueue, init=False)
     """The one used last is used next, so that those nobody needs stay as small as they were opened."""
     _open: int = field(default=0, init=False)
+    _wanted: dict[Hashable, _Wanted] = field(factory=dict, init=False)
+    """Short reads that have not begun, by what they read."""
+    _turn: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _servers: trio.Nursery = field(init=False)
+    _asked: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    async def read_soon(self, key: Hashable, work: Work[T]) -> T:
+        """Run *work*, which is short, together with others that are wanted at the same time.
+
+        Going to a thread and back costs as much as a short read itself. So those that come while the
+        readers are busy go together, in one transaction, and what is wanted twice under the same
+        *key* is read once. The result is as fresh as that of `read`: what is shared has not begun.
+        """
+        if self._servers.cancel_scope.cancel_called:
+            return await self.read(work)  # which says that the store is closed
+        wanted = self._wanted.get(key)
+        if wanted is None:
+            wanted = self._wanted[key] = _Wanted(work)
+            self._asked.unpark()
+        await wanted.ended.wait()
+        for result in wanted.results:
+            return cast("T", result)
+        return await self.read(work)
+
+    async def read_in_turn(self, work: Work[T]) -> T:
+        """Run *work*, one of many of the same kind, when no other such work is under way.
+
+        Reading long lists can keep any number of processors busy. One at a time leaves the others for
+        short requests.
+        """
+        async with self._turn:
+            return await self.read(work)
+
+    async def _serve(self) -> None:
+        """Do the short reads, as many together as have gathered. A task of the reader's own."""
+        try:
+            while True:
+                while not self._wanted:
+                    await self._asked.park()
+                await self._serve_group()
+        finally:
+            while self._wanted:
+                self._wanted.popitem()[1].ended.set()
+
+    async def _serve_group(self) -> None:  # noqa: ASYNC910 - a failure was waited for, too
+        keys = list(islice(self._wanted, TOGETHER))
+        group = [self._wanted.pop(key) for key in keys]
+        try:
+            with suppress(Exception):  # each caller then reads by itself and meets it again
+                await self.read(partial(_do_all, group))
+        finally:
+            for wanted in group:
+                wanted.ended.set()
 
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection and return its result.
@@ -99,11 +171,25 @@ async def open_reader(
     reader = Reader(path, health, trio.CapacityLimiter(count), close_limit)
     try:
         await trio.to_thread.run_sync(reader._fill)
-        yield reader
+        async with open_hidden_nursery() as servers:
+            reader._servers = servers
+            for _ in range(min(count, SERVERS)):
+                servers.start_soon(reader._serve)
+            try:
+                yield reader
+            finally:
+                servers.cancel_scope.cancel()
     finally:
         with trio.move_on_after(close_limit, shield=True):
             if not await trio.to_thread.run_sync(reader._drain, limiter=trio.CapacityLimiter(1)):
                 log.error("store.reader_stuck", extra={"path": str(path)})
+
+
+def _do_all(group: Iterable[_Wanted], connection: sqlite3.Connection) -> None:
+    """Do a group of reads, each for itself; called in a worker thread."""
+    for wanted in group:
+        with suppress(Exception):  # it has no result then
+            wanted.results.append(wanted.work(connection))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -116,4 +202,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA query_only = ON")
     connection.execute(f"PRAGMA cache_size = -{PAGES}")
+    # Opens the write-ahead log too, which would otherwise be done by the first read: there may be no
+    # descriptor left then, or no such path.
+    connection.execute("PRAGMA user_version").fetchone()
     return connection

@@ -8,7 +8,7 @@ start do not count: they are posted all the time, and there is one read that can
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -27,6 +27,7 @@ from crush_trio.store.base import (
     Store,
     StoredMessage,
     StoredRun,
+    StoreWarning,
     TailEvent,
     Totals,
 )
@@ -34,9 +35,11 @@ from crush_trio.store.changes import Change, TailKept
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.store.load import Load
+from crush_trio.store.pages import PagedList
 from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
 from crush_trio.store.sqlite.applying import apply
 from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
+from crush_trio.store.sqlite.pages import SqlitePages
 from crush_trio.store.sqlite.writer import Work
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -80,6 +83,11 @@ class SqliteStore(Store):
     @override
     def degraded(self) -> str | None:
         return self._database.degraded
+
+    @property
+    @override
+    def warning(self) -> StoreWarning | None:
+        return self._database.warning
 
     @property
     @override
@@ -134,6 +142,12 @@ class SqliteStore(Store):
         if self._unwatched > self._database.answered:
             await self._catch_up()
         return await self._database.read(work)
+
+    async def _read_soon(self, key: Hashable, work: Work[T]) -> T:
+        """Do a short *work* as `_read` does, together with others; *key* says what it reads."""
+        if self._unwatched > self._database.answered:
+            await self._catch_up()
+        return await self._database.read_soon(key, work)
 
     async def _catch_up(self) -> bool:  # noqa: ASYNC910  # a refusal was waited for too
         """Wait until the writer is done with everything that was given before, if that ends.
@@ -237,6 +251,12 @@ class SqliteStore(Store):
     @override
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
         return await self._read(lambda c: files.read_mark(c, session_id, cleaned(path)))
+
+    # ── Lists ───────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    def pages(self, wanted: PagedList) -> SqlitePages:
+        return SqlitePages(wanted, self._read_soon, self._database.read_in_turn)
 
     # ── Asks and events ─────────────────────────────────────────────────────────────────────────
 

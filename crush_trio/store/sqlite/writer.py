@@ -56,6 +56,10 @@ so that while one is, nothing that is posted needs a commit of its own."""
 CLOSE_LIMIT: Final = 10.0
 
 
+def _nothing_to_check() -> None:
+    """Stand in for `InPlace.check` where a connection has no files."""
+
+
 @define(eq=False)
 class Request(Commit[T]):
     """One piece of submitted work. `number` is its place in the order of submission."""
@@ -101,6 +105,7 @@ class Writer:
     _token: trio.lowlevel.TrioToken
     _close_limit: float = CLOSE_LIMIT
     _patience: float = PATIENCE
+    _check: Callable[[], None] = _nothing_to_check
     _queue: SimpleQueue[Request[Any] | None] = field(factory=SimpleQueue, init=False)
     """What there is to do; None is the last word."""
     _pending: deque[Request[Any]] = field(factory=deque, init=False)
@@ -288,6 +293,7 @@ class Writer:
             return [Error(self._refused(exc)) for _ in group]
         try:
             with self._connection:  # commits; rolls back if anything raises, the commit included
+                self._check()
                 results: list[_Result[Any]] = [Value(self._call(request)) for request in group]
                 if self._abandoned:
                     raise StoreFailed(f"{self._path}: closed in the middle of a write")
@@ -328,6 +334,7 @@ async def open_writer(
     health: Health,
     close_limit: float = CLOSE_LIMIT,
     patience: float = PATIENCE,
+    check: Callable[[], None] = _nothing_to_check,
 ) -> AsyncIterator[Writer]:
     """Give *connection* to a thread of its own, and take it back to close it.
 
@@ -335,9 +342,11 @@ async def open_writer(
     from here on it belongs to the thread. On leaving, what was posted is written first; cancelling
     does not hurry that, but a thread that hangs is left behind after *close_limit* seconds, and the
     log says so. It is a daemon: it cannot keep the process alive.
+
+    *check* is called in the thread within each transaction, before its works; what it raises fails them.
     """
     token = trio.lowlevel.current_trio_token()
-    writer = Writer(connection, path, health, token, close_limit, patience)
+    writer = Writer(connection, path, health, token, close_limit, patience, check)
     writer._start()
     try:
         yield writer

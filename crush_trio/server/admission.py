@@ -1,0 +1,216 @@
+"""Which connections a server has, and which one is closed when there are too many.
+
+A client that is over a limit hurts only itself. A new connection is refused only when all others are
+busy with a request. Otherwise one that waits for its client is closed for it, in this order:
+
+1. the oldest whose request has begun to arrive and is not complete;
+2. the oldest that has sent nothing yet;
+3. the one that was idle for longest;
+4. the oldest whose request's body has not arrived.
+
+Refusing new connections instead would let one client that holds all places lock out the others, while a
+client that sends its request in one piece is never the oldest unfinished one for long. A connection is
+not closed while it has unread data: then it waits for the server, as the connections of many clients do
+that connect at the same moment.
+
+Three limits lead to that: connections, request heads that have not arrived, and descriptors. Files of
+a store, pipes of a command and connections to a model need descriptors too, and without one an
+accepted run fails; so connections leave some of them alone. How many are in use is told by the number
+of a new one, which is the lowest that was free.
+
+Everything here is synchronous.
+"""
+
+import fcntl
+import logging
+import resource
+import termios
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+_LOG_PAUSE: Final = 60.0
+"""Seconds between two lines about the same trouble."""
+
+log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class ConnectionLimits:
+    """How many connections a server has, and how long it waits for a request to arrive."""
+
+    connections: int = 4096
+    """Connections at once, and never more than half of the descriptors that the process may open."""
+    heads: int = 128
+    """Connections at once whose request's head has begun to arrive and is not complete."""
+    head_time: float = 10.0
+    """Seconds a request's head may take to arrive: from the beginning of the connection for the first
+    request on it, from their first byte for others."""
+    reserve: int = 64
+    """Descriptors that are left to others, and never more than an eighth of all."""
+
+
+class Stage(Enum):
+    """What a connection waits for. All but the last may have to give way, in this order."""
+
+    HEAD = "head"
+    """The rest of a request's head, of which something has arrived."""
+    FRESH = "fresh"
+    """The first request."""
+    IDLE = "idle"
+    """The client may send another request."""
+    BODY = "body"
+    """The rest of a request."""
+    BUSY = "busy"
+    """The answer: it is for us to make or to send, or for the client to read."""
+
+
+@define(eq=False)
+class Seat:
+    """The place of one connection among those of its server."""
+
+    life: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    """Around everything that is done for the connection; cancelled when it has to give way."""
+    stage: Stage = field(default=Stage.FRESH, init=False)
+    give_way: Callable[[], None] = field(init=False)
+    """Called when it has to; the connection may have a last word to send."""
+    waits_for_us: Callable[[], bool] = field(init=False)
+    """Whether something has arrived on it that was not looked at."""
+    descriptor: int
+    _admission: "Admission"
+
+    def __attrs_post_init__(self) -> None:
+        self.give_way, self.waits_for_us = self.life.cancel, self.readable
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        """Those of the server."""
+        return self._admission.limits
+
+    def readable(self) -> bool:
+        """Whether the kernel has something that its client has sent."""
+        return self._admission.readable(self.descriptor)
+
+    def move(self, stage: Stage) -> None:
+        """Note what the connection waits for from now on; a head too many has the oldest give way."""
+        self._admission.move(self, stage)
+
+    def leave(self) -> None:
+        """Give up the place, once the connection is closed. Leaving twice does nothing."""
+        self._admission.leave(self)
+
+
+@define(eq=False)
+class Admission:
+    """The connections of a server, by what they wait for, those that have waited for longest first."""
+
+    limits: ConnectionLimits = field(factory=ConnectionLimits)
+    descriptors: float = field(factory=lambda: _descriptors())
+    """How many the process may have open."""
+    readable: Callable[[int], bool] = field(default=lambda descriptor: _readable(descriptor))
+    _seats: dict[Stage, dict[Seat, None]] = field(init=False, repr=False)
+    _gave_way: "Rarely" = field(factory=lambda: Rarely(), init=False)
+    _refused: "Rarely" = field(factory=lambda: Rarely(), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._seats = {stage: {} for stage in Stage}
+
+    @property
+    def most(self) -> float:
+        """How many connections there may be."""
+        return min(self.limits.connections, self.descriptors // 2)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(map(len, self._seats.values()))
+
+    def waiting(self, stage: Stage) -> int:
+        """Return how many of them wait for the same."""
+        return len(self._seats[stage])
+
+    def admit(self, descriptor: int) -> Seat | None:
+        """Give a new connection its place; None if none can be had.
+
+        *descriptor* is the one of its socket.
+        """
+        reserve = min(self.limits.reserve, self.descriptors // 8)
+        full = self.count >= self.most or descriptor >= self.descriptors - reserve
+        if full and not self.make_room():
+            if times := self._refused.due():
+                extra = {"times": times, "connections": self.count}
+                log.warning("connections.refused", extra=extra)
+            return None
+        seat = Seat(descriptor, self)
+        self._seats[seat.stage][seat] = None
+        return seat
+
+    def make_room(self) -> bool:
+        """Have one connection give way that waits for its client; return whether there was one."""
+        return any(self._remove_first(stage) for stage in Stage if stage is not Stage.BUSY)
+
+    def move(self, seat: Seat, stage: Stage) -> None:
+        """Have *seat* wait for something else; one that had to give way stays where it is."""
+        if stage is not seat.stage and self._seats[seat.stage].pop(seat, _GONE) is None:
+            seat.stage = stage
+            self._seats[stage][seat] = None
+            self._bound_heads()
+
+    def leave(self, seat: Seat) -> None:
+        """Forget *seat*."""
+        self._seats[seat.stage].pop(seat, None)
+
+    def _bound_heads(self) -> None:
+        while len(self._seats[Stage.HEAD]) > self.limits.heads and self._remove_first(Stage.HEAD):
+            pass
+
+    def _remove_first(self, stage: Stage) -> bool:
+        """Have the first in a stage give way that waits for its client; return whether there was one."""
+        for seat in self._seats[stage]:
+            if not seat.waits_for_us():
+                self._remove(seat)
+                return True
+        return False
+
+    def _remove(self, seat: Seat) -> None:
+        if times := self._gave_way.due():
+            extra = {"times": times, "connections": self.count, "waited_for": seat.stage.value}
+            log.warning("connections.gave_way", extra=extra)
+        self.leave(seat)
+        seat.give_way()
+
+
+_GONE: Final = object()
+
+
+@define(eq=False)
+class Rarely:
+    """Counts what may happen any number of times, to be logged at once and then once in a while."""
+
+    _times: int = field(default=0, init=False)
+    _next: float = field(default=0.0, init=False)
+
+    def due(self) -> int:
+        """Count once more; return how often that was since the last line, 0 if it is too early for one."""
+        self._times += 1
+        now = trio.current_time()
+        if now < self._next:
+            return 0
+        times, self._times, self._next = self._times, 0, now + _LOG_PAUSE
+        return times
+
+
+def _readable(descriptor: int) -> bool:
+    """Whether the kernel has bytes for *descriptor*; the end of what is sent is none."""
+    unread = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+    return any(unread)
+
+
+def _descriptors() -> float:
+    """Return how many descriptors this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return float("inf") if most == resource.RLIM_INFINITY else most

@@ -1,0 +1,196 @@
+"""What HTTP/1.1 is made of on a connection: h11, with a short cut for what nearly all of it is.
+
+Most requests are a `GET` that arrives as a whole, without a body, and most answers are there as a whole
+too. Such a pair needs no parser and no state machine: the head is a few lines that either match a strict
+pattern or are left to h11, and the answer is its head and its body. That is a third of what a small
+request costs. h11 is not involved then, and not even told.
+
+Whatever is out of the ordinary goes through h11, from its first byte: another method, a body, a header
+about the connection or the framing, anything that the pattern does not know, an interim response, an
+answer whose length is not known. A request that has begun the short way is handed to h11 when that
+turns out to be necessary, as if it had just arrived.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import h11
+from attrs import define, field, frozen
+
+HEAD_SIZE: Final = 2**14
+"""Bytes of the head of a request."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_REQUEST_LINE: Final = re.compile(rb"GET (/[\x21-\x7e]*) HTTP/1\.1")
+_FIELD: Final = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?[ \t]*"
+)
+_VALUE: Final = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_LEFT_TO_H11: Final = {
+    *(b"expect", b"keep-alive", b"proxy-connection", b"te", b"trailer"),
+    *(b"transfer-encoding", b"upgrade"),
+}
+"""Headers about the connection or the framing. Two more may be there if they say nothing new."""
+_ANSWER_FIELDS: Final = {b"content-length", b"content-type", b"date"}
+_BODILESS: Final = {204, 304}
+_END: Final = h11.EndOfMessage()
+
+
+@frozen
+class PlainRequest:
+    """A request that needed no parser; it looks like one of h11's."""
+
+    target: bytes
+    headers: Headers
+    method: bytes = b"GET"
+    http_version: bytes = b"1.1"
+
+
+def plain_request(data: bytes) -> PlainRequest | None:
+    """Return the request that *data* is as a whole; None if it is for h11 to say what it is."""
+    if not data.endswith(b"\r\n\r\n") or len(data) > HEAD_SIZE:
+        return None
+    first, *lines = data[:-4].split(b"\r\n")
+    request = _REQUEST_LINE.fullmatch(first)
+    if request is None:
+        return None
+    headers, hosts = [], 0
+    for line in lines:
+        found = _FIELD.fullmatch(line)
+        if found is None:
+            return None
+        name, value = found[1].lower(), found[2] or b""
+        if name in _LEFT_TO_H11 or not _says_nothing_new(name, value):
+            return None
+        hosts += name == b"host"
+        headers.append((name, value))
+    return PlainRequest(request[1], headers) if hosts == 1 else None
+
+
+def _says_nothing_new(name: bytes, value: bytes) -> bool:
+    if name == b"connection":
+        return value.lower() == b"keep-alive"
+    return name != b"content-length" or value == b"0"
+
+
+@define(eq=False)
+class Framing:
+    """The framing of one connection: events of requests out of bytes, bytes of answers.
+
+    Its states are those of h11, whichever way is taken.
+    """
+
+    _http: h11.Connection = field(
+        factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE), init=False
+    )
+    _fed: bool = field(default=False, init=False)
+    """Whether h11 has been given something of the current request, or of one after it."""
+    _plain: PlainRequest | None = field(default=None, init=False)
+    """The current request, if h11 has not been told of it."""
+    _data: bytes = field(default=b"", init=False)
+    """Its bytes."""
+    _events: int = field(default=0, init=False)
+    """How many of its events have been given."""
+    _answered: bool = field(default=False, init=False)
+
+    # ── Requests ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def begun(self) -> bool:
+        """Whether something is here of a request that is not here as a whole."""
+        return self._fed and bool(self._http.trailing_data[0])
+
+    @property
+    def they_wait_for_us(self) -> bool:
+        """Whether the client waits to be asked for the body."""
+        return self._fed and self._http.they_are_waiting_for_100_continue
+
+    @property
+    def their_state(self) -> object:
+        """Where the client is."""
+        if self._plain is None:
+            return self._http.their_state
+        return h11.DONE if self._events == 2 else h11.SEND_BODY
+
+    @property
+    def interim(self) -> bool:
+        """Whether the client knows interim responses."""
+        return self._plain is not None or self._http.their_http_version == b"1.1"
+
+    def receive(self, data: bytes) -> None:
+        """Take what the client has sent; nothing means that it has closed its side."""
+        if not self._fed and (plain := plain_request(data)) is not None:
+            self._plain, self._data, self._events, self._answered = plain, data, 0, False
+        else:
+            self._fed = True
+            self._http.receive_data(data)
+
+    def next_event(self) -> object:
+        """Return what comes next of a request; raise `h11.RemoteProtocolError` if it makes no sense."""
+        if self._plain is None:
+            return self._http.next_event() if self._fed else h11.NEED_DATA
+        self._events = min(self._events + 1, 3)
+        return (self._plain, _END, h11.PAUSED)[self._events - 1]
+
+    def next_cycle(self) -> None:
+        """Make ready for the next request."""
+        if self._plain is not None:
+            self._plain = None
+        else:
+            self._http.start_next_cycle()
+            self._fed = bool(self._http.trailing_data[0])
+
+    # ── Answers ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def our_state(self) -> object:
+        """Where we are."""
+        if self._plain is None:
+            return self._http.our_state
+        return h11.DONE if self._answered else h11.SEND_RESPONSE
+
+    def begin(self, status: int, headers: Headers, body: bytes, *, more: bool) -> bytes:
+        """Return the bytes of an answer's head and of the first of its body."""
+        if self._plain is not None and not more and _is_whole(status, headers, body):
+            self._answered = True
+            lines = b"".join([b"%b: %b\r\n" % each for each in headers])
+            return b"HTTP/1.1 %d \r\n%b\r\n%b" % (status, lines, body)
+        self.hand_over()
+        head = self._http.send(h11.Response(status_code=status, headers=list(headers))) or b""
+        return head + self.go_on(body, more=more)
+
+    def go_on(self, body: bytes, *, more: bool) -> bytes:
+        """Return the bytes of the next of an answer's body."""
+        data = (self._http.send(h11.Data(data=body)) or b"") if body else b""
+        return data if more else data + (self._http.send(_END) or b"")
+
+    def inform(self) -> bytes:
+        """Return the bytes of an interim response."""
+        self.hand_over()
+        return self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+
+    def end_with_connection(self) -> None:
+        """Have the body of the answer end with the connection, without chunks."""
+        self.hand_over()
+        self._http.their_http_version = b"1.0"
+
+    def hand_over(self) -> None:
+        """Let h11 have the current request, if it does not; what it makes of it is the same."""
+        if self._plain is not None:
+            self._plain, self._fed = None, True
+            self._http.receive_data(self._data)
+            self._http.next_event()
+            self._http.next_event()
+
+
+def _is_whole(status: int, headers: Headers, body: bytes) -> bool:
+    """Whether an answer can be written as it is given."""
+    length = None
+    for name, value in headers:
+        if name not in _ANSWER_FIELDS or _VALUE.fullmatch(value) is None:
+            return False
+        if name == b"content-length":
+            length = value
+    return length == b"%d" % len(body) and status >= 200 and status not in _BODILESS
