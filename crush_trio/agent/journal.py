@@ -112,18 +112,14 @@ class StoreJournal:
         self._prompts.pop(run.id, None)
         self._store.post(RunRetracted(id=run.id))
 
-    def queue(self, run: AcceptedRun) -> None:
-        """Note that the run waits; nothing after a restart depends on it."""
-        self._store.post(self._moved(run))
-
     def begin(self, run: AcceptedRun) -> JournalEntry:
         """Store that the run is active, and its prompt; raises `SessionNotFound` later (B7)."""
         message = self._prompts.pop(run.id, None)
         if message is None and run.submission.kind.prompted:
             message = self._prompt(run)
-            changes = (MessageCreated(message=message, run_id=run.id), self._moved(run))
+            changes = (MessageCreated(message=message, run_id=run.id), self._began(run))
             return _Entry(self._store, changes, publish=lambda _: self._created(message))
-        self._store.post(self._moved(run))
+        self._store.post(self._began(run))
         return Noted(lambda: None, lambda: self._created(message))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
@@ -225,7 +221,7 @@ class StoreJournal:
     def _prompt(self, run: AcceptedRun) -> Message:
         return prompt_message(run.id, run.submission, self.clock.unix())
 
-    def _moved(self, run: AcceptedRun) -> RunMoved:
+    def _began(self, run: AcceptedRun) -> RunMoved:
         return RunMoved(id=run.id, state=run.state, at=self.clock.unix())
 
     @property

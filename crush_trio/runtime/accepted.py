@@ -225,6 +225,11 @@ class AcceptedRun:
         return self._ending
 
     @property
+    def ending_decided(self) -> bool:
+        """Whether it is decided how the run ends, and with that handed to the journal."""
+        return self._ending is not None
+
+    @property
     def ending(self) -> RunView:
         """The run as it will be seen when its ending is stored."""
         assert self._ending is not None, "it is not decided yet how the run ends"

@@ -15,7 +15,6 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.commit import Commit
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
 
 
 class JournalEntry(Protocol):
@@ -62,10 +61,6 @@ class Journal(Protocol):
 
         The caller is told that the prompt was not accepted; it must not come back after a restart.
         """
-        ...
-
-    def queue(self, run: AcceptedRun) -> None:
-        """Note that the run waits; nothing depends on it, so nothing waits for it."""
         ...
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
@@ -130,7 +125,6 @@ class MemoryJournal:
     accepted: list[RunId] = field(factory=list, init=False)
     prompts: list[RunId] = field(factory=list, init=False)
     """The runs whose prompts became messages, or the record of a cancel."""
-    states: list[tuple[RunId, RunState]] = field(factory=list, init=False)
     endings: dict[RunId, Outcome] = field(factory=dict, init=False)
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
@@ -149,13 +143,9 @@ class MemoryJournal:
             if run.id in names:
                 names.remove(run.id)
 
-    def queue(self, run: AcceptedRun) -> None:
-        """Remember the state."""
-        self.states.append((run.id, run.state))
-
     def begin(self, run: AcceptedRun) -> JournalEntry:
-        """Remember that the run is active, and its prompt."""
-        return Noted(lambda: self._begin(run))
+        """Remember the prompt."""
+        return Noted(lambda: self._remember_prompt(run))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
         """Remember the prompts and the endings."""
@@ -176,10 +166,6 @@ class MemoryJournal:
 
     def give_up(self) -> None:
         """Do nothing: everything is remembered at once."""
-
-    def _begin(self, run: AcceptedRun) -> None:
-        self.states.append((run.id, run.state))
-        self._remember_prompt(run)
 
     def _end(self, runs: Sequence[AcceptedRun], outcome: Outcome) -> None:
         for run in runs:

@@ -75,6 +75,11 @@ class LaneRun(Protocol):
         """Whether the run was cancelled."""
         ...
 
+    @property
+    def ending_decided(self) -> bool:
+        """Whether the ending of the run has been handed to the journal."""
+        ...
+
     def move(self, state: RunState) -> None:
         """Take note of a new state."""
         ...
@@ -208,12 +213,15 @@ class Lane(Generic[R]):
         """Hand the foldable waiters to *into*; runs with a caller's id keep waiting.
 
         Only the active run gets any: a run that is over has no step left to take a prompt into. And
-        only once the endings of all withdrawn runs are stored: what was withdrawn comes before it.
+        only once the endings of all withdrawn runs have been handed over: their records come first.
 
         The decision stands from this step on: a cancel that comes later finds the prompt part of
         the active run's turn and shares its fate (A.8).
         """
-        if self.active is not into or self._withdrawn:
+        last_withdrawn = next(reversed(self._withdrawn), None)
+        if last_withdrawn is not None and not last_withdrawn.ending_decided:
+            return ()
+        if self.active is not into:
             return ()
         taken = tuple(run for run in self.waiting if run.foldable)
         for run in taken:

@@ -299,12 +299,9 @@ class Workspace:
 
     def _moved(self, accepted: AcceptedRun) -> None:
         """A run was stored, queued or became active: tell the readers and the journal."""
-        match accepted.state:
-            case RunState.ACTIVE:
-                accepted.view = evolve(accepted.view, started_at=self.now())
-                accepted.begun = self._journal.begin(accepted)
-            case RunState.QUEUED:
-                self._journal.queue(accepted)
+        if accepted.state is RunState.ACTIVE:
+            accepted.view = evolve(accepted.view, started_at=self.now())
+            accepted.begun = self._journal.begin(accepted)
         self.events.publish(RunChange(run=accepted.view))
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:

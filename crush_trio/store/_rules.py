@@ -5,9 +5,11 @@ that means something else in every directory is refused. How a part grows and wh
 complete on arrival are questions that two stores must not answer differently either.
 """
 
+from enum import Enum
+from functools import cache
 from operator import is_
 from pathlib import PurePath
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import attrs
 from attrs import evolve
@@ -42,19 +44,33 @@ def cleaned(value: T) -> T:
 
 
 def _clean(value: object) -> object:
-    cls = type(value)
     if isinstance(value, str):
-        return clean_text(value)
+        return value if isinstance(value, Enum) else clean_text(value)
     if isinstance(value, tuple):
         items = tuple(_clean(item) for item in value)
         return value if all(map(is_, items, value)) else items
-    return _clean_fields(value, cls) if attrs.has(cls) else value
+    cls: Any = type(value)
+    names = _fields(cls)
+    return _clean_fields(value, names) if names else value
 
 
-def _clean_fields(value: object, cls: type[attrs.AttrsInstance]) -> object:
-    before = {name: getattr(value, name) for name in attrs.fields_dict(cls)}
-    after = {name: _clean(old) for name, old in before.items()}
-    return value if all(map(is_, after.values(), before.values())) else cls(**after)
+def _clean_fields(value: object, names: tuple[str, ...]) -> object:
+    changed = {}
+    for name in names:
+        old = getattr(value, name)
+        new = _clean(old)
+        if new is not old:
+            changed[name] = new
+    return evolve(cast("Any", value), **changed) if changed else value
+
+
+@cache
+def _fields(cls: type[object]) -> tuple[str, ...]:
+    """Return the names of the fields of an attrs class; none for other classes.
+
+    Remembered, because every change that is stored comes by here.
+    """
+    return tuple(attrs.fields_dict(cls)) if attrs.has(cls) else ()
 
 
 def absolute(path: str) -> str:

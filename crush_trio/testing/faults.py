@@ -147,10 +147,6 @@ class FaultyJournal:
         """Pass on."""
         self.inner.retract(run)
 
-    def queue(self, run: AcceptedRun) -> None:
-        """Pass on."""
-        self.inner.queue(run)
-
     def begin(self, run: AcceptedRun) -> JournalEntry:
         """Store the beginning, unless spoiled."""
         return self._entry("begin", (run,), partial(self.inner.begin, run))

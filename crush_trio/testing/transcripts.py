@@ -52,10 +52,6 @@ class TranscriptJournal:
         kept = [m for m in self.messages.get(run.session_id, []) if m.id != _prompt_id(run)]
         self.messages[run.session_id] = kept
 
-    def queue(self, run: AcceptedRun) -> None:
-        """Store the state."""
-        self.rows[run.id] = run.state
-
     def begin(self, run: AcceptedRun) -> JournalEntry:
         """Store the state, and the prompt as a message of the user's."""
 

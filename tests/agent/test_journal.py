@@ -82,7 +82,7 @@ async def test_an_acceptance_that_is_not_stored_is_refused_and_taken_back(error,
         assert await bench.messages() == []
 
 
-async def test_where_a_run_is_now_is_noted_without_waiting():
+async def test_when_a_run_became_active_is_noted_without_waiting():
     gate = Gate()
 
     async def wait(_run, _transcript):
@@ -91,16 +91,9 @@ async def test_where_a_run_is_now_is_noted_without_waiting():
     async with open_bench(Turns(default=wait)) as bench:
         first = bench.accept("one")
         await gate.reached()
-        second = bench.accept("two", run_id="second")
-        await settle()
-        moves = [
-            change for post in bench.store.posts for change in post if type(change) is RunMoved
-        ]
-        assert [(move.id, move.state) for move in moves] == [
-            (first.id, RunState.ACTIVE),
-            (second.id, RunState.QUEUED),
-        ]
-        assert (await bench.stored(second)).state is RunState.QUEUED
+        moves = [change for post in bench.store.posts for change in post]
+        assert RunMoved(id=first.id, state=RunState.ACTIVE, at=first.view.started_at) in moves
+        assert (await bench.stored(first)).started_at == first.view.started_at
         gate.open()
 
 

@@ -23,6 +23,7 @@ class FakeRun:
     state: RunState = RunState.ACCEPTED
     told: list[RunState | Entry] = field(factory=list)
     cancel_requested: bool = False
+    ending_decided: bool = False
     stopped: bool = False
 
     def move(self, state: RunState) -> None:
@@ -270,6 +271,15 @@ async def test_a_folded_run_is_not_promoted():
     assert not lane.busy
     lane.leave(b)
     assert lane.empty
+
+
+async def test_nothing_is_folded_before_the_endings_of_withdrawn_runs_are_handed_over():
+    lane = Lane[FakeRun]()
+    a, b, c = entered(lane, "abc", foldable="c")
+    lane.cancel([b])
+    assert lane.fold(a) == ()
+    b.ending_decided = True
+    assert lane.fold(a) == (c,)
 
 
 async def test_a_run_that_is_not_active_folds_nothing():

@@ -26,6 +26,7 @@ class FakeRun:
     state: RunState = RunState.ACCEPTED
     entry: Entry | None = None
     cancel_requested: bool = False
+    ending_decided: bool = False
     stopped: bool = False
     hit: bool = False
 
@@ -143,6 +144,7 @@ class LaneMachine(RuleBasedStateMachine):
     def withdraw(self, model: Model, runs: list[FakeRun]) -> None:
         for run in runs:
             assert run.entry == CancelledOnEntry()
+            run.ending_decided = True
         model.withdrawn += runs
         model.queue = [run for run in model.queue if run not in runs]
 
@@ -151,11 +153,7 @@ class LaneMachine(RuleBasedStateMachine):
         model = self.models[which]
         active = model.lane.active
         if active is not None:
-            expected = [
-                run
-                for run in model.queue
-                if run.foldable and run.state is RunState.QUEUED and not model.withdrawn
-            ]
+            expected = [run for run in model.queue if run.foldable and run.state is RunState.QUEUED]
             assert list(model.lane.fold(active)) == expected
             model.folding += expected
             model.queue = [run for run in model.queue if run not in expected]

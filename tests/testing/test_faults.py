@@ -43,8 +43,6 @@ async def test_without_faults_every_call_is_passed_on(method):
     entry = write(journal, method, run)
     assert entry.commit.stored
     assert written(inner)
-    journal.queue(run)
-    assert inner.states[-1] == ("a", RunState.ACTIVE)
     journal.retract(run)
     assert inner.accepted == []
     assert await journal.answers(within=1)
