@@ -237,7 +237,7 @@ def _apply_to_runs(
             stored = evolve(row.stored, prompt_message_id=change.message_id)
             tables.runs[change.id] = RunRow(row.n, stored)
         case RunEnded():
-            _end(tables, change.run)
+            _end(tables, change.run, boot_id)
 
 
 def _accept(tables: Tables, change: RunAccepted, boot_id: str) -> None:
@@ -262,7 +262,7 @@ def _move(tables: Tables, change: RunMoved) -> None:
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view))
 
 
-def _end(tables: Tables, ended: RunView) -> None:
+def _end(tables: Tables, ended: RunView, boot_id: str) -> None:
     row = tables.run(ended.id)
     view = row.stored.view
     if view.state.terminal:
@@ -278,6 +278,8 @@ def _end(tables: Tables, ended: RunView) -> None:
         folded_into=ended.folded_into,
     )
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view, attachments=()))
+    if tables.endings.get(view.id, ("", None))[0] != boot_id:
+        tables.endings[view.id] = boot_id, None
 
 
 # ── Asks and events ─────────────────────────────────────────────────────────────────────────────
@@ -308,6 +310,8 @@ def _keep(tables: Tables, change: TailKept, boot_id: str) -> None:
         tables.tail.append(
             TailEvent(boot_id=boot_id, seq=change.seq, terminal=change.terminal, event=change.event)
         )
+    if change.ended is not None:
+        tables.endings[change.ended] = boot_id, change.seq
     surplus = max(0, len(tables.tail) - change.keep)
     for old in tables.tail[:surplus]:
         boot = tables.boots[old.boot_id]

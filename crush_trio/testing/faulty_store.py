@@ -26,6 +26,7 @@ from crush_trio.store.base import (
     Conversation,
     PendingAsk,
     Store,
+    StoredEnding,
     StoredMessage,
     StoredRun,
     TailEvent,
@@ -144,6 +145,9 @@ class FaultyStore(Store):
 
     @override
     async def commit(self, *changes: Change) -> None:
+        if not changes:  # no write, hence no fault: it only waits for what was posted
+            await self.inner.commit()
+            return
         self.commits.append(changes)
         self.overlaps.extend((other, changes) for other in self._under_way if _meet(other, changes))
         self._under_way.append(changes)
@@ -272,8 +276,16 @@ class FaultyStore(Store):
         return await self.inner.pending_asks()
 
     @override
-    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
-        return await self.inner.tail_after(boot_id, seq)
+    async def tail_after(
+        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
+    ) -> list[TailEvent] | None:
+        return await self.inner.tail_after(boot_id, seq, limit=limit, size=size)
+
+    @override
+    async def endings_after(
+        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
+    ) -> list[StoredEnding] | None:
+        return await self.inner.endings_after(boot_id, seq, upto=upto, limit=limit, size=size)
 
 
 def _meet(one: Iterable[Change], other: Iterable[Change]) -> bool:

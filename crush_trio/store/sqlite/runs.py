@@ -5,10 +5,11 @@ ending that is written twice, or a move that comes late, changes nothing.
 """
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import RunIdTaken, RunNotFound
-from crush_trio.store.base import StoredRun
+from crush_trio.store.base import UNPLACED, StoredEnding, StoredRun
 from crush_trio.store.changes import (
     RunAccepted,
     RunEdited,
@@ -56,7 +57,9 @@ _END: Final = """
         text = :text,
         error = :error,
         folded_into = :folded_into,
-        attachments = NULL
+        attachments = NULL,
+        ending_seq = CASE WHEN ending_boot = :boot_id THEN ending_seq END,
+        ending_boot = :boot_id
     WHERE id = :id AND ended_at IS NULL
 """
 
@@ -66,6 +69,18 @@ _VIEW: Final = (
 )  # fmt: skip
 _VIEW_COLUMNS: Final = ", ".join(f"runs.{name}" for name in _VIEW)
 _COLUMNS: Final = f"{_VIEW_COLUMNS}, boot_id, prompt, attachments, prompt_message_id"
+
+_SHORT_COLUMNS: Final = _VIEW_COLUMNS.replace(
+    "runs.text", "CASE WHEN length(runs.text) <= :most THEN runs.text ELSE '' END"
+)
+_ENDINGS: Final = f"""
+    SELECT length(runs.text) > :most, coalesce(ending_seq, {UNPLACED} + n), {_SHORT_COLUMNS}
+    FROM runs WHERE ending_boot = :boot AND ended_at IS NOT NULL
+"""
+_PLACED: Final = "AND ending_seq > :after AND ending_seq <= :upto ORDER BY ending_seq"
+_UNPLACED: Final = f"""
+    AND ending_seq IS NULL AND n > :after - {UNPLACED} AND n <= :upto - {UNPLACED} ORDER BY n
+"""
 
 
 def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> None:
@@ -94,7 +109,7 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
                 (change.message_id, change.id),
             )
         case RunEnded():
-            if not connection.execute(_END, _ending_columns(change.run)).rowcount:
+            if not connection.execute(_END, _ending_columns(change.run, boot_id)).rowcount:
                 _require(connection, change.run.id)
         case _:
             assert_never(change)
@@ -122,9 +137,10 @@ def _accept(connection: sqlite3.Connection, change: RunAccepted, boot_id: str) -
         raise RunIdTaken(run.run_id or "")
 
 
-def _ending_columns(run: RunView) -> dict[str, object]:
+def _ending_columns(run: RunView, boot_id: str) -> dict[str, object]:
     return {
         "id": run.id,
+        "boot_id": boot_id,
         "state": run.state.value,
         "started_at": run.started_at or None,
         "ended_at": run.ended_at,
@@ -180,6 +196,19 @@ def read_orphans(connection: sqlite3.Connection, boot_id: str) -> list[StoredRun
         (boot_id,),
     )
     return [_stored_run(row) for row in rows]
+
+
+def read_endings(
+    connection: sqlite3.Connection, boot_id: str, after: int, upto: int, texts: int
+) -> Iterator[StoredEnding]:
+    """Give the endings of one start in a stretch of its events; texts longer than *texts* are cut.
+
+    Those without a seq come last, in the order of acceptance, with one that is not used otherwise.
+    """
+    stretch = {"boot": boot_id, "after": after, "upto": upto, "most": texts}
+    for condition in (_PLACED, _UNPLACED):
+        for cut, seq, *view in connection.execute(_ENDINGS + condition, stretch):
+            yield StoredEnding(boot_id=boot_id, seq=seq, run=_view(view), cut=bool(cut))
 
 
 def _stored_run(row: Row) -> StoredRun:
