@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from crush_trio.errors import LogClosed
+from crush_trio.events.entry import Entry
 from crush_trio.events.facts import Event, Resync
-from crush_trio.events.forms import Entry, Form, resync_frames
+from crush_trio.events.forms import Form
+from crush_trio.events.pieces import Content, assemble, joined
+from crush_trio.events.resync import ending_frames, resync_frames
 
 if TYPE_CHECKING:
     from crush_trio.events.log import EventLog
@@ -18,57 +21,107 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class Batch:
-    """What one wake-up brings: entries in order.
+    """What one read brings: entries in order, no more than can be sent in a moment.
 
-    If the reader's place was lost, the entries are the endings it missed, and `resync` has the rest.
+    A reader that lost its place is given the endings it missed, in batches that are `endings` alone,
+    and with the last of them the `resync`, which has the rest.
     """
 
     upto: int
     entries: tuple[Entry, ...]
     resync: Resync | None = None
-    _bytes: dict[Form, bytes] = field(factory=dict, init=False, repr=False)
+    endings: bool = False
+    _content: dict[Form, Content] = field(factory=dict, init=False, repr=False)
 
     @property
     def events(self) -> tuple[Event, ...]:
         """The events themselves, for readers in this process who are not too far behind to want all."""
         return tuple(entry.event for entry in self.entries if not entry.merged)
 
-    def encode(self, form: Form) -> bytes:
-        """Return all of it as one piece, to be sent with one call. Empty if *form* has no word."""
-        data = self._bytes.get(form)
-        if data is None:
+    def content(self, form: Form) -> Content:
+        """Return all of it as it is sent, shared by all readers. Empty if *form* has no word."""
+        content = self._content.get(form)
+        if content is None:
             if self.resync is not None:
-                data = resync_frames(self.resync, self.entries, form)
+                content = resync_frames(self.resync, self.entries, form)
+            elif self.endings:
+                content = ending_frames(self.entries, form)
             else:
-                data = b"".join(entry.frame(form) for entry in self.entries)
-            self._bytes[form] = data
-        return data
+                content = assemble(entry.content(form) for entry in self.entries)
+            self._content[form] = content
+        return content
+
+    def encode(self, form: Form) -> bytes:
+        """Return all of it as one bytes object, however long it is; see `content`."""
+        return joined(self.content(form))
 
 
 @define(eq=False)
 class Cursor:
-    """One reader's place. Iterating yields batches until the log is closed and read to its end."""
+    """One reader's place. Iterating yields batches until the log is closed and read to its end.
+
+    While a reader is `lost`, it has not been told the state of now, and `after` is the last event up
+    to which it knows all endings.
+    """
 
     _log: "EventLog"
     form: Form | None
     after: int
+    _lost: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the log cannot continue from this place: the next thing to read is a resync."""
+        return self._lost or self.after < self._log.floor(self.form)
 
     @property
     def lag(self) -> int:
         """How many events were published that this reader has not read."""
-        return self._log.head - max(self.after, 0)
+        return self._log.head - self.after
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something to read now."""
+        return self.lost or self._log.visible(self.form) > self.after
+
+    @property
+    def forgotten(self) -> int:
+        """The last ending that this reader missed and the log does not remember; 0 if there is none.
+
+        A reader with a store is told the endings up to there from the store (`skip_endings`). For
+        others they are lost.
+        """
+        return self._log.forgotten if self.lost and self.after < self._log.forgotten else 0
+
+    def skip_endings(self, upto: int) -> None:
+        """Take note that a lost reader has been told all endings up to *upto*."""
+        self.after, self._lost = max(self.after, upto), True
 
     def take(self) -> Batch:
-        """Return what there is now, without waiting; perhaps an empty batch."""
-        batch = self._log.take(self.after, deltas=self.form is Form.NATIVE)
+        """Return what there is now, without waiting; perhaps an empty batch.
+
+        What is there and does not fit into the batch is in the next one.
+        """
+        if self.lost:
+            batch = self._log.endings_after(self.after)
+            self._lost = batch.resync is None
+        else:
+            batch = self._log.take(self.after, self.form)
         self.after = batch.upto
         return batch
 
-    async def read(self) -> Batch:
-        """Wait for something new and return all of it; raise `LogClosed` when nothing can come."""
-        await self._log.wait_beyond(self.after)
-        if self.after == self._log.head:
+    async def wait(self) -> None:
+        """Wait for something new; raise `LogClosed` when nothing can come."""
+        if self.lost:
+            await self._log.wait_settled(self.form)
+            return
+        await self._log.wait_beyond(self.after, self.form)
+        if not self.behind:
             raise LogClosed
+
+    async def read(self) -> Batch:
+        """Wait for something new and return it; raise `LogClosed` when nothing can come."""
+        await self.wait()
         return self.take()
 
     def __aiter__(self) -> "Cursor":

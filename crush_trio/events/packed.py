@@ -5,6 +5,7 @@ again. So after a while the log keeps of an event only what both forms and the v
 made from again.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -12,6 +13,8 @@ from attrs import frozen
 
 from crush_trio.events.facts import Fact, MessageChange
 from crush_trio.events.growing import GrowingMessage
+from crush_trio.events.pieces import Chunk, Content, assemble, joined
+from crush_trio.events.text import Stretch
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.events import ENTITIES, EventType, PayloadType
 from crush_trio.wire.messages import Message
@@ -49,8 +52,8 @@ class PackedMessage:
 
     change: EventType
     plain: bool
-    whole: bytes
-    delta: bytes = b""
+    whole: Content
+    delta: Content = b""
 
     @property
     def size(self) -> int:
@@ -59,8 +62,16 @@ class PackedMessage:
 
     def unpack(self) -> MessageChange:
         """Return a change that shows the same message as the one that was packed."""
-        view = GrowingMessage(decode(self.whole, Message)).view()
+        view = GrowingMessage(decode(joined(self.whole), Message)).view()
         return MessageChange(change=self.change, view=view, plain=self.plain)
+
+
+def compacted(sources: Iterable[Chunk]) -> Content:
+    """Return *sources* without growing text: that is copied, files are not.
+
+    A growing text is kept with each word as it came, which is many times its length.
+    """
+    return assemble([joined(s) if isinstance(s, Stretch) else s for s in sources])
 
 
 Packed = PackedFact | PackedMessage

@@ -259,6 +259,7 @@ class Exchange(Carrier):
         """Serve the answer until it ends, then close; listen for the hang-up only."""
         self.connection.http.their_http_version = b"1.0"  # h11 then leaves the body as it is
         self.connection.be_deaf()
+        self.connection.outgoing.limit_backlog()
         return self.connection.outgoing.send_now
 
     # ── The request ─────────────────────────────────────────────────────────────────────────────
