@@ -27,7 +27,7 @@ from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Position, RunChange
 from crush_trio.events.forms import Form
-from crush_trio.events.log import BATCH_SIZE, EventLog
+from crush_trio.events.log import EventLog
 from crush_trio.events.pieces import PIECE
 from crush_trio.store.base import MessageReads, RunReads, StoredEnding, TailEvent, TailReads
 from crush_trio.wire.events import EventType
@@ -132,7 +132,7 @@ class Reader:
         await trio.lowlevel.checkpoint()
         entries: list[Entry] = []
         size = 0
-        while self._exact is not None and size < BATCH_SIZE:
+        while self._exact is not None and size < PIECE // 2:
             if not self._page and not await self._turn(self._exact):
                 break
             row, new = self._page[0]

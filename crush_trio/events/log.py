@@ -36,6 +36,7 @@ from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
 from crush_trio.events.forms import Form
 from crush_trio.events.live import Live
+from crush_trio.events.pieces import PIECE
 from crush_trio.nursery import open_hidden_nursery
 
 _by_id = attrgetter("id")
@@ -44,8 +45,7 @@ SHARED_BATCHES: Final = 32
 """How many batches, for readers at as many places, are kept until the next event."""
 
 BATCH_EVENTS: Final = 128
-BATCH_SIZE: Final = 16 * 1024
-"""A batch is full when it has so many events, or so many bytes: it is this long at most, and one frame."""
+"""How many events a batch has at most. A batch of bytes fits a piece, unless it is a single event."""
 
 
 @frozen(kw_only=True)
@@ -242,10 +242,10 @@ class EventLog:
                 break
             if entry.superseded and form is not Form.NATIVE:
                 continue
-            chosen.append(entry)
             size += 0 if form is None else len(entry.content(form))
-            if size >= BATCH_SIZE or len(chosen) == BATCH_EVENTS:
-                return Batch(entry.id, tuple(chosen))
+            if chosen and (size > PIECE or len(chosen) == BATCH_EVENTS):
+                return Batch(chosen[-1].id, tuple(chosen))
+            chosen.append(entry)
         return Batch(max(after, last), tuple(chosen))
 
     def endings_after(self, after: int) -> Batch:

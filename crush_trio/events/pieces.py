@@ -16,14 +16,14 @@ from attrs import field, frozen
 
 from crush_trio.wire.codec import clean_text, escape
 
-PIECE: Final = 32 * 1024
+PIECE: Final = 16 * 1024
 """Bytes that are sent with one call at most. What is no longer than this is one bytes object."""
 
-GRAIN: Final = 8 * 1024
+GRAIN: Final = 4 * 1024
 """Bytes that a source gives at a time at most, unless it says otherwise."""
 
 _RAW: Final = GRAIN // 4 * 3
-_CHARACTERS: Final = 4096
+_CHARACTERS: Final = 2048
 """Characters that are escaped at a time. One becomes six bytes at most, so they fit a piece."""
 
 
