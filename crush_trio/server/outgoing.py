@@ -17,10 +17,10 @@ from attrs import define
 SEND_LIMIT: Final = 30.0
 """Seconds a client may take none of what we send before it is given up."""
 
-BACKLOG: Final = 64 * 1024
-"""Bytes of a stream that the system may hold for a client that does not read.
+BACKLOG: Final = 16 * 1024
+"""Bytes of a stream that the system may hold, unsent, for a client that does not read.
 
-Left alone, it would take some megabytes for each.
+Left alone, it takes up to 4 MB for each.
 """
 
 LINGER: Final = 1.0
@@ -94,7 +94,7 @@ class Outgoing:
         sock = self.stream.socket
         with suppress(OSError, AttributeError):
             if sock.family == socket.AF_UNIX:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BACKLOG)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * BACKLOG)
             else:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, BACKLOG)
 
