@@ -11,9 +11,6 @@ from attrs import define, field
 from crush_trio.events.entry import Entry
 from crush_trio.events.facts import RunChange
 
-ENDINGS_AT_ONCE: Final = 64
-"""How many endings a reader that lost its place is told at a time."""
-
 SETTLE_LIMIT: Final = 1.0
 """Seconds that a reader without a place waits for endings to be stored before it is told the state."""
 

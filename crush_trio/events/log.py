@@ -31,7 +31,7 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.events.cursor import Batch, Cursor
-from crush_trio.events.endings import ENDINGS_AT_ONCE, SETTLE_LIMIT, Endings
+from crush_trio.events.endings import SETTLE_LIMIT, Endings
 from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
 from crush_trio.events.forms import Form
@@ -44,9 +44,6 @@ _by_id = attrgetter("id")
 SHARED_BATCHES: Final = 32
 """How many batches, for readers at as many places, are kept until the next event."""
 
-BATCH_EVENTS: Final = 128
-"""How many events a batch has at most. A batch of bytes fits a piece, unless it is a single event."""
-
 
 @frozen(kw_only=True)
 class Window:
@@ -55,6 +52,8 @@ class Window:
     Endings are remembered up to their own number and `texts`, the characters of their answers.
     `fresh` is how many of the newest events are kept as they were published. Readers who keep up
     find them encoded; what is older is put together again for the few that come back to it.
+
+    `batch` is how many events a reader is given at a time; of endings that it missed, half as many.
     """
 
     events: int = 8192
@@ -62,6 +61,7 @@ class Window:
     endings: int = 512
     texts: int = 4 * 1024 * 1024
     fresh: int = 64
+    batch: int = 128
 
 
 @define(eq=False)
@@ -234,6 +234,7 @@ class EventLog:
         return batch
 
     def _gather(self, after: int, form: Form | None) -> Batch:
+        """Make a batch. As bytes it fits a piece, unless it is a single event."""
         entries, chosen, size = self._entries, list[Entry](), 0
         last = self.visible(form)
         for index in range(bisect_right(entries, after, key=_by_id), len(entries)):
@@ -243,7 +244,7 @@ class EventLog:
             if entry.superseded and form is not Form.NATIVE:
                 continue
             size += 0 if form is None else len(entry.content(form))
-            if chosen and (size > PIECE or len(chosen) == BATCH_EVENTS):
+            if chosen and (size > PIECE or len(chosen) == self.window.batch):
                 return Batch(chosen[-1].id, tuple(chosen))
             chosen.append(entry)
         return Batch(max(after, last), tuple(chosen))
@@ -253,8 +254,9 @@ class EventLog:
 
         With the last of them comes the state of now.
         """
-        endings = self._endings_after(after, ENDINGS_AT_ONCE + 1)
-        if len(endings) <= ENDINGS_AT_ONCE:
+        most = (self.window.batch + 1) // 2
+        endings = self._endings_after(after, most + 1)
+        if len(endings) <= most:
             return Batch(self.head, tuple(endings), self.snapshot())
         del endings[-1]
         return Batch(endings[-1].id, tuple(endings), endings=True)

@@ -19,8 +19,6 @@ from crush_trio.events import (
     RunChange,
     Window,
 )
-from crush_trio.events.endings import ENDINGS_AT_ONCE
-from crush_trio.events.log import BATCH_EVENTS
 from crush_trio.events.pieces import PIECE, Pieces, pieces_of
 from crush_trio.testing.replica import Replica
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
@@ -202,7 +200,7 @@ def test_a_batch_has_a_bounded_number_of_events(form):
     read = []
     while cursor.behind:
         batch = cursor.take()
-        assert 0 < len(batch.entries) <= BATCH_EVENTS
+        assert 0 < len(batch.entries) <= Window().batch
         read += [event.entity.workspace_id for event in batch.events]
     assert read == [str(number) for number in range(1000)]
     assert cursor.take().entries == ()
@@ -237,7 +235,7 @@ def test_a_reader_that_lost_its_place_is_told_its_endings_a_few_at_a_time(form):
     while cursor.behind:
         assert cursor.lost
         batches.append(cursor.take())
-        assert len(batches[-1].entries) <= ENDINGS_AT_ONCE
+        assert len(batches[-1].entries) <= Window().batch // 2
         told += [event.run.id for event in batches[-1].events]
     assert told == [f"run-{number}" for number in range(300)]
     assert [batch.resync is not None for batch in batches] == [*[False] * 4, True]
