@@ -51,7 +51,12 @@ async def open_pulse(place: Place) -> AsyncIterator[Pulse]:
 def main(host: str, port: int) -> None:
     """Ask until there is nobody left who wants to know."""
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     connection, taken = http.client.HTTPConnection(host, port, timeout=_LIMIT), []
     while not over.is_set():
         began = time.perf_counter()
