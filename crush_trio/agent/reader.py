@@ -83,6 +83,10 @@ class Reader:
         """Whether there is something to read now."""
         return self._cursor.behind
 
+    def rewind(self, after: int) -> None:
+        """Go back to *after*, a place in the batch of this start that was read last."""
+        self._cursor.rewind(after)
+
     async def read(self) -> Batch:
         """Wait for something new and return it; raise `LogClosed` when nothing can come.
 

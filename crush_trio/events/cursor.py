@@ -4,6 +4,7 @@ A cursor belongs to one reader. It moves only when a batch is handed out, in the
 read that is cancelled has read nothing.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -12,7 +13,7 @@ from crush_trio.errors import LogClosed
 from crush_trio.events.entry import Entry
 from crush_trio.events.facts import Event, Resync
 from crush_trio.events.forms import Form
-from crush_trio.events.pieces import Content, assemble, joined
+from crush_trio.events.pieces import JOINED, PIECE, Chunk, Content, assemble, joined, pieces_after
 from crush_trio.events.resync import ending_frames, resync_frames
 
 if TYPE_CHECKING:
@@ -47,9 +48,37 @@ class Batch:
             elif self.endings:
                 content = ending_frames(self.entries, form)
             else:
-                content = assemble(entry.content(form) for entry in self.entries)
+                content = assemble((entry.content(form) for entry in self.entries), JOINED)
             self._content[form] = content
         return content
+
+    def chunks(self, form: Form) -> Iterable[Chunk]:
+        """Return the same bytes as they are kept, for readers that are sent them piece by piece."""
+        if self.resync is not None or self.endings:
+            return (self.content(form),)
+        return (chunk for entry in self.entries for chunk in entry.sources(form))
+
+    def rest(self, form: Form, sent: int) -> tuple[int, Iterator[bytes]]:
+        """Return what a reader is to be sent next that has taken *sent* bytes and then stalled.
+
+        That is the rest of the frame it is in the middle of, and what else fits a piece, with the id
+        of the last event in it. What follows is read again later, perhaps in a newer state.
+        """
+        chunks: list[Chunk] = []
+        offset = room = upto = 0
+        for entry in self.entries:
+            length = len(entry.content(form))
+            if chunks and length > room:
+                return upto, pieces_after(chunks, offset)
+            upto = entry.id
+            if chunks:
+                chunks.append(entry.content(form))
+                room -= length
+            elif sent < length:
+                chunks, offset, room = entry.sources(form), sent, PIECE - (length - sent)
+            else:
+                sent -= length
+        return self.upto, pieces_after(chunks, offset)
 
     def encode(self, form: Form) -> bytes:
         """Return all of it as one bytes object, however long it is; see `content`."""
@@ -96,6 +125,10 @@ class Cursor:
     def skip_endings(self, upto: int) -> None:
         """Take note that a lost reader has been told all endings up to *upto*."""
         self.after, self._lost = max(self.after, upto), True
+
+    def rewind(self, after: int) -> None:
+        """Go back to *after*, a place in the batch that was taken last."""
+        self.after = after
 
     def take(self) -> Batch:
         """Return what there is now, without waiting; perhaps an empty batch.

@@ -22,7 +22,7 @@ from crush_trio.events.forms import (
 )
 from crush_trio.events.growing import MessageView
 from crush_trio.events.packed import Packed, PackedFact, PackedMessage, compacted
-from crush_trio.events.pieces import Chunk, Content, Pieces, assemble, joined
+from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
 from crush_trio.wire.events import EventType, PayloadType
 
 _ENTRY_WEIGHT: Final = 160
@@ -113,7 +113,7 @@ class Entry:
         known = self._crush_frame if form is Form.CRUSH else self._native_frame
         if known is not None:
             return known
-        content = assemble(self._crush() if form is Form.CRUSH else self._native())
+        content = assemble(self.sources(form), JOINED)
         if not self._packed:
             if form is Form.CRUSH:
                 self._crush_frame = content
@@ -121,6 +121,10 @@ class Entry:
                 self._native_frame = content
             self._weigh(_cached_weight(content))
         return content
+
+    def sources(self, form: Form) -> list[Chunk]:
+        """Return the event as it goes over the wire, not put together."""
+        return self._crush() if form is Form.CRUSH else self._native()
 
     def _crush(self) -> list[Chunk]:
         match self._held:

@@ -36,7 +36,7 @@ from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
 from crush_trio.events.forms import Form
 from crush_trio.events.live import Live
-from crush_trio.events.pieces import PIECE
+from crush_trio.events.pieces import JOINED
 from crush_trio.nursery import open_hidden_nursery
 
 _by_id = attrgetter("id")
@@ -234,7 +234,7 @@ class EventLog:
         return batch
 
     def _gather(self, after: int, form: Form | None) -> Batch:
-        """Make a batch. As bytes it fits a piece, unless it is a single event."""
+        """Make a batch. Its bytes can be joined, unless it is a single event."""
         entries, chosen, size = self._entries, list[Entry](), 0
         last = self.visible(form)
         for index in range(bisect_right(entries, after, key=_by_id), len(entries)):
@@ -244,7 +244,7 @@ class EventLog:
             if entry.superseded and form is not Form.NATIVE:
                 continue
             size += 0 if form is None else len(entry.content(form))
-            if chosen and (size > PIECE or len(chosen) == self.window.batch):
+            if chosen and (size > JOINED or len(chosen) == self.window.batch):
                 return Batch(chosen[-1].id, tuple(chosen))
             chosen.append(entry)
         return Batch(max(after, last), tuple(chosen))

@@ -3,6 +3,8 @@
 A frame may be many megabytes long: a message with attachments, an answer, the state of a resync.
 Such a frame is never one bytes object. It is a list of sources which all readers share, and each
 reader walks through them at its own speed: what a reader owns is its position and at most one piece.
+Shorter frames are put together once, for the readers that keep up; one that stalls lets go of that
+object and walks through the sources too.
 
 Sources encode as they are walked through. So a large frame costs no time when it is made, and no
 step of any reader takes longer than a piece.
@@ -17,7 +19,10 @@ from attrs import field, frozen
 from crush_trio.wire.codec import clean_text, escape
 
 PIECE: Final = 16 * 1024
-"""Bytes that are sent with one call at most. What is no longer than this is one bytes object."""
+"""Bytes that a reader holds at most of what it was given and has not taken."""
+
+JOINED: Final = 128 * 1024
+"""Bytes that are put together at most. One object serves all readers that keep up, with one call each."""
 
 GRAIN: Final = 4 * 1024
 """Bytes that a source gives at a time at most, unless it says otherwise."""
@@ -91,33 +96,24 @@ class Pieces:
 
     def __iter__(self) -> Iterator[bytes]:
         """Give the bytes in pieces of at most `PIECE`, as few as possible."""
-        gathered: list[bytes | memoryview] = []
-        size = 0
-        for grain in self.grains():
-            size += len(grain)
-            if size > PIECE:
-                yield _emptied(gathered)
-                size = len(grain)
-            gathered.append(grain)
-        if gathered:
-            yield _emptied(gathered)
+        return pieces_after(self.sources, 0)
 
 
 Content: TypeAlias = bytes | Pieces
 """Bytes to be sent: one object if there are few of them."""
 
 
-def assemble(sources: Iterable[Chunk]) -> Content:
-    """Return the bytes of *sources*: joined if they fit a piece, else left where they are."""
+def assemble(sources: Iterable[Chunk], limit: int = PIECE) -> Content:
+    """Return the bytes of *sources*: joined if there are at most *limit*, else left where they are."""
     listed = sources if isinstance(sources, list) else list(sources)
     length = sum(map(len, listed))
-    if length > PIECE:
+    if length > limit:
         return Pieces(tuple(listed), length)
     try:
         return b"".join(cast("list[bytes]", listed))  # nearly always that is what they are
     except TypeError:
         data = b"".join(map(joined, listed))
-    return data if len(data) <= PIECE else Pieces((data,), len(data))
+    return data if len(data) <= limit else Pieces((data,), len(data))
 
 
 def joined(content: Chunk) -> bytes:
@@ -139,9 +135,27 @@ def grains_of(source: Chunk) -> Iterator[bytes | memoryview]:
 
 def pieces_of(content: Content) -> Iterator[bytes]:
     """Give *content* in pieces of at most `PIECE` bytes."""
-    if isinstance(content, Pieces):
-        return iter(content)
-    return iter((content,)) if content else iter(())
+    return pieces_after((content,), 0)
+
+
+def pieces_after(sources: Iterable[Chunk], offset: int) -> Iterator[bytes]:
+    """Give the bytes of *sources* from *offset* on, in pieces of at most `PIECE` bytes."""
+    gathered: list[bytes | memoryview] = []
+    size = 0
+    for source in sources:
+        for whole in grains_of(source):
+            if offset >= len(whole):
+                offset -= len(whole)
+                continue
+            grain = memoryview(whole)[offset:] if offset else whole
+            offset = 0
+            size += len(grain)
+            if size > PIECE:
+                yield _emptied(gathered)
+                size = len(grain)
+            gathered.append(grain)
+    if size:
+        yield _emptied(gathered)
 
 
 def _emptied(gathered: list[bytes | memoryview]) -> bytes:

@@ -37,7 +37,7 @@ from crush_trio.errors import LogClosed
 from crush_trio.events.cursor import Batch
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
-from crush_trio.events.pieces import Chunk, Content, assemble, pieces_of
+from crush_trio.events.pieces import Chunk, Content, pieces_after
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.streaming import SendNow, send_nothing_now
 from crush_trio.store.errors import StoreUnavailable
@@ -124,6 +124,10 @@ class Feed(Protocol):
 
     async def read(self) -> Batch:
         """Wait for something new and return it; raise `LogClosed` when nothing can come."""
+        ...
+
+    def rewind(self, after: int) -> None:
+        """Go back to *after*, a place in the batch that was read last."""
         ...
 
 
@@ -217,12 +221,12 @@ class _Opening:
         while not (data := await self._sender.piece()) and not self._done:
             batch = await self._missed()
             self._done = batch is None
-            told = self._place() if batch is None else batch.content(self._sender.form)
-            self._sender.hold(assemble((*self._prelude(), told)))
+            told = (self._place(),) if batch is None else batch.chunks(self._sender.form)
+            self._sender.hold(*self._prelude(), *told)
             self._begun = True
         return data
 
-    def _prelude(self) -> tuple[Chunk, ...]:
+    def _prelude(self) -> tuple[Content, ...]:
         if self._begun:
             return ()
         retry = b"retry: %d\n" % RETRY if self._sender.form is Form.NATIVE else b""
@@ -251,7 +255,9 @@ class _Sender:
     _send_now: SendNow
     _turns: trio.CapacityLimiter
     _pieces: Iterator[bytes] | None = field(default=None, init=False)
-    """What is left of a long batch."""
+    """What is left of something that is sent piece by piece."""
+    _fresh: Batch | None = field(default=None, init=False)
+    """The batch that is about to be sent with one call."""
 
     async def next(self) -> bytes:
         """Send what comes; return what has to be waited for, empty when no more is to be waited for.
@@ -268,7 +274,8 @@ class _Sender:
                         data = await self._take()
                         sent = self._send_now(data)
                         if sent < len(data):
-                            return data[sent:]
+                            return self._unsent(data, sent)
+                        self._fresh = None
                         if data:
                             spoken = trio.current_time()
                 except LogClosed:
@@ -286,7 +293,7 @@ class _Sender:
         await trio.lowlevel.checkpoint()
         data = b""
         while not data and (self._pieces is not None or self.feed.behind):
-            data = await self._take()
+            data = self._unsent(await self._take(), 0)
         return data
 
     async def _take(self) -> bytes:
@@ -310,21 +317,37 @@ class _Sender:
         async with self._turns:
             return self._continued()
 
-    def hold(self, content: Content) -> None:
-        """Have *content* sent next, piece by piece."""
-        self._pieces = pieces_of(content)
+    def hold(self, *chunks: Chunk) -> None:
+        """Have *chunks* sent next, piece by piece."""
+        self._pieces = pieces_after(chunks, 0)
 
     def _begun(self, batch: Batch) -> bytes:
-        """Return the first piece of a batch, in the step in which it was taken.
+        """Return a batch, or its first piece if it is long, in the step in which it was taken.
 
         If it has a resync, what waits for a person belongs to it, and is of the same moment.
         """
-        content = batch.content(self.form)
         if batch.resync is not None:
-            content = assemble((self._asks(), content))
-        if isinstance(content, bytes):
-            return content
-        self.hold(content)
+            self.hold(self._asks(), *batch.chunks(self.form))
+        elif batch.endings:
+            self.hold(*batch.chunks(self.form))
+        else:
+            content = batch.content(self.form)
+            if isinstance(content, bytes):
+                self._fresh = batch
+                return content
+            self.hold(content)
+        return self._continued()
+
+    def _unsent(self, data: bytes, sent: int) -> bytes:
+        """Return what has to be waited for if only *sent* bytes of *data* were taken.
+
+        Of a batch that is what was begun. The reader goes back to there, and holds no more than that.
+        """
+        batch, self._fresh = self._fresh, None
+        if batch is None:
+            return data[sent:]
+        after, self._pieces = batch.rest(self.form, sent)
+        self.feed.rewind(after)
         return self._continued()
 
     def _continued(self) -> bytes:

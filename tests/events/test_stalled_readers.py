@@ -4,6 +4,7 @@ import gc
 import os
 import tracemalloc
 import weakref
+from unittest.mock import ANY
 
 import orjson
 import pytest
@@ -19,7 +20,7 @@ from crush_trio.events import (
     RunChange,
     Window,
 )
-from crush_trio.events.pieces import PIECE, Pieces, pieces_of
+from crush_trio.events.pieces import JOINED, PIECE, Pieces, pieces_after, pieces_of
 from crush_trio.testing.replica import Replica
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
@@ -63,10 +64,17 @@ class Stalled:
 
     def stall(self, taken):
         """Take a few pieces and a part of the next one."""
-        self.pieces = pieces_of(self.cursor.take().content(self.cursor.form))
-        for _ in range(taken):
-            next(self.pieces, b"")
-        self.rest = next(self.pieces, b"")[100:]
+        batch, form = self.cursor.take(), self.cursor.form
+        content = batch.content(form)
+        if isinstance(content, bytes) and batch.resync is None and not batch.endings:
+            after, self.pieces = batch.rest(form, min(taken * PIECE + 100, len(content) - 1))
+            self.cursor.rewind(after)
+            self.rest = next(self.pieces)
+        else:
+            self.pieces = pieces_after(batch.chunks(form), 0)
+            for _ in range(taken):
+                next(self.pieces, b"")
+            self.rest = next(self.pieces, b"")[100:]
 
     def finish(self):
         return self.rest + b"".join(self.pieces)
@@ -99,7 +107,7 @@ def test_readers_stalled_at_different_places_of_a_large_event_hold_no_bytes_of_i
     def stall():
         readers = [Stalled(cursor) for cursor in cursors]
         for number, reader in enumerate(readers):
-            while not reader.rest or len(reader.rest) < PIECE // 2:
+            while len(reader.rest) < PIECE // 2:  # until it is in the middle of the large one
                 reader.stall(3 * number)
         return readers
 
@@ -110,12 +118,13 @@ def test_readers_stalled_at_different_places_of_a_large_event_hold_no_bytes_of_i
     assert all(cursor.after == log.head for cursor in cursors)
 
 
-def test_readers_halfway_through_different_states_of_a_long_answer_share_its_text():
+@pytest.mark.parametrize("words", [20_000, 400_000])
+def test_readers_halfway_through_different_states_of_a_long_answer_share_its_text(words):
     """The crush form sends the whole message with every update; each reader has another one."""
     log = EventLog("boot")
     head = Message(id=MessageId("m"), role=Role.ASSISTANT, session_id=SESSION)
     growing = GrowingMessage(head)
-    growing.append_text("word " * 400_000)
+    growing.append_text("word " * words)
     growing.append_text("and ")  # makes room for what is appended below
     log.publish(MessageChange(change=EventType.CREATED, view=growing.view()))
     readers = [Stalled(log.cursor(Form.CRUSH)) for _ in range(READERS)]
@@ -124,7 +133,7 @@ def test_readers_halfway_through_different_states_of_a_long_answer_share_its_tex
         for reader in readers:
             growing.append_text("more ")
             log.publish(MessageChange(change=EventType.UPDATED, view=growing.view(), plain=True))
-            reader.stall(30)
+            reader.stall(words // 15_000)
         return readers
 
     size, _ = held_by(stall)
@@ -207,7 +216,7 @@ def test_a_batch_has_a_bounded_number_of_events(form):
 
 
 @pytest.mark.parametrize("form", Form)
-def test_a_batch_fits_a_piece_unless_it_is_a_single_event(form):
+def test_a_batch_can_be_sent_with_one_call_unless_it_is_a_single_event(form):
     log = EventLog("boot")
     cursor = log.cursor(form)
     for number in range(200):
@@ -218,9 +227,9 @@ def test_a_batch_fits_a_piece_unless_it_is_a_single_event(form):
     while cursor.behind:
         batch = cursor.take()
         size = sum(len(entry.frame(form)) for entry in batch.entries)
-        assert size <= PIECE or len(batch.entries) == 1
+        assert size <= JOINED or len(batch.entries) == 1
         assert len(batch.encode(form)) == size
-        assert isinstance(batch.content(form), Pieces) == (size > PIECE)
+        assert isinstance(batch.content(form), Pieces) == (size > JOINED)
         sizes.append(size)
     assert sum(size > 2**20 for size in sizes) == 4
 
@@ -241,6 +250,41 @@ def test_a_reader_that_lost_its_place_is_told_its_endings_a_few_at_a_time(form):
     assert [batch.resync is not None for batch in batches] == [*[False] * 4, True]
     assert all(batch.endings for batch in batches[:-1])
     assert not cursor.lost
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_reader_that_stalls_in_a_batch_holds_one_frame_and_reads_the_rest_again(form):
+    log = EventLog("boot")
+    everything, reader = log.cursor(form), log.cursor(form)
+    for number in range(20):
+        log.publish(fact(f"{number} " + "x" * (700 * (number % 5) + 20_000 * (number == 10))))
+    whole = everything.take().encode(form)
+    for sent in range(0, len(whole), 997):
+        reader.after = 0
+        batch = reader.take()
+        after, pieces = batch.rest(form, sent)
+        reader.rewind(after)
+        held = b"".join(pieces)
+        frame = max(len(entry.frame(form)) for entry in batch.entries)
+        assert len(held) <= max(PIECE, frame)
+        assert whole[:sent] + held + reader.take().encode(form) == whole
+    assert batch.rest(form, len(whole)) == (log.head, ANY)
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_batch_for_which_the_form_has_no_word_is_over_when_nothing_is_sent(form):
+    log = EventLog("boot")
+    reader = log.cursor(form)
+    message = GrowingMessage(Message(id=MessageId("m"), role=Role.ASSISTANT, session_id=SESSION))
+    log.publish(MessageChange(change=EventType.CREATED, view=message.view()))
+    reader.take()
+    run = RunView(id=RunId("r"), session_id=SESSION, state=RunState.ACTIVE)
+    log.publish(RunChange(run=run))
+    message.append_text("superseded")
+    log.publish(MessageChange(change=EventType.UPDATED, view=message.view(), plain=True))
+    batch = reader.take()
+    after, pieces = batch.rest(form, len(batch.encode(form)))
+    assert (after, b"".join(pieces)) == (log.head, b"")
 
 
 # ── What they are told later ───────────────────────────────────────────────────────────────────
