@@ -92,14 +92,14 @@ class Reader:
 
         For readers that have read all that was `missed`.
         """
-        self._recalled.clear()
+        cursor, self._recalled = self._cursor, []
         while True:
-            await self._cursor.wait()
-            if self._told is None and not self._cursor.forgotten:
-                return self._cursor.take()  # in the step in which it was clear that this is all
+            await cursor.wait()
+            if self._told is None and not cursor.forgotten:
+                return cursor.take()  # in the step in which it was clear that this is all
             endings = await self._endings()
             if endings:
-                return Batch(self.after, endings, endings=True)
+                return Batch(self.after, endings, endings=True, more=True)
 
     # ── Endings ─────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from crush_trio.errors import LogClosed
+from crush_trio.events.audience import Audience
 from crush_trio.events.entry import Entry
 from crush_trio.events.facts import Event, Resync
 from crush_trio.events.forms import Form
@@ -31,8 +32,11 @@ class Batch:
     upto: int
     entries: tuple[Entry, ...]
     resync: Resync | None = None
-    endings: bool = False
-    _content: dict[Form, Content] = field(factory=dict, init=False, repr=False)
+    endings: bool = field(default=False, kw_only=True)
+    more: bool = field(default=False, kw_only=True)
+    """Whether there was more to read than this."""
+    _crush: Content | None = field(default=None, init=False, repr=False)
+    _native: Content | None = field(default=None, init=False, repr=False)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -41,16 +45,21 @@ class Batch:
 
     def content(self, form: Form) -> Content:
         """Return all of it as it is sent, shared by all readers. Empty if *form* has no word."""
-        content = self._content.get(form)
+        content = self._crush if form is Form.CRUSH else self._native
         if content is None:
-            if self.resync is not None:
-                content = resync_frames(self.resync, self.entries, form)
-            elif self.endings:
-                content = ending_frames(self.entries, form)
+            content = self._assembled(form)
+            if form is Form.CRUSH:
+                self._crush = content
             else:
-                content = assemble((entry.content(form) for entry in self.entries), JOINED)
-            self._content[form] = content
+                self._native = content
         return content
+
+    def _assembled(self, form: Form) -> Content:
+        if self.resync is not None:
+            return resync_frames(self.resync, self.entries, form)
+        if self.endings:
+            return ending_frames(self.entries, form)
+        return assemble([entry.content(form) for entry in self.entries], JOINED)
 
     def chunks(self, form: Form) -> Iterable[Chunk]:
         """Return the same bytes as they are kept, for readers that are sent them piece by piece."""
@@ -94,14 +103,19 @@ class Cursor:
     """
 
     _log: "EventLog"
-    form: Form | None
+    _audience: Audience
     after: int
     _lost: bool = False
 
     @property
+    def form(self) -> Form | None:
+        """How the reader wants its events."""
+        return self._audience.form
+
+    @property
     def lost(self) -> bool:
         """Whether the log cannot continue from this place: the next thing to read is a resync."""
-        return self._lost or self.after < self._log.floor(self.form)
+        return self._lost or self.after < self._audience.floor
 
     @property
     def lag(self) -> int:
@@ -111,7 +125,7 @@ class Cursor:
     @property
     def behind(self) -> bool:
         """Whether there is something to read now."""
-        return self.lost or self._log.visible(self.form) > self.after
+        return self._lost or self._audience.head > self.after or self.lost
 
     @property
     def forgotten(self) -> int:
@@ -120,7 +134,8 @@ class Cursor:
         A reader with a store is told the endings up to there from the store (`skip_endings`). For
         others they are lost.
         """
-        return self._log.forgotten if self.lost and self.after < self._log.forgotten else 0
+        forgotten = self._log.forgotten
+        return forgotten if self.after < forgotten and self.lost else 0
 
     def skip_endings(self, upto: int) -> None:
         """Take note that a lost reader has been told all endings up to *upto*."""
@@ -139,17 +154,15 @@ class Cursor:
             batch = self._log.endings_after(self.after)
             self._lost = batch.resync is None
         else:
-            batch = self._log.take(self.after, self.form)
+            batch = self._log.take(self.after, self._audience)
         self.after = batch.upto
         return batch
 
     async def wait(self) -> None:
         """Wait for something new; raise `LogClosed` when nothing can come."""
         if self.lost:
-            await self._log.wait_settled(self.form)
-            return
-        await self._log.wait_beyond(self.after, self.form)
-        if not self.behind:
+            await self._log.wait_settled(self._audience)
+        elif not await self._log.wait_beyond(self.after, self._audience):
             raise LogClosed
 
     async def read(self) -> Batch:

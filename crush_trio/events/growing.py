@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.events.pieces import GRAIN, Base64, Chunk, Content, Pieces, joined
+from crush_trio.events.pieces import GRAIN, Base64, Chunk, Content, Pieces, assemble, joined
 from crush_trio.events.text import GrowingText, TextCut
 from crush_trio.wire.codec import encode, encode_part, message_members
 from crush_trio.wire.messages import (
@@ -117,7 +117,7 @@ class MessageView:
 
     def json(self) -> bytes:
         """Return the whole message's JSON; finished parts are not encoded again."""
-        return b"".join(map(joined, self.sources()))
+        return joined(assemble(self.sources()))
 
     def sources(self) -> list[Chunk]:
         """Return the whole message's JSON, not put together."""
@@ -131,7 +131,7 @@ class MessageView:
 
     def since(self, earlier: "MessageView") -> bytes:
         """Return the JSON of the changes that lead from *earlier* to this view."""
-        return b"".join(map(joined, self.sources_since(earlier)))
+        return joined(assemble(self.sources_since(earlier)))
 
     def sources_since(self, earlier: "MessageView") -> list[Chunk]:
         """Return the JSON of the changes since *earlier*, not put together."""

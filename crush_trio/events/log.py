@@ -30,6 +30,7 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.events.audience import Audience
 from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.endings import SETTLE_LIMIT, Endings
 from crush_trio.events.entry import Entry, Meter
@@ -83,16 +84,13 @@ class EventLog:
     _fresh: deque[Entry] = field(factory=deque, init=False)
     _endings: Endings = field(init=False)
     _snapshot: Resync | None = field(default=None, init=False)
+    _own: Audience = field(factory=lambda: Audience(None), init=False)
+    _crush: Audience = field(factory=lambda: Audience(Form.CRUSH), init=False)
+    _native: Audience = field(factory=lambda: Audience(Form.NATIVE), init=False)
     _meter: Meter = field(factory=Meter, init=False)
-    _floor: int = field(default=0, init=False)
-    _delta_floor: int = field(default=0, init=False)
     _live: Live = field(factory=Live, init=False)
-    _batches: dict[tuple[int, Form | None], Batch] = field(factory=dict, init=False)
     _woken: int = field(default=0, init=False)
-    _woken_native: int = field(default=0, init=False)
     _urgent: int = field(default=0, init=False)
-    _readers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _native_readers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _published: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _hurried: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
@@ -109,13 +107,17 @@ class EventLog:
         if self.closed:
             return self.head
         entry = self._entry(self.head + 1, event)
-        self.head = entry.id
-        self._batches.clear()
+        self.head = self._own.head = self._crush.head = entry.id
+        self._own.batches.clear()
+        self._crush.batches.clear()
         self._snapshot = None
         self._entries.append(entry)
         self._age(entry)
         if self.keep is not None and self.keep(self.head, event):
             self._endings.hold(self.head)
+        elif self._native.head == self.head - 1:  # else there is an ending before it that is held
+            self._native.head = self.head
+            self._native.batches.clear()
         if len(self._entries) > 2 * self.window.events or self._meter.total > self.window.weight:
             self._trim()
         if entry.urgent:
@@ -127,15 +129,24 @@ class EventLog:
     def settle(self, upto: int) -> None:
         """Take note that the places of all endings up to *upto* are stored, or never will be."""
         self._endings.settle(upto)
-        self._wake_native()
+        unsettled = self._endings.unsettled
+        self._show_native(self.head if unsettled is None else unsettled - 1)
+        self._native.wake()
 
     def close(self) -> None:
         """End the log: readers get what is left and then `LogClosed`. Closing again does nothing."""
         self.closed = True
+        self._show_native(self.head)
         self._published.unpark()
         self._hurried.unpark()
-        self._readers.unpark_all()
-        self._native_readers.unpark_all()
+        for audience in (self._own, self._crush, self._native):
+            audience.waiting.unpark_all()
+
+    def _show_native(self, head: int) -> None:
+        """Let native readers see everything up to *head*."""
+        if head != self._native.head:
+            self._native.head = head
+            self._native.batches.clear()
 
     def _entry(self, seq: int, event: Event) -> Entry:
         """Make the entry of *event*, and follow it in what the log knows of the present state."""
@@ -188,12 +199,13 @@ class EventLog:
         another start of the program is told the newest endings of this one, at most as many as the
         window keeps beyond its events.
         """
+        audience = {None: self._own, Form.CRUSH: self._crush, Form.NATIVE: self._native}[form]
         if after is None:
-            return Cursor(self, form, self.head)
+            return Cursor(self, audience, self.head)
         if after.boot != self.boot or after.seq > self.head:
             older = self._endings_after(0)[: -self.window.endings]
-            return Cursor(self, form, older[-1].id if older else self.forgotten, lost=True)
-        return Cursor(self, form, after.seq, lost=not after.synced)
+            return Cursor(self, audience, older[-1].id if older else self.forgotten, lost=True)
+        return Cursor(self, audience, after.seq, lost=not after.synced)
 
     @property
     def forgotten(self) -> int:
@@ -205,49 +217,37 @@ class EventLog:
         """The place after the newest event."""
         return Position(boot=self.boot, seq=self.head)
 
-    def visible(self, form: Form | None) -> int:
-        """Return the newest event that a reader of *form* may see."""
-        unsettled = self._endings.unsettled
-        if form is not Form.NATIVE or unsettled is None or self.closed:
-            return self.head
-        return unsettled - 1
-
-    def floor(self, form: Form | None) -> int:
-        """Return the newest event that readers of *form* cannot be told any more.
-
-        A reader of deltas needs every link of a chain, also the plain changes that later ones
-        supersede.
-        """
-        return max(self._floor, self._delta_floor) if form is Form.NATIVE else self._floor
-
-    def take(self, after: int, form: Form | None) -> Batch:
+    def take(self, after: int, audience: Audience) -> Batch:
         """Return what comes after *after*, which must not be below the floor, up to a full batch.
 
         Readers at the same place share one batch, and with it its bytes.
         """
-        batch = self._batches.get((after, form))
+        batch = audience.batches.get(after)
         if batch is None:
-            batch = self._gather(after, form)
-            if len(self._batches) >= SHARED_BATCHES:
-                self._batches.clear()
-            self._batches[after, form] = batch
+            batch = self._gather(after, audience)
+            if len(audience.batches) >= SHARED_BATCHES:
+                audience.batches.clear()
+            audience.batches[after] = batch
         return batch
 
-    def _gather(self, after: int, form: Form | None) -> Batch:
-        """Make a batch. Its bytes can be joined, unless it is a single event."""
+    def _gather(self, after: int, audience: Audience) -> Batch:
+        """Make a batch. Its bytes can be joined, unless it is a single event.
+
+        A reader of deltas gets every link of a chain, also the plain changes that later ones supersede.
+        """
         entries, chosen, size = self._entries, list[Entry](), 0
-        last = self.visible(form)
+        form, most = audience.form, self.window.batch
         for index in range(bisect_right(entries, after, key=_by_id), len(entries)):
             entry = entries[index]
-            if entry.id > last:
+            if entry.id > audience.head:
                 break
             if entry.superseded and form is not Form.NATIVE:
                 continue
             size += 0 if form is None else len(entry.content(form))
-            if chosen and (size > JOINED or len(chosen) == self.window.batch):
-                return Batch(chosen[-1].id, tuple(chosen))
+            if chosen and (size > JOINED or len(chosen) == most):
+                return Batch(chosen[-1].id, tuple(chosen), more=True)
             chosen.append(entry)
-        return Batch(max(after, last), tuple(chosen))
+        return Batch(max(after, audience.head), tuple(chosen))
 
     def endings_after(self, after: int) -> Batch:
         """Return endings that a reader has not seen which lost its place and knows those up to *after*.
@@ -259,7 +259,7 @@ class EventLog:
         if len(endings) <= most:
             return Batch(self.head, tuple(endings), self.snapshot())
         del endings[-1]
-        return Batch(endings[-1].id, tuple(endings), endings=True)
+        return Batch(endings[-1].id, tuple(endings), endings=True, more=True)
 
     def snapshot(self) -> Resync:
         """Return the state that a reader of the whole log would have now."""
@@ -267,20 +267,20 @@ class EventLog:
             self._snapshot = self._live.snapshot(self.position)
         return self._snapshot
 
-    async def wait_beyond(self, after: int, form: Form | None) -> None:  # noqa: ASYNC910
-        """Wait until there is an event after *after*, or the log is closed."""
-        if self.visible(form) > after or self.closed:
+    async def wait_beyond(self, after: int, audience: Audience) -> bool:  # noqa: ASYNC910
+        """Wait until there is an event after *after*, or the log is closed; return which."""
+        if audience.head > after or self.closed:
             await trio.lowlevel.checkpoint()
-        readers = self._native_readers if form is Form.NATIVE else self._readers
-        while self.visible(form) <= after and not self.closed:
-            await readers.park()
+        while audience.head <= after and not self.closed:
+            await audience.waiting.park()
+        return audience.head > after
 
-    async def wait_settled(self, form: Form | None) -> None:
-        """Wait until a reader of *form* may see everything, or has waited for long enough."""
+    async def wait_settled(self, audience: Audience) -> None:
+        """Wait until readers may see everything, or have waited for long enough."""
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(SETTLE_LIMIT):
-            while self.visible(form) < self.head:
-                await self._native_readers.park()
+            while audience.head < self.head:
+                await audience.waiting.park()
 
     def _endings_after(self, after: int, most: int | None = None) -> list[Entry]:
         """Return the endings after *after* that the log remembers; the oldest *most* of them."""
@@ -305,7 +305,7 @@ class EventLog:
         kept = []
         for entry in self._entries[:newest]:
             if entry.superseded:
-                self._delta_floor = entry.id
+                self._native.floor = max(self._native.floor, entry.id)
                 entry.release()
             else:
                 kept.append(entry)
@@ -321,7 +321,8 @@ class EventLog:
         self._entries = kept[start:]
 
     def _drop(self, entry: Entry) -> None:
-        self._floor = entry.id
+        self._own.floor = self._crush.floor = entry.id
+        self._native.floor = max(self._native.floor, entry.id)
         entry.release()
         if entry.terminal:
             self._endings.remember(entry)
@@ -342,18 +343,13 @@ class EventLog:
                 while self._urgent <= self._woken and not self.closed:
                     await self._hurried.park()
             self._woken = self.head
-            self._readers.unpark_all()
+            self._own.wake()
+            self._crush.wake()
             if self._endings.unsettled is None:  # else they will be woken for that too, in a moment
-                self._wake_native()
+                self._native.wake()
             if self.closed:
                 return  # noqa: ASYNC910  # the end of the log's own task; all other paths park
             next_wake = trio.current_time() + self.tick
-
-    def _wake_native(self) -> None:
-        """Wake the readers of the native form, if there is something for them."""
-        if self.visible(Form.NATIVE) > self._woken_native:
-            self._woken_native = self.visible(Form.NATIVE)
-            self._native_readers.unpark_all()
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ again. So after a while the log keeps of an event only what both forms and the v
 made from again.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -13,7 +12,7 @@ from attrs import frozen
 
 from crush_trio.events.facts import Fact, MessageChange
 from crush_trio.events.growing import GrowingMessage
-from crush_trio.events.pieces import Chunk, Content, assemble, joined
+from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
 from crush_trio.events.text import Stretch
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.events import ENTITIES, EventType, PayloadType
@@ -66,12 +65,16 @@ class PackedMessage:
         return MessageChange(change=self.change, view=view, plain=self.plain)
 
 
-def compacted(sources: Iterable[Chunk]) -> Content:
+def compacted(sources: list[Chunk]) -> Content:
     """Return *sources* without growing text: that is copied, files are not.
 
     A growing text is kept with each word as it came, which is many times its length.
     """
-    return assemble([joined(s) if isinstance(s, Stretch) else s for s in sources])
+    content = assemble(sources, JOINED)
+    if isinstance(content, bytes):
+        return content
+    settled = (joined(s) if isinstance(s, Stretch) else s for s in content.sources)
+    return Pieces(tuple(settled), len(content))
 
 
 Packed = PackedFact | PackedMessage

@@ -258,6 +258,8 @@ class _Sender:
     """What is left of something that is sent piece by piece."""
     _fresh: Batch | None = field(default=None, init=False)
     """The batch that is about to be sent with one call."""
+    _more: bool = field(default=False, init=False)
+    """Whether there was more to read than what was read last."""
 
     async def next(self) -> bytes:
         """Send what comes; return what has to be waited for, empty when no more is to be waited for.
@@ -302,12 +304,15 @@ class _Sender:
         Who has more to send than one piece has to wait for its turn. Whatever is taken is returned in
         the same step: nothing is lost by cancelling.
         """
-        if self._pieces is None and not self.feed.behind:
+        if self._pieces is None and not self._more:
             return self._begun(await self.feed.read())
         async with self._turns:
             if data := self._continued():
                 return data
-            return self._begun(await self.feed.read()) if self.feed.behind else b""
+            if self.feed.behind:
+                return self._begun(await self.feed.read())
+        self._more = False
+        return b""
 
     async def piece(self) -> bytes:
         """Return the next piece of what is held; empty if that was all."""
@@ -326,6 +331,7 @@ class _Sender:
 
         If it has a resync, what waits for a person belongs to it, and is of the same moment.
         """
+        self._more = batch.more
         if batch.resync is not None:
             self.hold(self._asks(), *batch.chunks(self.form))
         elif batch.endings:
@@ -348,6 +354,7 @@ class _Sender:
             return data[sent:]
         after, self._pieces = batch.rest(self.form, sent)
         self.feed.rewind(after)
+        self._more = True
         return self._continued()
 
     def _continued(self) -> bytes:
