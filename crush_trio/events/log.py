@@ -267,13 +267,13 @@ class EventLog:
             self._snapshot = self._live.snapshot(self.position)
         return self._snapshot
 
-    async def wait_beyond(self, after: int, audience: Audience) -> bool:  # noqa: ASYNC910
+    async def wait_beyond(self, after: int, audience: Audience) -> bool:
         """Wait until there is an event after *after*, or the log is closed; return which."""
         if audience.head > after or self.closed:
             await trio.lowlevel.checkpoint()
         while audience.head <= after and not self.closed:
             await audience.waiting.park()
-        return audience.head > after
+        return audience.head > after  # noqa: ASYNC910 - one wait or the other
 
     async def wait_settled(self, audience: Audience) -> None:
         """Wait until readers may see everything, or have waited for long enough."""
