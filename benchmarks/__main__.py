@@ -25,11 +25,22 @@ from benchmarks.driver.targets import Running, Target, baseline, own_server
 from benchmarks.figures import Figure
 from benchmarks.machine import this_machine
 from benchmarks.micro.__main__ import main as micro
-from benchmarks.workloads import accept, age, cancel, fanout, lag, memory, polling, scaling, start
+from benchmarks.workloads import (
+    accept,
+    age,
+    cancel,
+    fanout,
+    lag,
+    memory,
+    polling,
+    scaling,
+    stalled,
+    start,
+)
 
 WORKLOADS: Final[Sequence[ModuleType]] = (
     *(start, accept, lag, cancel, polling),
-    *(memory, scaling, age, fanout),
+    *(memory, scaling, age, stalled, fanout),
 )
 """In the order in which they are run: the one that can use up all the time comes last."""
 

@@ -69,6 +69,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
         "crush_trio/providers/catalog.json",
         "crush_trio/py.typed",
         "crush_trio/store/sqlite/schema/0001_initial.sql",
+        "crush_trio/store/sqlite/schema/0002_endings.sql",
         "crush_trio/tools/bash.md",
     }
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()

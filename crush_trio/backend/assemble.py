@@ -13,8 +13,10 @@ import trio
 from attrs import define, field
 
 from crush_trio.agent.journal import StoreJournal
+from crush_trio.agent.reader import Reader, new_reader
+from crush_trio.agent.recall import Recall
 from crush_trio.agent.recovery import Recovery, find_orphans
-from crush_trio.agent.tail import KEPT, Resumed, Tail, resume
+from crush_trio.agent.tail import KEPT, Tail
 from crush_trio.agent.transcript import PACE, Transcript
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.events.facts import Position
@@ -45,6 +47,10 @@ class DurableWorkspace:
     transcript: Transcript
     store: Store = field(repr=False)
     recovery: Recovery = field(repr=False)
+    _recall: Recall = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._recall = Recall(self.store)
 
     @property
     def recovered(self) -> tuple[RunView, ...]:
@@ -56,9 +62,12 @@ class DurableWorkspace:
         """What is wrong with the workspace's store, in a sentence; None while nothing is."""
         return self.store.degraded
 
-    async def resume(self, after: Position, form: Form | None = None) -> Resumed:
-        """Continue a reader, also one whose cursor is from before a restart."""
-        return await resume(self.events, self.store, after, form)
+    async def new_reader(self, form: Form | None = None, after: Position | None = None) -> Reader:
+        """Return a reader that continues after *after*, also from before a restart.
+
+        Without a place it begins with what is published from now on.
+        """
+        return await new_reader(self.events, self.store, self._recall, after, form)
 
 
 @asynccontextmanager
@@ -82,6 +91,7 @@ async def open_durable_workspace(
         open_event_log(store.boot_id, window=window, keep=tail.keep) as events,
         _open_writers() as writers,
     ):
+        tail.attach(events, writers)
         transcript = Transcript(store, events, clock, writers, pace)
         recovery = await find_orphans(store, events, clock, ids)
         async with open_workspace(

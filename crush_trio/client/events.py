@@ -85,8 +85,8 @@ class Resynced:
     """Some events were missed. This is the state of now; replace by it whatever was known before.
 
     A run or a message that is not in here has ended, been finished or been deleted meanwhile. The
-    endings of runs that were missed follow as events of their own. What else happened meanwhile is
-    not told any more: a reader that shows sessions reads them anew.
+    endings of runs that were missed are events of their own, before this one or right after it. What
+    else happened meanwhile is not told any more: a reader that shows sessions reads them anew.
     """
 
     runs: tuple[RunView, ...] = ()

@@ -8,7 +8,9 @@ and then forgotten.
 A stream may be cut anywhere and taken up again. The picture remembers its place, drops what it has
 seen before, and after a resync knows what it can no longer tell by itself: runs that were live and
 messages that were growing, of which the server now says nothing. Those are *doubts*, to be settled by
-asking. So the ending of a run is told exactly once, whatever became of the connection.
+asking. A resync may come in pieces: first endings that were missed, as `run` events with places of
+their own, then the state. So the ending of a run is told exactly once, whatever became of the
+connection.
 """
 
 from collections import OrderedDict
@@ -192,7 +194,12 @@ class Picture:
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, data: Json, weight: int) -> None:
-        self._tell_run(structure(data, RunView), weight)
+        """Follow a run; one that ended before our time, which a first resync begins with, is no news."""
+        run = structure(data, RunView)
+        if run.state.terminal and not self.synced.is_set():
+            self._remember(run)
+        else:
+            self._tell_run(run, weight)
 
     def _tell_run(self, run: RunView, weight: int) -> None:
         """Follow a run into a new state. An ending is told once, and nothing after it."""

@@ -5,6 +5,8 @@ new state, and a `Fact` any other change of something the wire knows. What each 
 is the business of `events.forms`.
 """
 
+from typing import Final
+
 from attrs import Factory, field, frozen
 from typing_extensions import override
 
@@ -21,6 +23,8 @@ from crush_trio.wire.events import (
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.native import RunView
+
+_UNSYNCED: Final = "~"
 
 
 @frozen(kw_only=True)
@@ -90,22 +94,29 @@ Event = Fact | MessageChange | RunChange
 
 @frozen(kw_only=True)
 class Position:
-    """A place in a log, across restarts: which start of the program, and which event of it."""
+    """A place in a log, across restarts: which start of the program, and which event of it.
+
+    A reader that lost its place is told the endings it missed, and then the state of now. Between the
+    two it has places that are not `synced`: it knows the endings up to there and nothing else. In
+    text these have a `~` after the boot.
+    """
 
     boot: str
     seq: int
+    synced: bool = True
 
     @override
     def __str__(self) -> str:
-        return f"{self.boot}-{self.seq}"
+        return f"{self.boot}-{self.seq}" if self.synced else f"{self.boot}{_UNSYNCED}-{self.seq}"
 
     @classmethod
     def parse(cls, text: str) -> "Position | None":
         """Read what `str` wrote; None if it is something else."""
-        boot, dash, seq = text.rpartition("-")
+        name, dash, seq = text.rpartition("-")
+        boot = name.removesuffix(_UNSYNCED)
         if not (boot and dash and seq.isascii() and seq.isdigit()) or len(seq) > 18:
             return None
-        return cls(boot=boot, seq=int(seq))
+        return cls(boot=boot, seq=int(seq), synced=boot == name)
 
 
 @frozen(eq=False, kw_only=True)

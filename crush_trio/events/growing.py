@@ -14,8 +14,11 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.wire.codec import clean_text, encode, encode_part, escape, message_frame
+from crush_trio.events.pieces import GRAIN, Base64, Chunk, Content, Pieces, assemble, joined
+from crush_trio.events.text import GrowingText, TextCut
+from crush_trio.wire.codec import encode, encode_part, message_members
 from crush_trio.wire.messages import (
+    BinaryPart,
     FinishPart,
     Message,
     Part,
@@ -27,59 +30,16 @@ from crush_trio.wire.messages import (
 _EMPTY_STRING: Final = b'""'
 
 
-@define(eq=False)
-class GrowingText:
-    """Text that is only appended to, kept escaped as JSON beside the plain pieces."""
-
-    _pieces: list[str] = field(factory=list, init=False)
-    _json: bytearray = field(factory=bytearray, init=False)
-    _size: int = field(default=0, init=False)
-
-    def append(self, text: str) -> None:
-        """Add *text* at the end; costs as much as *text* is long."""
-        text = clean_text(text)
-        self._pieces.append(text)
-        self._json += escape(text)
-        self._size += len(text) if text.isascii() else len(text.encode())
-
-    def cut(self) -> "TextCut":
-        """Remember the text as it is now, without copying it."""
-        return TextCut(self, len(self._pieces), len(self._json), self._size)
-
-    def text(self, start: int, stop: int) -> str:
-        """Return the text of some of the appends, counted from the first."""
-        return "".join(self._pieces[start:stop])
-
-    def json(self, start: int, stop: int) -> bytes:
-        """Return a stretch of the escaped text; cuts know which stretches are whole."""
-        with memoryview(self._json) as view:
-            return bytes(view[start:stop])
-
-
-@frozen(eq=False)
-class TextCut:
-    """How far a text had grown at one moment. `size` is its length in UTF-8 bytes."""
-
-    source: GrowingText
-    pieces: int
-    escaped: int
-    size: int
-
-    def text(self, since: "TextCut | None" = None) -> str:
-        """Return the text from an earlier cut, or from the beginning, up to this one."""
-        return self.source.text(0 if since is None else since.pieces, self.pieces)
-
-    def json(self, since: int = 0) -> bytes:
-        """Return the escaped text from an earlier cut's `escaped` up to this one."""
-        return self.source.json(since, self.escaped)
-
-
 @frozen(eq=False)
 class FixedPart:
-    """A part that is replaced rather than extended, with its bytes."""
+    """A part that is replaced rather than extended, with its JSON.
+
+    Of a large file the JSON is made while it is sent: it is a third longer than the file, and most
+    files are sent to few readers.
+    """
 
     part: Part
-    encoded: bytes
+    encoded: Content
 
     @property
     def size(self) -> int:
@@ -90,9 +50,9 @@ class FixedPart:
         """Return the part."""
         return self.part
 
-    def json(self) -> bytes:
+    def sources(self) -> tuple[Chunk, ...]:
         """Return the part's JSON, encoded when it was put in place."""
-        return self.encoded
+        return (self.encoded,)
 
 
 @frozen(eq=False)
@@ -117,20 +77,16 @@ class GrownPart:
             return TextPart(text=self.cut.text())
         return evolve(self.blank, thinking=self.cut.text())
 
-    def json(self) -> bytes:
+    def sources(self) -> tuple[Chunk, ...]:
         """Return the part's JSON: two constant halves around the shared escaped text."""
         before, after = self.frame
-        return b'%b"%b"%b' % (before, self.cut.json(), after)
+        return before, b'"', self.cut.json(), b'"', after
 
-    def since(self, earlier: "GrownPart") -> bytes:
+    def since(self, earlier: "GrownPart") -> tuple[Chunk, ...]:
         """Return the members of a delta that leads from *earlier* to this view."""
-        delta = b'"offset":%d,"append":"%b"' % (
-            earlier.cut.size,
-            self.cut.json(earlier.cut.escaped),
-        )
-        if self.blank is earlier.blank:
-            return delta
-        return b'%b,"part":%b' % (delta, encode_part(self.blank))
+        begin = b'"offset":%d,"append":"' % earlier.cut.size
+        end = b'"' if self.blank is earlier.blank else b'","part":%b' % encode_part(self.blank)
+        return begin, self.cut.json(earlier.cut.escaped), end
 
 
 PartView = FixedPart | GrownPart
@@ -161,37 +117,60 @@ class MessageView:
 
     def json(self) -> bytes:
         """Return the whole message's JSON; finished parts are not encoded again."""
-        return message_frame(self.head, [view.json() for view in self.parts])
+        return joined(assemble(self.sources()))
+
+    def sources(self) -> list[Chunk]:
+        """Return the whole message's JSON, not put together."""
+        listed: list[Chunk] = [b'{"parts":[']
+        for index, view in enumerate(self.parts):
+            if index:
+                listed.append(b",")
+            listed += view.sources()
+        listed.append(b"],%b" % message_members(self.head))
+        return listed
 
     def since(self, earlier: "MessageView") -> bytes:
         """Return the JSON of the changes that lead from *earlier* to this view."""
-        changes = [
-            change
-            for index, view in enumerate(self.parts)
-            if (change := _part_change(index, view, earlier)) is not None
+        return joined(assemble(self.sources_since(earlier)))
+
+    def sources_since(self, earlier: "MessageView") -> list[Chunk]:
+        """Return the JSON of the changes since *earlier*, not put together."""
+        head, separator = self.head, b""
+        listed: list[Chunk] = [
+            b'{"id":%b,"session_id":%b,"updated_at":%d,"changes":['
+            % (encode(head.id), encode(head.session_id), head.updated_at)
         ]
+        for index, view in enumerate(self.parts):
+            before = earlier.parts[index] if index < len(earlier.parts) else None
+            if view is not before:
+                listed.append(b'%b{"index":%d,' % (separator, index))
+                listed += _part_change(view, before)
+                separator = b"},"
         if len(self.parts) < len(earlier.parts):
-            changes.append(b'{"length":%d}' % len(self.parts))
-        return b'{"id":%b,"session_id":%b,"updated_at":%d,"changes":[%b]}' % (
-            encode(self.head.id),
-            encode(self.head.session_id),
-            self.head.updated_at,
-            b",".join(changes),
-        )
+            listed.append(b'%b{"length":%d' % (separator, len(self.parts)))
+            separator = b"},"
+        listed.append(b"}]}" if separator else b"]}")
+        return listed
 
 
-def _part_change(index: int, view: PartView, earlier: MessageView) -> bytes | None:
-    """Return what turns the part at *index* of *earlier* into *view*, or None if nothing does."""
-    before = earlier.parts[index] if index < len(earlier.parts) else None
-    if view is before:
-        return None
+def _part_change(view: PartView, before: PartView | None) -> tuple[Chunk, ...]:
+    """Return the members of the change that turns the part *before* into *view*."""
     if (
         isinstance(view, GrownPart)
         and isinstance(before, GrownPart)
         and view.cut.source is before.cut.source
     ):
-        return b'{"index":%d,%b}' % (index, view.since(before))
-    return b'{"index":%d,"part":%b}' % (index, view.json())
+        return view.since(before)
+    return (b'"part":', *view.sources())
+
+
+def _encoded(part: Part) -> Content:
+    """Return the JSON of a part that does not grow."""
+    if not isinstance(part, BinaryPart) or len(part.data) <= GRAIN:
+        return encode_part(part)
+    before, _, after = encode_part(evolve(part, data=b"")).rpartition(_EMPTY_STRING)
+    data = Base64(part.data)
+    return Pieces((b'%b"' % before, data, b'"%b' % after), len(before) + len(data) + len(after) + 2)
 
 
 @define(eq=False)
@@ -280,7 +259,7 @@ class GrowingMessage:
         if isinstance(part, ReasoningPart):
             self._put_reasoning(part)
             return
-        fixed = FixedPart(part, encode_part(part))
+        fixed = FixedPart(part, _encoded(part))
         if isinstance(part, FinishPart):
             self._parts = [kept for kept in self._parts if not _is(kept, FinishPart)]
         elif isinstance(part, ToolCallPart):

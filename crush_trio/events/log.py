@@ -13,30 +13,36 @@ What the log keeps:
 * a reader whose place is gone is told so, with the state of everything that is still going on,
   taken in the same step as the place it continues from;
 * memory is bounded by count and by bytes, whatever readers do. All but the newest events are kept
-  as bytes alone.
+  as bytes alone. A reader that does not read keeps alive the one event that it is in the middle of,
+  which it shares with all readers that are there too;
+* a reader that can come back after a crash sees an ending when the place of that ending is stored. So
+  the store knows which endings such a reader has seen, and can tell it the others.
 """
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 from operator import attrgetter
+from typing import Final
 
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.events.audience import Audience
 from crush_trio.events.cursor import Batch, Cursor
+from crush_trio.events.endings import SETTLE_LIMIT, Endings
+from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
-from crush_trio.events.forms import Entry, Form, Meter
+from crush_trio.events.forms import Form
+from crush_trio.events.live import Live
+from crush_trio.events.pieces import JOINED
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.ids import MessageId, RunId
-from crush_trio.wire.native import RunView
 
 _by_id = attrgetter("id")
 
-SHARED_BATCHES = 32
+SHARED_BATCHES: Final = 32
 """How many batches, for readers at as many places, are kept until the next event."""
 
 
@@ -44,46 +50,52 @@ SHARED_BATCHES = 32
 class Window:
     """How much a log remembers: events, bytes, and endings beyond either.
 
+    Endings are remembered up to their own number and `texts`, the characters of their answers.
     `fresh` is how many of the newest events are kept as they were published. Readers who keep up
     find them encoded; what is older is put together again for the few that come back to it.
+
+    `batch` is how many events a reader is given at a time; of endings that it missed, half as many.
     """
 
     events: int = 8192
     weight: int = 32 * 1024 * 1024
     endings: int = 512
+    texts: int = 4 * 1024 * 1024
     fresh: int = 64
+    batch: int = 128
 
 
 @define(eq=False)
 class EventLog:
     """See the module. Use `open_event_log`, which runs the log's own task.
 
-    *keep* is called with each event as it is published, for whoever remembers events longer.
+    *keep* is called with each event as it is published, to remember it for longer. If it returns
+    true, the event is an ending whose place is not stored yet: readers in native form see it, and what
+    comes after it, when `settle` is called.
     """
 
     boot: str
     tick: float = 0.005
     window: Window = field(factory=Window)
-    keep: Callable[[int, Event], None] | None = field(default=None, kw_only=True)
+    keep: Callable[[int, Event], bool] | None = field(default=None, kw_only=True)
     head: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
     _entries: list[Entry] = field(factory=list, init=False)
     _fresh: deque[Entry] = field(factory=deque, init=False)
-    _endings: deque[Entry] = field(init=False)
+    _endings: Endings = field(init=False)
+    _snapshot: Resync | None = field(default=None, init=False)
+    _own: Audience = field(factory=lambda: Audience(None), init=False)
+    _crush: Audience = field(factory=lambda: Audience(Form.CRUSH), init=False)
+    _native: Audience = field(factory=lambda: Audience(Form.NATIVE), init=False)
     _meter: Meter = field(factory=Meter, init=False)
-    _floor: int = field(default=0, init=False)
-    _delta_floor: int = field(default=0, init=False)
-    _live_runs: dict[RunId, RunView] = field(factory=dict, init=False)
-    _live_messages: dict[MessageId, Entry] = field(factory=dict, init=False)
-    _batches: dict[tuple[int, bool], Batch] = field(factory=dict, init=False)
+    _live: Live = field(factory=Live, init=False)
     _woken: int = field(default=0, init=False)
     _urgent: int = field(default=0, init=False)
-    _readers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _published: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _hurried: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._endings = deque(maxlen=self.window.endings)
+        self._endings = Endings(self.window.endings, self.window.texts)
 
     # ── Publishing ──────────────────────────────────────────────────────────────────────────────
 
@@ -95,26 +107,46 @@ class EventLog:
         if self.closed:
             return self.head
         entry = self._entry(self.head + 1, event)
-        self.head = entry.id
-        self._batches.clear()
+        self.head = self._own.head = self._crush.head = entry.id
+        self._own.batches.clear()
+        self._crush.batches.clear()
+        self._snapshot = None
         self._entries.append(entry)
         self._age(entry)
+        if self.keep is not None and self.keep(self.head, event):
+            self._endings.hold(self.head)
+        elif self._native.head == self.head - 1:  # else there is an ending before it that is held
+            self._native.head = self.head
+            self._native.batches.clear()
         if len(self._entries) > 2 * self.window.events or self._meter.total > self.window.weight:
             self._trim()
         if entry.urgent:
             self._urgent = self.head
             self._hurried.unpark()
         self._published.unpark()
-        if self.keep is not None:
-            self.keep(self.head, event)
         return self.head
+
+    def settle(self, upto: int) -> None:
+        """Take note that the places of all endings up to *upto* are stored, or never will be."""
+        self._endings.settle(upto)
+        unsettled = self._endings.unsettled
+        self._show_native(self.head if unsettled is None else unsettled - 1)
+        self._native.wake()
 
     def close(self) -> None:
         """End the log: readers get what is left and then `LogClosed`. Closing again does nothing."""
         self.closed = True
+        self._show_native(self.head)
         self._published.unpark()
         self._hurried.unpark()
-        self._readers.unpark_all()
+        for audience in (self._own, self._crush, self._native):
+            audience.waiting.unpark_all()
+
+    def _show_native(self, head: int) -> None:
+        """Let native readers see everything up to *head*."""
+        if head != self._native.head:
+            self._native.head = head
+            self._native.batches.clear()
 
     def _entry(self, seq: int, event: Event) -> Entry:
         """Make the entry of *event*, and follow it in what the log knows of the present state."""
@@ -122,14 +154,15 @@ class EventLog:
             case MessageChange():
                 return self._message_entry(seq, event)
             case RunChange():
-                self._follow_run(event)
+                self._live.follow_run(event)
             case Fact():
-                self._follow_fact(event)
+                for entry in self._live.follow_fact(event):
+                    self._let_go(entry)
         return Entry(seq, event, self.boot, self._meter)
 
     def _message_entry(self, seq: int, event: MessageChange) -> Entry:
         """Make the entry of a message change, and retire the plain one it says all of."""
-        last = self._live_messages.pop(event.message_id, None)
+        last = self._live.take(event.message_id)
         before = None
         if last is not None:
             assert isinstance(last.event, MessageChange)
@@ -138,25 +171,8 @@ class EventLog:
                 last.supersede()
             self._let_go(last)
         entry = Entry(seq, event, self.boot, self._meter, before)
-        if event.change is not EventType.DELETED and not event.view.finished:
-            self._live_messages[event.message_id] = entry
+        self._live.show(event, entry)
         return entry
-
-    def _follow_run(self, event: RunChange) -> None:
-        if event.terminal:
-            self._live_runs.pop(event.run.id, None)
-        else:
-            self._live_runs[event.run.id] = event.run
-
-    def _follow_fact(self, event: Fact) -> None:
-        """Forget the open messages of a session that is deleted; no event says so one by one (J4)."""
-        if event.payload_type is PayloadType.SESSION and event.change is EventType.DELETED:
-            session_id = getattr(event.entity, "id", None)
-            for message_id, entry in list(self._live_messages.items()):
-                assert isinstance(entry.event, MessageChange)
-                if entry.event.view.head.session_id == session_id:
-                    del self._live_messages[message_id]
-                    self._let_go(entry)
 
     def _age(self, newest: Entry) -> None:
         """Pack the entry that is no longer among the newest.
@@ -166,11 +182,7 @@ class EventLog:
         self._fresh.append(newest)
         if len(self._fresh) > self.window.fresh:
             entry = self._fresh.popleft()
-            event = entry.event
-            live = isinstance(event, MessageChange) and (
-                self._live_messages.get(event.message_id) is entry
-            )
-            if not live:
+            if not self._live.shows(entry):
                 entry.pack()
 
     def _let_go(self, entry: Entry) -> None:
@@ -183,64 +195,102 @@ class EventLog:
     def cursor(self, form: Form | None = None, after: Position | None = None) -> Cursor:
         """Return a reader's place: after *after*, or after everything published so far.
 
-        *form* None is for readers in this process that want the events themselves.
+        *form* None is for readers in this process that want the events themselves. A reader from
+        another start of the program is told the newest endings of this one, at most as many as the
+        window keeps beyond its events.
         """
+        audience = {None: self._own, Form.CRUSH: self._crush, Form.NATIVE: self._native}[form]
         if after is None:
-            return Cursor(self, form, self.head)
-        lost = after.boot != self.boot or after.seq > self.head
-        return Cursor(self, form, -1 if lost else after.seq)
+            return Cursor(self, audience, self.head)
+        if after.boot != self.boot or after.seq > self.head:
+            older = self._endings_after(0)[: -self.window.endings]
+            return Cursor(self, audience, older[-1].id if older else self.forgotten, lost=True)
+        return Cursor(self, audience, after.seq, lost=not after.synced)
+
+    @property
+    def forgotten(self) -> int:
+        """The id of the newest ending that the log does not remember any more."""
+        return self._endings.forgotten
 
     @property
     def position(self) -> Position:
         """The place after the newest event."""
         return Position(boot=self.boot, seq=self.head)
 
-    def take(self, after: int, *, deltas: bool) -> Batch:
-        """Return everything after *after* in one step; a negative *after* has lost its place.
+    def take(self, after: int, audience: Audience) -> Batch:
+        """Return what comes after *after*, which must not be below the floor, up to a full batch.
 
-        With *deltas* also the plain changes that later ones supersede: a reader of deltas needs
-        every link of the chain. Readers at the same place share one batch, and with it its bytes.
+        Readers at the same place share one batch, and with it its bytes.
         """
-        batch = self._batches.get((after, deltas))
+        batch = audience.batches.get(after)
         if batch is None:
-            floor = max(self._floor, self._delta_floor) if deltas else self._floor
-            if after < floor or after < 0:
-                batch = Batch(self.head, self._missed_endings(after), self.snapshot())
-            else:
-                batch = Batch(self.head, self._since(after, deltas=deltas))
-            if len(self._batches) >= SHARED_BATCHES:
-                self._batches.clear()
-            self._batches[after, deltas] = batch
+            batch = self._gather(after, audience)
+            if len(audience.batches) >= SHARED_BATCHES:
+                audience.batches.clear()
+            audience.batches[after] = batch
         return batch
+
+    def _gather(self, after: int, audience: Audience) -> Batch:
+        """Make a batch. Its bytes can be joined, unless it is a single event.
+
+        A reader of deltas gets every link of a chain, also the plain changes that later ones supersede.
+        """
+        entries, chosen, size = self._entries, list[Entry](), 0
+        form, most = audience.form, self.window.batch
+        for index in range(bisect_right(entries, after, key=_by_id), len(entries)):
+            entry = entries[index]
+            if entry.id > audience.head:
+                break
+            if entry.superseded and form is not Form.NATIVE:
+                continue
+            size += 0 if form is None else len(entry.content(form))
+            if chosen and (size > JOINED or len(chosen) == most):
+                return Batch(chosen[-1].id, tuple(chosen), more=True)
+            chosen.append(entry)
+        return Batch(max(after, audience.head), tuple(chosen))
+
+    def endings_after(self, after: int) -> Batch:
+        """Return endings that a reader has not seen which lost its place and knows those up to *after*.
+
+        With the last of them comes the state of now.
+        """
+        most = (self.window.batch + 1) // 2
+        endings = self._endings_after(after, most + 1)
+        if len(endings) <= most:
+            return Batch(self.head, tuple(endings), self.snapshot())
+        del endings[-1]
+        return Batch(endings[-1].id, tuple(endings), endings=True, more=True)
 
     def snapshot(self) -> Resync:
         """Return the state that a reader of the whole log would have now."""
-        views = []
-        for entry in self._live_messages.values():
-            assert isinstance(entry.event, MessageChange)
-            views.append(entry.event.view)
-        return Resync(
-            position=self.position, runs=tuple(self._live_runs.values()), messages=tuple(views)
-        )
+        if self._snapshot is None:
+            self._snapshot = self._live.snapshot(self.position)
+        return self._snapshot
 
-    async def wait_beyond(self, after: int) -> None:  # noqa: ASYNC910 - one wait or the other
-        """Wait until there is an event after *after*, or the log is closed."""
-        if self.head > after or self.closed:
+    async def wait_beyond(self, after: int, audience: Audience) -> bool:
+        """Wait until there is an event after *after*, or the log is closed; return which."""
+        if audience.head > after or self.closed:
             await trio.lowlevel.checkpoint()
-        while self.head <= after and not self.closed:
-            await self._readers.park()
+        while audience.head <= after and not self.closed:
+            await audience.waiting.park()
+        return audience.head > after  # noqa: ASYNC910 - one wait or the other
 
-    def _since(self, after: int, *, deltas: bool) -> tuple[Entry, ...]:
-        start = bisect_right(self._entries, after, key=_by_id)
-        return tuple(e for e in self._entries[start:] if deltas or not e.superseded)
+    async def wait_settled(self, audience: Audience) -> None:
+        """Wait until readers may see everything, or have waited for long enough."""
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(SETTLE_LIMIT):
+            while audience.head < self.head:
+                await audience.waiting.park()
 
-    def _missed_endings(self, after: int) -> tuple[Entry, ...]:
-        """Return the endings that a reader which lost its place has not seen.
-
-        One from another start of the program has seen none of ours.
-        """
-        kept: Iterable[Entry] = (*self._endings, *self._entries)
-        return tuple(entry for entry in kept if entry.terminal and entry.id > after)
+    def _endings_after(self, after: int, most: int | None = None) -> list[Entry]:
+        """Return the endings after *after* that the log remembers; the oldest *most* of them."""
+        found, entries = self._endings.after(after)[:most], self._entries
+        for index in range(bisect_right(entries, after, key=_by_id), len(entries)):
+            if len(found) == most:
+                break
+            if entries[index].terminal:
+                found.append(entries[index])
+        return found
 
     # ── Keeping within bounds ───────────────────────────────────────────────────────────────────
 
@@ -255,7 +305,7 @@ class EventLog:
         kept = []
         for entry in self._entries[:newest]:
             if entry.superseded:
-                self._delta_floor = entry.id
+                self._native.floor = max(self._native.floor, entry.id)
                 entry.release()
             else:
                 kept.append(entry)
@@ -271,10 +321,11 @@ class EventLog:
         self._entries = kept[start:]
 
     def _drop(self, entry: Entry) -> None:
-        self._floor = entry.id
+        self._own.floor = self._crush.floor = entry.id
+        self._native.floor = max(self._native.floor, entry.id)
         entry.release()
         if entry.terminal:
-            self._endings.append(entry)
+            self._endings.remember(entry)
 
     # ── Waking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -292,7 +343,10 @@ class EventLog:
                 while self._urgent <= self._woken and not self.closed:
                     await self._hurried.park()
             self._woken = self.head
-            self._readers.unpark_all()
+            self._own.wake()
+            self._crush.wake()
+            if self._endings.unsettled is None:  # else they will be woken for that too, in a moment
+                self._native.wake()
             if self.closed:
                 return  # noqa: ASYNC910  # the end of the log's own task; all other paths park
             next_wake = trio.current_time() + self.tick
@@ -304,7 +358,7 @@ async def open_event_log(
     *,
     tick: float = 0.005,
     window: Window | None = None,
-    keep: Callable[[int, Event], None] | None = None,
+    keep: Callable[[int, Event], bool] | None = None,
 ) -> AsyncIterator[EventLog]:
     """Open a log and run its task; on the way out close it, so that readers end by themselves."""
     log = EventLog(boot, tick, window or Window(), keep=keep)

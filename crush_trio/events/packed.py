@@ -12,6 +12,8 @@ from attrs import frozen
 
 from crush_trio.events.facts import Fact, MessageChange
 from crush_trio.events.growing import GrowingMessage
+from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
+from crush_trio.events.text import Stretch
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.events import ENTITIES, EventType, PayloadType
 from crush_trio.wire.messages import Message
@@ -49,8 +51,8 @@ class PackedMessage:
 
     change: EventType
     plain: bool
-    whole: bytes
-    delta: bytes = b""
+    whole: Content
+    delta: Content = b""
 
     @property
     def size(self) -> int:
@@ -59,8 +61,20 @@ class PackedMessage:
 
     def unpack(self) -> MessageChange:
         """Return a change that shows the same message as the one that was packed."""
-        view = GrowingMessage(decode(self.whole, Message)).view()
+        view = GrowingMessage(decode(joined(self.whole), Message)).view()
         return MessageChange(change=self.change, view=view, plain=self.plain)
+
+
+def compacted(sources: list[Chunk]) -> Content:
+    """Return *sources* without growing text: that is copied, files are not.
+
+    A growing text is kept with each word as it came, which is many times its length.
+    """
+    content = assemble(sources, JOINED)
+    if isinstance(content, bytes):
+        return content
+    settled = (joined(s) if isinstance(s, Stretch) else s for s in content.sources)
+    return Pieces(tuple(settled), len(content))
 
 
 Packed = PackedFact | PackedMessage

@@ -115,6 +115,7 @@ class Exchange(Carrier):
         """
         self.connection.http.end_with_connection()
         self.connection.incoming.ignore()
+        self.connection.outgoing.limit_backlog()
         return self.connection.outgoing.send_now
 
     # ── The request ─────────────────────────────────────────────────────────────────────────────

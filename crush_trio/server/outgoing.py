@@ -7,6 +7,8 @@
 """
 
 import os
+import socket
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -14,6 +16,12 @@ from attrs import define
 
 SEND_LIMIT: Final = 30.0
 """Seconds a client may take none of what we send before it is given up."""
+
+BACKLOG: Final = 16 * 1024
+"""Bytes of a stream that the system may hold, unsent, for a client that does not read.
+
+Left alone, it takes up to 4 MB for each.
+"""
 
 LINGER: Final = 1.0
 """Seconds a client has to close its side once we have closed ours."""
@@ -74,6 +82,21 @@ class Outgoing:
             return _write(self.stream, data)
         except OSError:
             return 0
+
+    def limit_backlog(self) -> None:
+        """Have the system hold little for this client; for streams, which may last and be many.
+
+        For TCP that is what was not sent yet: what is on its way is up to the network. A system that
+        does not know the option holds what it likes.
+        """
+        if not isinstance(self.stream, trio.SocketStream):
+            return
+        sock = self.stream.socket
+        with suppress(OSError, AttributeError):
+            if sock.family == socket.AF_UNIX:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * BACKLOG)
+            else:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, BACKLOG)
 
     async def hang_up(self) -> None:
         """Say that no more will come, and leave the client a moment to close in its turn.

@@ -12,7 +12,6 @@ from crush_trio.events.forms import Form
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.answers import answer, cleanup, nothing, read_body
 from crush_trio.server.bodies import parse_client_id, query_client_id
-from crush_trio.server.pending import asks_frames
 from crush_trio.server.site import Site
 from crush_trio.server.sse import position_from, stream
 from crush_trio.server.streaming import begin_stream
@@ -82,26 +81,24 @@ async def _events(site: Site, wid: str) -> Response:
     opened = site.opened(wid)
     form = _form(request.args.get("form"))
     place = position_from(request.headers.get("Last-Event-ID"), request.args.get("after"))
-    log, asks = opened.durable.events, partial(asks_frames, opened, form)
-    if place is None:
-        missed, cursor = asks(), log.cursor(form)
-    else:
-        resumed = await opened.durable.resume(place, form)
-        missed = b"".join(entry.frame(form) for entry in resumed.missed)
-        cursor = resumed.cursor
+    log, asks = opened.durable.events, partial(site.asks.frames, opened, form)
+    reader = await opened.durable.new_reader(form, place)
+    first = asks() if place is None else b""
     if request.method == "HEAD":
         return Response(b"", content_type="text/event-stream")
     cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
-    cleanup(request.scope).enter_context(site.streams.attached(cursor))
+    cleanup(request.scope).enter_context(site.streams.attached(reader))
     cleanup(request.scope).enter_context(opened.permissions.attendance.present())
     frames = stream(
-        cursor,
+        reader,
         boot=log.boot,
         drain=site.drain,
-        first=missed,
+        first=first,
+        missed=reader.missed,
         asks=asks,
         heartbeat=site.heartbeat,
         send_now=begin_stream(request.scope),
+        turns=site.streams.turns,
     )
     response = Response(frames, content_type="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"

@@ -15,6 +15,7 @@ from crush_trio import __version__
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.opened import OpenedWorkspace
 from crush_trio.server.meters import Meters
+from crush_trio.server.pending import AskFrames
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.views import Version
@@ -33,6 +34,7 @@ class Site:
     meters: Meters = field(factory=Meters, kw_only=True)
     """What was counted; to count runs too, the backend opens its workspaces through `metered`."""
     streams: Streams = field(factory=Streams, init=False)
+    asks: AskFrames = field(factory=AskFrames, init=False)
 
     def opened(self, workspace_id: str) -> OpenedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""

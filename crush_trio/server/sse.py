@@ -1,9 +1,13 @@
-"""From a cursor to the bytes of an event stream.
+"""From a reader of the log to the bytes of an event stream.
 
 A stream is pulled: it reads the log only when whoever sends it asks for more, so a client that does
-not take what it gets costs nothing, whatever is published meanwhile. Each piece it gives is all
-that one wake-up brought, to be sent with one call. Between events it sleeps; it wakes for an
-event, for a heartbeat once nothing was sent for a while, and for its end.
+not take what it gets costs nothing, whatever is published meanwhile. It gives bytes in pieces of
+bounded size. What one wake-up brings is nearly always one piece, sent with one call; of a longer event
+a stream keeps its position and the piece that is on its way, and shares the rest with all others.
+Between events it sleeps; it wakes for an event, for a heartbeat once nothing was sent for a while,
+and for its end.
+
+Streams that have much to send take turns, so that requests are answered meanwhile.
 
 Around the events of the log the native form has four of its own. They have no place in the log:
 
@@ -19,20 +23,24 @@ The crush form knows `data:` lines only; its clients skip a blank line in silenc
 they get each request again.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final
+from math import inf
+from typing import Final, Protocol
 
 import trio
 from attrs import define, field
 
 from crush_trio.errors import LogClosed
-from crush_trio.events.cursor import Batch, Cursor
+from crush_trio.events.cursor import Batch
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
+from crush_trio.events.pieces import Chunk, Content, pieces_after
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.streaming import SendNow, send_nothing_now
+from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.codec import encode
 
 HEARTBEAT: Final = 15.0
@@ -41,11 +49,16 @@ HEARTBEAT: Final = 15.0
 RETRY: Final = 1000
 """Milliseconds a reader is asked to wait before it connects again."""
 
+TURNS: Final = 4
+"""How many streams that have much to send may send a piece before others have their turn."""
+
 LOST: Final = Position(boot="", seq=0)
 """A place that is in no log: reading from it begins with a resync."""
 
 _PLACE_LIMIT: Final = 256
 _HEARTBEATS: Final = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}
+
+log = logging.getLogger(__name__)
 
 
 class EndReason(StrEnum):
@@ -81,111 +94,274 @@ class Drain:
         self.ending.call()
 
 
+class Feed(Protocol):
+    """What a stream reads from: a cursor of the log, or a reader that also asks the store."""
+
+    @property
+    def form(self) -> Form | None:
+        """How the reader wants its events."""
+        ...
+
+    @property
+    def after(self) -> int:
+        """The last event that was read."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the reader has lost its place: what it reads next is a resync."""
+        ...
+
+    @property
+    def lag(self) -> int:
+        """How many events were published that were not read."""
+        ...
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something to read now."""
+        ...
+
+    async def read(self) -> Batch:
+        """Wait for something new and return it; raise `LogClosed` when nothing can come."""
+        ...
+
+    def rewind(self, after: int) -> None:
+        """Go back to *after*, a place in the batch that was read last."""
+        ...
+
+
 @define(eq=False)
 class Streams:
     """The streams that are attached, known by their places. A log does not know its readers."""
 
-    _cursors: set[Cursor] = field(factory=set, init=False, repr=False)
+    turns: trio.CapacityLimiter = field(
+        factory=lambda: trio.CapacityLimiter(TURNS), init=False, repr=False
+    )
+    _feeds: set[Feed] = field(factory=set, init=False, repr=False)
 
     @contextmanager
-    def attached(self, cursor: Cursor) -> Iterator[None]:
-        """Count the stream of *cursor* for the length of the block."""
-        self._cursors.add(cursor)
+    def attached(self, feed: Feed) -> Iterator[None]:
+        """Count the stream of *feed* for the length of the block."""
+        self._feeds.add(feed)
         try:
             yield
         finally:
-            self._cursors.discard(cursor)
+            self._feeds.discard(feed)
 
     def lags(self) -> list[int]:
         """Return how many events each of them has not read; the last piece may still be on its way."""
-        return [cursor.lag for cursor in self._cursors]
+        return [feed.lag for feed in self._feeds]
+
+
+async def nothing_missed() -> Batch | None:
+    """Say that a reader has missed nothing before this start of the program."""
+    await trio.lowlevel.checkpoint()
+    return None
 
 
 # ASYNC900: the framework sends nothing but a generator piece by piece, and this one holds no scope.
 # ASYNC911: after the last piece there is nothing left to wait for.
 async def stream(  # noqa: ASYNC900, ASYNC911
-    cursor: Cursor,
+    feed: Feed,
     *,
     boot: str,
     drain: Drain,
-    first: bytes = b"",
-    asks: Callable[[], bytes] = bytes,
+    first: Content = b"",
+    missed: Callable[[], Awaitable[Batch | None]] = nothing_missed,
+    asks: Callable[[], Content] = bytes,
     heartbeat: float = HEARTBEAT,
     send_now: SendNow = send_nothing_now,
+    turns: trio.CapacityLimiter | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Give the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
-    The form is the cursor's, *boot* the boot of its log, and *first* what the reader missed before
-    that. *asks* tells what waits for a person, for a reader that has lost its place and with it what
-    it knew about that. There is a first piece at once, also of a silent log: some servers hold the headers of a
-    response back until then (G9). No scope is open while a piece is out, and there is nothing to
-    clean up: the stream may be left at any point, by closing or by cancelling.
+    The form is the feed's and *boot* the boot of its log. What comes before that is *first*, and then
+    what the reader *missed* before this start of the program. *asks* tells what waits for a person,
+    for a reader that has lost its place and with it what it knew about that. There is a first piece
+    at once, also of a silent log: some servers hold the headers of a response back until then (G9).
+    If the store fails while it is asked what a reader missed, the stream is cut.
+    No scope is open while a piece is out, and there is nothing to clean up: the stream may be left at
+    any point, by closing or by cancelling.
 
     Pieces after the first are given to *send_now*; only what it does not take comes out here.
     """
-    await trio.lowlevel.checkpoint()
-    form = cursor.form
-    if form is None:
-        raise ValueError("a stream is for readers of bytes; this cursor has no form")
-    more, data = True, _opening(cursor, form, boot, first, heartbeat)
-    while more:
-        yield data
-        more, data = await _next(cursor, form, drain, asks, heartbeat, send_now)
-    if data:
-        yield data
+    if feed.form is None:
+        raise ValueError("a stream is for readers of bytes; this one has no form")
+    limiter = turns or trio.CapacityLimiter(TURNS)
+    sender = _Sender(feed, feed.form, drain, asks, heartbeat, send_now, limiter)
+    opening = _Opening(sender, boot, first, missed)
+    try:
+        for following in (opening.next, sender.next, sender.rest):
+            data = await following()
+            while data:
+                yield data
+                data = await following()
+    except StoreUnavailable as trouble:
+        # The reader has lost its place, and what it missed cannot be told now. It will come back.
+        log.warning("stream.cut", extra={"code": trouble.code})
+        return  # noqa: ASYNC911 - the store was waited for
+    if last := _ending(sender.form, drain.reason):
+        yield last  # noqa: ASYNC911 - so was the end of the rest
 
 
-async def _next(
-    cursor: Cursor,
-    form: Form,
-    drain: Drain,
-    asks: Callable[[], bytes],
-    heartbeat: float,
-    send_now: SendNow,
-) -> tuple[bool, bytes]:
-    """Send what comes; return whether more can follow, and the next piece that has to be waited for.
+@define(eq=False)
+class _Opening:
+    """The beginning of a stream. A reader's place is told only after all that lies before it."""
 
-    The last piece may be empty, others are not: a batch for which *form* has no word is passed
-    over, and counts as silence. A deadline that was set for an earlier silence is not moved with
-    each piece, it is set anew when it has come.
-    """
-    spoken = trio.current_time()
-    while True:
-        deadline = spoken + heartbeat
-        with trio.CancelScope(deadline=deadline) as scope, drain.ending.ends(scope):
-            try:
-                while True:
-                    data = _piece(await cursor.read(), form, asks)
-                    sent = send_now(data)
-                    if sent < len(data):
-                        return True, data[sent:]
-                    if data:
-                        spoken = trio.current_time()
-            except LogClosed:
-                return False, _ending(form, drain.reason)  # noqa: ASYNC910 - reading is a checkpoint
-        # ASYNC910: what got here was cancelled while it waited.
-        if drain.ending.called:
-            rest = _piece(cursor.take(), form, asks)
-            return False, rest + _ending(form, drain.reason)  # noqa: ASYNC910
-        if spoken + heartbeat <= deadline:
-            return True, _HEARTBEATS[form]  # noqa: ASYNC910
+    _sender: "_Sender"
+    _boot: str
+    _first: Content
+    _missed: Callable[[], Awaitable[Batch | None]]
+    _begun: bool = field(default=False, init=False)
+    _done: bool = field(default=False, init=False)
 
+    async def next(self) -> bytes:
+        """Return the next piece; empty when the reader has been told where it is."""
+        while not (data := await self._sender.piece()) and not self._done:
+            batch = await self._missed()
+            self._done = batch is None
+            told = (self._place(),) if batch is None else batch.chunks(self._sender.form)
+            self._sender.hold(*self._prelude(), *told)
+            self._begun = True
+        return data
 
-def _piece(batch: Batch, form: Form, asks: Callable[[], bytes]) -> bytes:
-    """Return a batch as bytes, in the step in which it was taken: its resync is of this moment."""
-    return (b"" if batch.resync is None else asks()) + batch.encode(form)
+    def _prelude(self) -> tuple[Content, ...]:
+        if self._begun:
+            return ()
+        retry = b"retry: %d\n" % RETRY if self._sender.form is Form.NATIVE else b""
+        return retry, self._first
+
+    def _place(self) -> bytes:
+        """Return what tells a reader its place; for the crush form, a sign of life if all is silent."""
+        feed, seconds = self._sender.feed, self._sender.heartbeat
+        if self._sender.form is Form.CRUSH:
+            return b"" if self._begun or self._first else _HEARTBEATS[Form.CRUSH]
+        place = None if feed.lost else str(Position(boot=self._boot, seq=feed.after))
+        told = b"" if place is None else b"id: %b\n" % place.encode()
+        ready = encode({"position": place, "heartbeat": seconds if seconds < inf else None})
+        return b"%bevent: ready\ndata: %b\n\n" % (told, ready)
 
 
-def _opening(cursor: Cursor, form: Form, boot: str, first: bytes, heartbeat: float) -> bytes:
-    """Return the first piece. A reader's place is told only after all that lies before it."""
-    if form is Form.CRUSH:
-        return first or _HEARTBEATS[form]
-    lost = cursor.after < 0
-    place = None if lost else str(Position(boot=boot, seq=cursor.after))
-    told = b"" if place is None else b"id: %b\n" % place.encode()
-    seconds = heartbeat if heartbeat < float("inf") else None
-    ready = encode({"position": place, "heartbeat": seconds})
-    return b"retry: %d\n%b%bevent: ready\ndata: %b\n\n" % (RETRY, first, told, ready)
+@define(eq=False)
+class _Sender:
+    """Reads a feed and sends what it brings, one piece at a time."""
+
+    feed: Feed
+    form: Form
+    _drain: Drain
+    _asks: Callable[[], Content]
+    heartbeat: float
+    _send_now: SendNow
+    _turns: trio.CapacityLimiter
+    _pieces: Iterator[bytes] | None = field(default=None, init=False)
+    """What is left of something that is sent piece by piece."""
+    _fresh: Batch | None = field(default=None, init=False)
+    """The batch that is about to be sent with one call."""
+    _more: bool = field(default=False, init=False)
+    """Whether there was more to read than what was read last."""
+
+    async def next(self) -> bytes:
+        """Send what comes; return what has to be waited for, empty when no more is to be waited for.
+
+        A batch for which the form has no word is passed over, and counts as silence. A deadline that
+        was set for an earlier silence is not moved with each piece, it is set anew when it has come.
+        """
+        spoken = trio.current_time()
+        while True:
+            deadline = spoken + self.heartbeat
+            with trio.CancelScope(deadline=deadline) as scope, self._drain.ending.ends(scope):
+                try:
+                    while True:
+                        data = await self._take()
+                        sent = self._send_now(data)
+                        if sent < len(data):
+                            return self._unsent(data, sent)
+                        self._fresh = None
+                        if data:
+                            spoken = trio.current_time()
+                except LogClosed:
+                    return b""  # noqa: ASYNC910 - reading is a checkpoint
+            # ASYNC910: what got here was cancelled while it waited.
+            if self._drain.ending.called:
+                return b""  # noqa: ASYNC910
+            if spoken + self.heartbeat <= deadline:
+                if self._pieces is None:
+                    return _HEARTBEATS[self.form]  # noqa: ASYNC910
+                spoken = trio.current_time()  # nothing may come between two pieces of a frame
+
+    async def rest(self) -> bytes:
+        """Return the next piece of what there is to read now; empty if there is no more."""
+        await trio.lowlevel.checkpoint()
+        data = b""
+        while not data and (self._pieces is not None or self.feed.behind):
+            data = self._unsent(await self._take(), 0)
+        return data
+
+    async def _take(self) -> bytes:
+        """Wait for the next piece and return it, perhaps empty.
+
+        Who has more to send than one piece has to wait for its turn. Whatever is taken is returned in
+        the same step: nothing is lost by cancelling.
+        """
+        if self._pieces is None and not self._more:
+            return self._begun(await self.feed.read())
+        async with self._turns:
+            if data := self._continued():
+                return data
+            if self.feed.behind:
+                return self._begun(await self.feed.read())
+        self._more = False
+        return b""
+
+    async def piece(self) -> bytes:
+        """Return the next piece of what is held; empty if that was all."""
+        if self._pieces is None:
+            await trio.lowlevel.checkpoint()
+            return b""
+        async with self._turns:
+            return self._continued()
+
+    def hold(self, *chunks: Chunk) -> None:
+        """Have *chunks* sent next, piece by piece."""
+        self._pieces = pieces_after(chunks, 0)
+
+    def _begun(self, batch: Batch) -> bytes:
+        """Return a batch, or its first piece if it is long, in the step in which it was taken.
+
+        If it has a resync, what waits for a person belongs to it, and is of the same moment.
+        """
+        self._more = batch.more
+        if batch.resync is not None:
+            self.hold(self._asks(), *batch.chunks(self.form))
+        elif batch.endings:
+            self.hold(*batch.chunks(self.form))
+        else:
+            content = batch.content(self.form)
+            if isinstance(content, bytes):
+                self._fresh = batch
+                return content
+            self.hold(content)
+        return self._continued()
+
+    def _unsent(self, data: bytes, sent: int) -> bytes:
+        """Return what has to be waited for if only *sent* bytes of *data* were taken.
+
+        Of a batch that is what was begun. The reader goes back to there, and holds no more than that.
+        """
+        batch, self._fresh = self._fresh, None
+        if batch is None:
+            return data[sent:]
+        after, self._pieces = batch.rest(self.form, sent)
+        self.feed.rewind(after)
+        self._more = True
+        return self._continued()
+
+    def _continued(self) -> bytes:
+        data = b"" if self._pieces is None else next(self._pieces, b"")
+        if not data:
+            self._pieces = None
+        return data
 
 
 def _ending(form: Form, reason: EndReason) -> bytes:

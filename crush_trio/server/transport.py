@@ -158,6 +158,7 @@ class Connection(TCPServer):
         if parser.trailing_data[0]:
             # The reader has met a second request and waits for its turn, which will not come.
             self._parsing.cancel()
+        self._outgoing.limit_backlog()
         return self._outgoing.send_now
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────

@@ -244,7 +244,7 @@ def _apply_to_runs(
             if not row.stored.view.state.terminal:
                 tables.runs[change.id] = RunRow(row.n, evolve(row.stored, prompt=change.prompt))
         case RunEnded():
-            _end(tables, change)
+            _end(tables, change, boot_id)
 
 
 def _accept(tables: Tables, change: RunAccepted, boot_id: str) -> None:
@@ -269,7 +269,7 @@ def _move(tables: Tables, change: RunMoved) -> None:
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view))
 
 
-def _end(tables: Tables, change: RunEnded) -> None:
+def _end(tables: Tables, change: RunEnded, boot_id: str) -> None:
     ended = change.run
     if change.if_there and ended.id not in tables.runs:
         return
@@ -291,6 +291,8 @@ def _end(tables: Tables, change: RunEnded) -> None:
     if change.withdrawn:
         for message in tables.messages_of_run(view.id):
             tables.messages[message.head.id] = evolve(message, withdrawn=True)
+    if tables.endings.get(view.id, ("", None))[0] != boot_id:
+        tables.endings[view.id] = boot_id, None
 
 
 # ── Asks and events ─────────────────────────────────────────────────────────────────────────────
@@ -321,6 +323,8 @@ def _keep(tables: Tables, change: TailKept, boot_id: str) -> None:
         tables.tail.append(
             TailEvent(boot_id=boot_id, seq=change.seq, terminal=change.terminal, event=change.event)
         )
+    if change.ended is not None:
+        tables.endings[change.ended] = boot_id, change.seq
     surplus = max(0, len(tables.tail) - change.keep)
     for old in tables.tail[:surplus]:
         boot = tables.boots[old.boot_id]

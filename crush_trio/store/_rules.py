@@ -5,8 +5,10 @@ that means something else in every directory is refused. How a part grows and wh
 complete on arrival are questions that two stores must not answer differently either.
 """
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
+from itertools import islice
 from operator import is_
 from pathlib import PurePath
 from typing import Any, Final, TypeVar, cast
@@ -89,6 +91,17 @@ def grown(part: Part, text: str) -> Part:
             return evolve(part, thinking=part.thinking + text)
         case _:
             raise TypeError(f"a {part.kind} part does not grow")
+
+
+def page(rows: Iterable[T], limit: int, size: int, length: Callable[[T], int]) -> list[T]:
+    """Return the first of *rows*: at most *limit*, and none after they have *size* characters."""
+    found: list[T] = []
+    for row in islice(rows, limit):
+        found.append(row)
+        size -= length(row)
+        if size <= 0:
+            break
+    return found
 
 
 def complete(message: Message) -> bool:

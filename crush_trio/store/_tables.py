@@ -11,7 +11,15 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.errors import MessageNotFound, RunNotFound, SessionNotFound
 from crush_trio.store._rules import grown
-from crush_trio.store.base import PendingAsk, StoredMessage, StoredRun, TailEvent, Totals
+from crush_trio.store.base import (
+    UNPLACED,
+    PendingAsk,
+    StoredEnding,
+    StoredMessage,
+    StoredRun,
+    TailEvent,
+    Totals,
+)
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part, Role
 from crush_trio.wire.views import File, Session
@@ -85,7 +93,10 @@ class BootRow:
 
 @define(eq=False)
 class Tables:
-    """Everything a store knows. `boots` are in the order of the starts."""
+    """Everything a store knows. `boots` are in the order of the starts.
+
+    `endings` has the start in which each run ended, and the place of its ending if that is known.
+    """
 
     sessions: dict[SessionId, SessionRow] = field(factory=dict)
     messages: dict[MessageId, MessageRow] = field(factory=dict)
@@ -95,6 +106,7 @@ class Tables:
     read_marks: dict[tuple[SessionId, str], int] = field(factory=dict)
     boots: dict[str, BootRow] = field(factory=dict)
     tail: list[TailEvent] = field(factory=list)
+    endings: dict[RunId, tuple[str, int | None]] = field(factory=dict)
     _rows: int = 0
 
     def copy(self) -> "Tables":
@@ -108,6 +120,7 @@ class Tables:
             read_marks=dict(self.read_marks),
             boots=dict(self.boots),
             tail=list(self.tail),
+            endings=dict(self.endings),
             rows=self._rows,
         )
 
@@ -195,3 +208,22 @@ class Tables:
             if event.boot_id != ours
         ]
         return [event for at, event in sorted(events, key=lambda pair: pair[0]) if at > place]
+
+    def endings_after(
+        self, boot_id: str, seq: int, *, ours: tuple[str, int]
+    ) -> list[StoredEnding] | None:
+        """Return the endings after a place, up to the place *ours* in the start that asks."""
+        boots = list(self.boots)
+        if boot_id not in boots:
+            return None
+        last = boots.index(ours[0]), ours[1]
+        found = []
+        for run_id, (boot, placed) in self.endings.items():
+            row = self.runs.get(run_id)
+            if row is None or not row.stored.view.state.terminal:
+                continue
+            place = boots.index(boot), UNPLACED + row.n if placed is None else placed
+            if (boots.index(boot_id), seq) < place and (place[0] != last[0] or place <= last):
+                ending = StoredEnding(boot_id=boot, seq=place[1], run=row.stored.view)
+                found.append((place, ending))
+        return [ending for _, ending in sorted(found, key=lambda pair: pair[0])]

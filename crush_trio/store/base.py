@@ -7,7 +7,7 @@ server database would be a third, and no caller would notice.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import field, frozen
 
@@ -103,6 +103,23 @@ class StoreWarning:
     message: str
 
 
+UNPLACED: Final = 10**15
+"""The seq of an ending whose start was killed before it had one: after every event of that start."""
+
+
+@frozen(kw_only=True)
+class StoredEnding:
+    """How a run ended, and the place of that among the events of the start in which it ended.
+
+    An answer that is too long is left out of `run`, and `cut` says so.
+    """
+
+    boot_id: str
+    seq: int
+    run: RunView
+    cut: bool = False
+
+
 class Changes(Protocol):
     """Makes changes durable."""
 
@@ -128,6 +145,7 @@ class Changes(Protocol):
     async def commit(self, *changes: Change) -> None:
         """Hand over *changes* and wait until they are durable; see `submit`.
 
+        So is then what was posted before and did not fail, also if there are no *changes*.
         Cancelling the wait does not undo it.
         """
         ...
@@ -259,12 +277,29 @@ class AskReads(Protocol):
 class TailReads(Protocol):
     """Reads the events that outlived the start of the program they belong to."""
 
-    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+    async def tail_after(
+        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
+    ) -> list[TailEvent] | None:
         """Return the kept events after a place in an earlier start, up to the end of the last one.
+
+        At most *limit* of them, and no more after those that have *size* characters together: ask
+        again for what comes after the last one.
 
         None if the continuation is not certain: the start is unknown, it or a later one did not
         end in good order, or some of the events have been dropped. Events of this start are not
         included: they are in its log.
+        """
+        ...
+
+    async def endings_after(
+        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
+    ) -> list[StoredEnding] | None:
+        """Return how runs ended after a place in this start or an earlier one, in that order.
+
+        Endings of this start are included up to the seq *upto*. Endings of an earlier one that was
+        killed before their events were kept have the seq `UNPLACED` and more. *limit* and *size*
+        are as in `tail_after`, and an answer with more than *size* characters is cut. None if the
+        start is unknown.
         """
         ...
 

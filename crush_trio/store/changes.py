@@ -219,7 +219,8 @@ class TailKept:
 
     `event` is the JSON of a `store.base.TailEvent`'s content. `previous` is the seq of the event
     that was given to keep before this one. If the store does not know it, that one was lost, and
-    no reader of before can be continued with certainty.
+    no reader of before can be continued with certainty. `ended` is the run whose ending the event
+    is; its place is remembered for as long as the run is.
     """
 
     seq: int
@@ -227,6 +228,7 @@ class TailKept:
     event: str
     keep: int
     previous: int = 0
+    ended: RunId | None = None
 
 
 @frozen(kw_only=True)

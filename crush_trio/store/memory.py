@@ -12,23 +12,25 @@ Each commit copies the tables, though not their rows: its cost grows with what t
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from outcome import Error, Value, capture
 from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
 from crush_trio.store._applying import apply
 from crush_trio.store._memory_pages import MemoryPages
-from crush_trio.store._rules import absolute, admitted, cleaned
+from crush_trio.store._rules import absolute, admitted, cleaned, page
 from crush_trio.store._tables import BootRow, Tables
 from crush_trio.store.base import (
     Conversation,
     Orphan,
     PendingAsk,
     Store,
+    StoredEnding,
     StoredMessage,
     StoredRun,
     TailEvent,
@@ -291,6 +293,27 @@ class MemoryStore(Store):
         return [row.ask for row in rows]
 
     @override
-    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+    async def tail_after(
+        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
+    ) -> list[TailEvent] | None:
         await trio.lowlevel.checkpoint()
-        return self._tables.tail_after(boot_id, seq, ours=self.boot_id)
+        found = self._tables.tail_after(boot_id, seq, ours=self.boot_id)
+        return None if found is None else page(found, limit, size, lambda each: len(each.event))
+
+    @override
+    async def endings_after(
+        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
+    ) -> list[StoredEnding] | None:
+        await trio.lowlevel.checkpoint()
+        found = self._tables.endings_after(boot_id, seq, ours=(self.boot_id, upto))
+        if found is None:
+            return None
+        cut = map(partial(_shortened, most=size), found)
+        return page(cut, limit, size, lambda each: len(each.run.text) + len(each.run.error))
+
+
+def _shortened(ending: StoredEnding, most: int) -> StoredEnding:
+    """Return *ending* without its answer, if that has more than *most* characters."""
+    if len(ending.run.text) <= most:
+        return ending
+    return evolve(ending, run=evolve(ending.run, text=""), cut=True)

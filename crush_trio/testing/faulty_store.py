@@ -29,6 +29,7 @@ from crush_trio.store.base import (
     Orphan,
     PendingAsk,
     Store,
+    StoredEnding,
     StoredMessage,
     StoredRun,
     StoreWarning,
@@ -230,7 +231,8 @@ class FaultyStore(Store):
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
-        self.commits.append(changes)
+        if changes:  # else it only waits for what was given before
+            self.commits.append(changes)
         self.overlaps.extend(
             (other.changes, changes) for other in self._under_way if _meet(other.changes, changes)
         )
@@ -392,8 +394,16 @@ class FaultyStore(Store):
         return await self.inner.pending_asks()
 
     @override
-    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
-        return await self.inner.tail_after(boot_id, seq)
+    async def tail_after(
+        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
+    ) -> list[TailEvent] | None:
+        return await self.inner.tail_after(boot_id, seq, limit=limit, size=size)
+
+    @override
+    async def endings_after(
+        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
+    ) -> list[StoredEnding] | None:
+        return await self.inner.endings_after(boot_id, seq, upto=upto, limit=limit, size=size)
 
 
 def _meet(one: Iterable[Change], other: Iterable[Change]) -> bool:

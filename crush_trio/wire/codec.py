@@ -41,6 +41,7 @@ __all__ = [
     "encode_part",
     "escape",
     "message_frame",
+    "message_members",
     "structure",
     "unstructure",
     "wrap_change",
@@ -119,8 +120,12 @@ def escape(text: str) -> bytes:
 
 def message_frame(head: Message, part_bytes: Sequence[bytes]) -> bytes:
     """Return the JSON of a message made of *head* and encoded parts; ignores the head's own."""
-    members = dump(_write_head(head))[1:]
-    return b'{"parts":[%b],%b' % (b",".join(part_bytes), members)
+    return b'{"parts":[%b],%b' % (b",".join(part_bytes), message_members(head))
+
+
+def message_members(head: Message) -> bytes:
+    """Return what follows the parts in the JSON of a message, up to its closing brace."""
+    return dump(_write_head(head))[1:]
 
 
 @define(eq=False)

@@ -28,6 +28,7 @@ from tests.agent.durable import (
     assistant,
     completion,
     done,
+    entries_of,
     give_result,
     memory,
     open_bench,
@@ -140,7 +141,7 @@ async def live(bench):
 
 
 def entries(bench):
-    return bench.events.take(0, deltas=True).entries
+    return entries_of(bench.events)
 
 
 def replica_of(*batches):
@@ -153,12 +154,27 @@ def replica_of(*batches):
 
 
 async def come_back(bench, replica, position):
-    """Have a client resume at *position* and read all there is."""
-    resumed = await bench.workspace.resume(position, Form.NATIVE)
-    for entry in resumed.missed:
+    """Have a client resume at *position* and read all there is; return what it missed before."""
+    reader = await bench.workspace.new_reader(Form.NATIVE, position)
+    missed = await missed_by(reader)
+    for entry in missed:
         replica.feed(entry.frame(Form.NATIVE))
-    replica.feed(resumed.cursor.take().encode(Form.NATIVE))
-    return resumed
+    await read_on(reader, replica)
+    return missed, reader
+
+
+async def missed_by(reader):
+    """Return the events of earlier starts that a reader missed."""
+    missed = []
+    while (batch := await reader.missed()) is not None:
+        missed += batch.entries
+    return missed
+
+
+async def read_on(reader, replica):
+    await settle()
+    while reader.behind:
+        replica.feed((await reader.read()).encode(Form.NATIVE))
 
 
 def known(replica):
@@ -207,11 +223,13 @@ async def test_what_was_missed_says_in_crush_form_how_each_run_ended_once():
         await live(bench)
         count = len(bench.endings())
     async with open_bench(TURNS, store=memory_store.reopened("b2")) as bench:
-        resumed = await bench.workspace.resume(Position(boot="b1", seq=0), Form.CRUSH)
-        frames = b"".join(entry.frame(Form.CRUSH) for entry in resumed.missed)
+        missed = await missed_by(
+            await bench.workspace.new_reader(Form.CRUSH, Position(boot="b1", seq=0))
+        )
+        frames = b"".join(entry.frame(Form.CRUSH) for entry in missed)
         assert frames.count(b'"type":"run_complete"') == count
         assert b'"title":"renamed"' in frames
-        ids = [entry.id for entry in resumed.missed]
+        ids = [entry.id for entry in missed]
         assert all(one < other for one, other in pairwise(ids))
 
 
@@ -222,8 +240,8 @@ async def test_a_message_that_the_reader_had_not_heard_of_is_new_to_it():
         (place,) = [e.id for e in entries(bench) if _creates(e.event, "answer-b1-1")]
     async with open_bench(store=memory_store.reopened("b2")) as bench:
         for seq, change in ((place - 1, EventType.CREATED), (place, EventType.UPDATED)):
-            resumed = await bench.workspace.resume(Position(boot="b1", seq=seq))
-            events = [entry.event for entry in resumed.missed]
+            reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=seq))
+            events = [entry.event for entry in await missed_by(reader)]
             (event,) = [e for e in events if getattr(e, "message_id", "") == "answer-b1-1"]
             assert event.change is change
 
@@ -236,9 +254,9 @@ def _creates(event, identity):
 async def test_a_reader_of_this_start_continues_in_its_log():
     async with open_bench() as bench:
         await bench.accept("hello").wait()
-        resumed = await bench.workspace.resume(Position(boot="b1", seq=2))
-        assert resumed.missed == ()
-        first, *_ = resumed.cursor.take().entries
+        reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=2))
+        assert await missed_by(reader) == []
+        first, *_ = (await reader.read()).entries
         assert first.id == 3
 
 
@@ -255,7 +273,8 @@ async def test_after_a_kill_a_reader_gets_one_resync_with_the_endings_of_recover
 
     memory_store = await memory()
     async with open_bench(Turns({"wait": wait}), store=memory_store) as bench:
-        await bench.accept("hello").wait()
+        finished = bench.accept("hello")
+        await finished.wait()
         cut_short = bench.accept("wait")
         await gate.reached()
         await settle()
@@ -264,11 +283,12 @@ async def test_after_a_kill_a_reader_gets_one_resync_with_the_endings_of_recover
     async with open_bench(store=killed) as bench:
         for cut in range(len(before) + 1):
             replica = replica_of(before[:cut])
-            resumed = await come_back(bench, replica, Position(boot="b1", seq=cut))
-            assert (resumed.missed, replica.resyncs) == ((), 1)
+            missed, reader = await come_back(bench, replica, Position(boot="b1", seq=cut))
+            assert (missed, replica.resyncs) == ([], 1)
             assert replica.endings[cut_short.id]["state"] == "interrupted"
+            assert set(replica.endings) == {finished.id, cut_short.id}
         await bench.accept("hello").wait()
-        replica.feed(resumed.cursor.take().encode(Form.NATIVE))
+        await read_on(reader, replica)
         assert replica.resyncs == 1
         assert len(replica.endings) == 3
 
@@ -278,8 +298,8 @@ async def test_a_reader_from_nowhere_gets_one_resync(boot):
     async with open_bench() as bench:
         await bench.accept("hello").wait()
         replica = Replica()
-        resumed = await come_back(bench, replica, Position(boot=boot, seq=5))
-        assert (resumed.missed, replica.resyncs, len(replica.endings)) == ((), 1, 1)
+        missed, _ = await come_back(bench, replica, Position(boot=boot, seq=5))
+        assert (missed, replica.resyncs, len(replica.endings)) == ([], 1, 1)
 
 
 async def test_one_start_that_was_killed_makes_all_before_it_uncertain():

@@ -10,7 +10,7 @@ import trio.testing
 
 from crush_trio.agent.transcript import FLUSH_LIMIT, PACE
 from crush_trio.store.changes import MessageCreated, MessageDeleted, TextAppended
-from crush_trio.store.errors import DiskFull
+from crush_trio.store.errors import DiskFull, StoreFailed
 from crush_trio.testing import explore
 from crush_trio.testing.faults import Moment
 from crush_trio.testing.faulty_store import StoreFault
@@ -420,10 +420,11 @@ async def test_a_message_released_in_the_middle_of_a_write_is_stored_whole_eithe
         await settle()
         opened.append_text("text")
         assert desk.store.under_way == 1
-        await desk.end()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.end)
+            await settle()
+            desk.store._under_way[0].withdraw(StoreFailed())
         assert told(await desk.stored()) == told(desk.published()[-1].message)
         assert text_of(await desk.stored()) == "some text"
         assert finish_of(await desk.stored()).reason is FinishReason.CANCELLED
         assert len(desk.published()) == 3, "the write that was overtaken is not told of"
-        for write in list(desk.store._under_way):
-            write.withdraw()

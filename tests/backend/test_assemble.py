@@ -25,6 +25,7 @@ from tests.agent.durable import (
     check_complete,
     completion,
     endings,
+    entries_of,
     give_result,
     memory,
     open_bench,
@@ -194,8 +195,8 @@ async def test_a_body_that_raises_is_no_close_in_good_order():
             raise ValueError("the body's own")
     assert store.committed(BootClosed) == []
     async with open_bench(store=store.inner.reopened("b2")) as bench:
-        resumed = await bench.workspace.resume(Position(boot="b1", seq=0))
-        assert resumed.cursor.take().resync is not None
+        reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=0))
+        assert (await reader.read()).resync is not None
 
 
 async def test_a_store_that_hangs_at_the_last_word_is_waited_for_only_so_long():
@@ -259,7 +260,7 @@ async def test_a_whole_life_on_a_real_disk(tmp_path):
         second = workspace.runs.accept(prompt("hello", run_id="second"))
         workspace.runs.cancel(S)
         await second.wait()
-        boot, before = workspace.events.boot, workspace.events.take(0, deltas=True).entries
+        boot, before = workspace.events.boot, entries_of(workspace.events)
         written = await store.messages(S)
         assert text_of(written[1]) == "let me see"
     stayed = Replica()
@@ -276,10 +277,10 @@ async def test_a_whole_life_on_a_real_disk(tmp_path):
             replica = Replica()
             for entry in before[:cut]:
                 replica.feed(entry.frame(Form.NATIVE))
-            resumed = await workspace.resume(Position(boot=boot, seq=cut), Form.NATIVE)
-            for entry in resumed.missed:
-                replica.feed(entry.frame(Form.NATIVE))
-            replica.feed(resumed.cursor.take().encode(Form.NATIVE))
+            reader = await workspace.new_reader(Form.NATIVE, Position(boot=boot, seq=cut))
+            while (batch := await reader.missed()) is not None:
+                replica.feed(batch.encode(Form.NATIVE))
+            assert not reader.behind
             assert replica.resyncs == 0
             assert (replica.endings, replica.messages) == (stayed.endings, stayed.messages)
 
@@ -298,5 +299,8 @@ async def test_a_run_that_was_only_accepted_is_recovered_from_a_real_disk(tmp_pa
             await workspace.recovery.done.wait()
             assert [view.id for view in workspace.recovered] == recovered
             assert set(await check_complete(store)) == {"r"}
-            resumed = await workspace.resume(Position(boot=boot, seq=0))
-            assert resumed.cursor.take().resync is not None
+            reader = await workspace.new_reader(after=Position(boot=boot, seq=0))
+            batches = [await reader.read()]
+            while batches[-1].resync is None:
+                batches.append(await reader.read())
+            assert [e.run.id for batch in batches for e in batch.events] == ["r"]

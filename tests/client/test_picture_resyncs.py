@@ -13,7 +13,7 @@ from crush_trio.client.events import (
     Reconnected,
     Resynced,
 )
-from crush_trio.client.picture import NOWHERE
+from crush_trio.client.picture import NOWHERE, Picture
 from crush_trio.testing.replica import Replica
 from crush_trio.wire.codec import encode, structure
 from crush_trio.wire.ids import MessageId, RunId
@@ -94,6 +94,55 @@ def test_a_resync_tells_the_state_of_now_and_then_the_endings_that_were_missed()
     assert [request.id for request in first.permissions] == ["p1"]
     assert states(rest) == [("r", "errored")]
     assert picture.place == "boot-9"
+
+
+def test_a_resync_in_pieces_tells_each_ending_as_it_comes_and_then_the_state():
+    picture, reader = synced(runs=[live("active"), live("queued", "r2"), live("queued", "r3")])
+    apply(
+        picture,
+        READY
+        + run("errored", place="boot~-7")
+        + run("cancelled", "r3", place="second~-2")
+        + asks([PERMISSION])
+        + resync("second-9", runs=[live("active", "r2")], ended=[live("cancelled", "r4")]),
+    )
+    told = read(reader)
+    assert states(told) == [("r", "errored"), ("r3", "cancelled"), ("r4", "cancelled")]
+    [now] = [event for event in told if isinstance(event, Resynced)]
+    assert [run.id for run in now.runs] == ["r2"]
+    assert not picture.in_doubt
+    assert picture.place == "second-9"
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_a_resync_that_is_cut_between_two_pieces_goes_on_after_the_last_one(cut):
+    names = ["a", "b", "c", "d", "e"]
+    picture, reader = synced(runs=[live("active", name) for name in names])
+    pieces = [run("completed", name, place=f"boot~-{n}") for n, name in enumerate(names)]
+    apply(picture, READY + b"".join(pieces[:cut]))
+    assert picture.place == f"boot~-{cut - 1}"
+    picture.disconnected("cut")
+    apply(picture, READY + b"".join(pieces[cut - 1 :]) + resync("boot-40"))
+    assert states(read(reader)) == [(name, "completed") for name in names]
+    assert not picture.in_doubt
+
+
+async def test_the_ending_of_a_run_that_somebody_waits_for_may_be_in_any_piece():
+    picture, _ = synced(runs=[live("active")])
+    with picture.news_of(RunId("r")) as news:
+        apply(picture, run("completed", "other", place="boot~-3"))
+        assert not news.is_set()
+        apply(picture, run("completed", place="boot~-4"))
+        assert news.is_set()
+
+
+def test_endings_from_before_a_client_came_are_no_news_to_it():
+    picture = Picture()
+    reader = picture.window.reader()
+    apply(picture, READY + run("completed", "old", place="boot~-3") + resync("boot-4"))
+    assert picture.synced.is_set()
+    apply(picture, run("completed", "old", place="boot-5") + run("completed", place="boot-6"))
+    assert states(read(reader)) == [("r", "completed")]
 
 
 def test_an_ending_that_was_told_is_not_told_again_by_a_resync():

@@ -17,6 +17,7 @@ import pytest
 from crush_trio.backend import open_durable_workspace
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.messages import FinishPart, Role, ToolCallPart, ToolResultPart
+from tests.agent.durable import entries_of
 from tests.e2e.crash_worker import SESSIONS, make_turn
 
 KILLS = 300
@@ -70,7 +71,7 @@ async def check_directory(directory):
 
 
 def endings_of(events):
-    return [entry for entry in events.take(0, deltas=False).entries if entry.terminal]
+    return [entry for entry in entries_of(events) if entry.terminal]
 
 
 async def check_session(store, session_id, runs):

@@ -16,7 +16,9 @@ from crush_trio.events import (
     Resync,
     RunChange,
 )
-from crush_trio.events.forms import Entry, Meter, resync_frames, run_complete
+from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.forms import run_complete
+from crush_trio.events.resync import resync_frames
 from crush_trio.wire.codec import encode, encode_envelope
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType, RunComplete
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
@@ -184,7 +186,7 @@ def test_in_native_form_a_resync_is_one_frame_with_what_ended_what_goes_on_and_i
     assert data == {
         "position": "boot-9",
         "ended": [orjson.loads(encode(evolve(ended, text="")))],
-        "runs": [orjson.loads(encode(RUN))],
+        "runs": [orjson.loads(encode(evolve(RUN, text="")))],
         "messages": [orjson.loads(encode(view.message()))],
     }
 

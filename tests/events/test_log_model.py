@@ -145,6 +145,8 @@ class Reader:
 
     def catch_up(self):
         self.take()
+        while self.cursor.behind:
+            self.take()
         self.deliver(len(self.pipe))
 
 
@@ -159,9 +161,10 @@ class LogModel(RuleBasedStateMachine):
         events=st.integers(1, 6),
         weight=st.sampled_from([1000, 4000, 10**9]),
         fresh=st.sampled_from([0, 1, 3, 64]),
+        batch=st.sampled_from([1, 2, 5, 128]),
     )
-    def open(self, events, weight, fresh):
-        window = Window(events=events, weight=weight, endings=10**6, fresh=fresh)
+    def open(self, events, weight, fresh, batch):
+        window = Window(events=events, weight=weight, endings=10**6, fresh=fresh, batch=batch)
         self.log = EventLog(BOOT, window=window)
         self.messages = {}
         self.endings = {}

@@ -19,7 +19,7 @@ from crush_trio.events import (
     Window,
 )
 from crush_trio.events.cursor import Batch
-from crush_trio.events.forms import Entry, Meter
+from crush_trio.events.entry import Entry, Meter
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (

@@ -7,8 +7,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.tail import resume
-from crush_trio.events import Form, MessageChange, open_event_log
+from crush_trio.agent.reader import new_reader
+from crush_trio.agent.recall import Recall
+from crush_trio.events import Batch, Form, MessageChange, open_event_log
+from crush_trio.events.entry import Entry, Meter
 from crush_trio.server.sse import HEARTBEAT, LOST, RETRY, Drain, position_from, stream
 from crush_trio.store.memory import MemoryStore
 from crush_trio.testing.replica import Replica
@@ -72,16 +74,27 @@ async def test_readers_are_told_how_often_to_expect_a_heartbeat():
 
 @pytest.mark.parametrize("form", Form)
 async def test_what_was_missed_before_a_restart_comes_before_the_reader_s_place(form):
-    missed = b"id: old-7\nevent: x\ndata: {}\n\n" if form is Form.NATIVE else b"data: {}\n\n"
+    pages = [missed_page("old", 7), missed_page("old", 8), None]
+
+    async def missed():
+        await trio.lowlevel.checkpoint()
+        return pages.pop(0)
+
     async with trio.open_nursery() as nursery, open_event_log("boot") as log:
         client = Client()
-        nursery.start_soon(client.taking(log, form, first=missed))
+        nursery.start_soon(client.taking(log, form, missed=missed))
         await wait_all_tasks_blocked()
         if form is Form.CRUSH:
-            assert client.sent == [missed]
+            assert [orjson.loads(piece.removeprefix(b"data: ")) for piece in client.sent]
+            assert b"\n" not in client.sent, "there is no need for a sign of life"
         else:
-            ids = [frame.get(b"id") for frame in frames(client.sent[0])]
-            assert ids == [b"old-7", b"boot-0"]
+            ids = [frame.get(b"id") for frame in frames(b"".join(client.sent))]
+            assert ids == [b"old-7", b"old-8", b"boot-0"]
+            assert b"".join(client.sent).count(b"retry: ") == 1
+
+
+def missed_page(boot, seq):
+    return Batch(0, (Entry(seq, fact(), boot, Meter()),))
 
 
 async def test_a_cursor_without_a_form_has_no_bytes_to_stream():
@@ -258,10 +271,10 @@ async def test_text_that_is_no_place_is_answered_with_a_resync(text):
     async with open_event_log("boot") as log:
         log.publish(fact())
         store = MemoryStore()
-        resumed = await resume(log, store, LOST, Form.NATIVE)
+        reader = await new_reader(log, store, Recall(store), LOST, Form.NATIVE)
         client = Client()
         log.close()
-        await client.take(log, resumed.cursor)
+        await client.take(log, reader)
         assert client.names == ["ready", "resync", "end"]
         [ready, resync, _] = frames(b"".join(client.sent))
         assert b"id" not in ready, "a reader without a place gets one with the resync"

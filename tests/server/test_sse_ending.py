@@ -70,12 +70,12 @@ async def test_a_client_that_is_cancelled_while_it_waits_leaves_nothing_behind(s
 
         nursery.start_soon(connected)
         await trio.sleep(5)
-        assert (len(log._readers), len(client.drain.ending._waiting)) == (1, 1)
+        assert (len(log._native.waiting), len(client.drain.ending._waiting)) == (1, 1)
         log.publish(fact())
         scope.cancel()
         await wait_all_tasks_blocked()
         assert scope.cancelled_caught
-        assert (len(log._readers), len(client.drain.ending._waiting)) == (0, 0)
+        assert (len(log._native.waiting), len(client.drain.ending._waiting)) == (0, 0)
         read = [piece for piece in client.sent if b"config_changed" in piece]
         assert len(read) == cursor.after, "what was not sent was not read"
 
@@ -87,7 +87,7 @@ async def test_a_stream_can_be_left_between_two_pieces():
         await anext(pieces)
         await pieces.aclose()
         drain.end_streams()
-        assert len(log._readers) == 0
+        assert len(log._native.waiting) == 0
         with pytest.raises(StopAsyncIteration):
             await anext(pieces)
 

@@ -35,7 +35,9 @@ CALLS = {
     "last_read": (S, "/a"),
     "pending_asks": (),
     "tail_after": ("boot", 0),
+    "endings_after": ("boot", 0),
 }
+KEYWORDS = {"endings_after": {"upto": 1}}
 
 
 def test_the_calls_below_are_those_of_the_seam():
@@ -52,7 +54,8 @@ def test_the_calls_below_are_those_of_the_seam():
 async def test_every_async_method_has_exactly_one_checkpoint(name):
     store = MemoryStore()
     await store.commit(session("s"), message("m", text()), run("r"))
-    assert await checkpoints_of(partial(getattr(store, name), *CALLS[name])) == 1
+    call = partial(getattr(store, name), *CALLS[name], **KEYWORDS.get(name, {}))
+    assert await checkpoints_of(call) == 1
 
 
 async def test_changes_take_effect_before_the_wait():

@@ -228,3 +228,30 @@ def test_the_event_tail_keeps_growing_as_its_oldest_rows_are_trimmed(store):
         )
         store.execute("DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - 3")
     assert store.execute("SELECT n, seq FROM event_tail").fetchall() == [(8, 7), (9, 8), (10, 9)]
+
+
+def test_the_places_of_endings_are_taken_from_the_events_that_are_still_kept(connection, path):
+    migrations = known_migrations()
+    migrate(connection, path, migrations[:1])
+    for name in ("kept", "trimmed"):
+        add_run(connection, name, state="completed", ended_at=5)
+    add_run(connection, "open")
+    for seq, event in ((3, '{"message":"m"}'), (4, '{"run":"kept"}'), (5, '{"run":"gone"}')):
+        connection.execute(
+            "INSERT INTO event_tail (boot_id, seq, terminal, event) VALUES ('boot', ?, ?, ?)",
+            (seq, "run" in event, event),
+        )
+    migrate(connection, path, migrations)
+    found = connection.execute("SELECT id, ending_boot, ending_seq FROM runs ORDER BY n").fetchall()
+    assert found == [("kept", "boot", 4), ("trimmed", None, None), ("open", None, None)]
+
+
+@pytest.mark.parametrize(
+    "placed", ["ending_seq > 5 ORDER BY ending_seq", "ending_seq IS NULL ORDER BY n"]
+)
+def test_endings_are_found_through_their_index(store, placed):
+    plan = store.execute(
+        f"EXPLAIN QUERY PLAN SELECT text FROM runs WHERE ending_boot = 'boot' AND {placed}"
+    ).fetchall()
+    assert len(plan) == 1, "and need not be sorted"
+    assert "runs_by_ending" in plan[0][3]

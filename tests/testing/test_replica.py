@@ -14,7 +14,7 @@ from crush_trio.wire.native import RunState, RunView
 
 
 def frame(event_id, name, data):
-    return native_frame(event_id, name, orjson.dumps(data))
+    return b"".join(native_frame(event_id, name, orjson.dumps(data)))
 
 
 def message(event_id, *texts, change="created", name="m"):

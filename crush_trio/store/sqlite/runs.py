@@ -5,11 +5,11 @@ late, changes nothing.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import RunIdTaken, RunNotFound
-from crush_trio.store.base import Orphan, StoredRun
+from crush_trio.store.base import UNPLACED, Orphan, StoredEnding, StoredRun
 from crush_trio.store.changes import (
     RunAccepted,
     RunEdited,
@@ -56,7 +56,9 @@ _END: Final = """
         text = :text,
         error = :error,
         folded_into = :folded_into,
-        attachments = NULL
+        attachments = NULL,
+        ending_seq = CASE WHEN ending_boot = :boot_id THEN ending_seq END,
+        ending_boot = :boot_id
     WHERE id = :id AND ended_at IS NULL
 """
 
@@ -69,6 +71,18 @@ _COLUMNS: Final = (
     f"{_VIEW_COLUMNS}, boot_id, prompt, attachments,"
     " (SELECT messages.id FROM messages WHERE messages.id = runs.id)"
 )
+
+_SHORT_COLUMNS: Final = _VIEW_COLUMNS.replace(
+    "runs.text", "CASE WHEN length(runs.text) <= :most THEN runs.text ELSE '' END"
+)
+_ENDINGS: Final = f"""
+    SELECT length(runs.text) > :most, coalesce(ending_seq, {UNPLACED} + n), {_SHORT_COLUMNS}
+    FROM runs WHERE ending_boot = :boot AND ended_at IS NOT NULL
+"""
+_PLACED: Final = "AND ending_seq > :after AND ending_seq <= :upto ORDER BY ending_seq"
+_UNPLACED: Final = f"""
+    AND ending_seq IS NULL AND n > :after - {UNPLACED} AND n <= :upto - {UNPLACED} ORDER BY n
+"""
 
 
 def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> None:
@@ -92,7 +106,7 @@ def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> No
             if not connection.execute(_EDIT, columns).rowcount:
                 _require(connection, change.id)
         case RunEnded():
-            _end(connection, change)
+            _end(connection, change, boot_id)
         case _:
             assert_never(change)
 
@@ -119,18 +133,19 @@ def _accept(connection: sqlite3.Connection, change: RunAccepted, boot_id: str) -
         raise RunIdTaken(run.run_id or "")
 
 
-def _end(connection: sqlite3.Connection, change: RunEnded) -> None:
+def _end(connection: sqlite3.Connection, change: RunEnded, boot_id: str) -> None:
     run_id = change.run.id
-    if not connection.execute(_END, _ending_columns(change.run)).rowcount:
+    if not connection.execute(_END, _ending_columns(change.run, boot_id)).rowcount:
         if not change.if_there:
             _require(connection, run_id)
     elif change.withdrawn:
         connection.execute("UPDATE messages SET withdrawn = 1 WHERE run_id = ?", (run_id,))
 
 
-def _ending_columns(run: RunView) -> dict[str, object]:
+def _ending_columns(run: RunView, boot_id: str) -> dict[str, object]:
     return {
         "id": run.id,
+        "boot_id": boot_id,
         "state": run.state.value,
         "started_at": run.started_at or None,
         "ended_at": run.ended_at,
@@ -196,6 +211,19 @@ def read_stored(connection: sqlite3.Connection, run_ids: Sequence[RunId]) -> lis
     )
     found = {run.view.id: run for run in map(_stored_run, rows)}
     return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+def read_endings(
+    connection: sqlite3.Connection, boot_id: str, after: int, upto: int, texts: int
+) -> Iterator[StoredEnding]:
+    """Give the endings of one start in a stretch of its events; texts longer than *texts* are cut.
+
+    Those without a seq come last, in the order of acceptance, with one that is not used otherwise.
+    """
+    stretch = {"boot": boot_id, "after": after, "upto": upto, "most": texts}
+    for condition in (_PLACED, _UNPLACED):
+        for cut, seq, *view in connection.execute(_ENDINGS + condition, stretch):
+            yield StoredEnding(boot_id=boot_id, seq=seq, run=_view(view), cut=bool(cut))
 
 
 def _stored_run(row: Row) -> StoredRun:

@@ -25,6 +25,7 @@ from crush_trio.store.base import (
     Orphan,
     PendingAsk,
     Store,
+    StoredEnding,
     StoredMessage,
     StoredRun,
     StoreWarning,
@@ -265,10 +266,23 @@ class SqliteStore(Store):
         return await self._read(asks.read_pending)
 
     @override
-    async def tail_after(self, boot_id: str, seq: int) -> list[TailEvent] | None:
+    async def tail_after(
+        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
+    ) -> list[TailEvent] | None:
         if not await self._catch_up():
             return None
-        return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, self.boot_id))
+        ours = self.boot_id
+        return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, ours, limit, size))
+
+    @override
+    async def endings_after(
+        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
+    ) -> list[StoredEnding] | None:
+        await self._catch_up()
+        ours = self.boot_id, upto
+        return await self._read(
+            lambda c: tail.read_endings_after(c, boot_id, seq, ours, limit, size)
+        )
 
 
 def _conversation(

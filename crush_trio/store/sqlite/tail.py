@@ -3,16 +3,24 @@
 A reader that comes back after a restart gets the exact continuation of what it has read, or is told
 that there is none. Exact means: every start since then, but for the one that asks, has ended in good
 order, and none of the events it kept has been trimmed away unread.
+
+Where there is none, it is told at least how every run ended since then. The places of endings are in
+the table of runs, and are never trimmed.
 """
 
 import sqlite3
 from typing import Final, TypeAlias, assert_never
 
-from crush_trio.store.base import TailEvent
+from crush_trio.store._rules import page
+from crush_trio.store.base import StoredEnding, TailEvent
 from crush_trio.store.changes import BootClosed, TailKept
+from crush_trio.store.sqlite import runs
 
 TailChange: TypeAlias = TailKept | BootClosed
 """The changes that are made here."""
+
+_END: Final = 2**62
+"""A seq that comes after all others."""
 
 _UNCERTAIN: Final = """
     SELECT 1 FROM boots
@@ -44,6 +52,11 @@ def apply(connection: sqlite3.Connection, change: TailChange, boot_id: str) -> N
                 " ON CONFLICT (boot_id, seq) DO NOTHING",
                 (boot_id, change.seq, change.terminal, change.event),
             )
+            if change.ended is not None:
+                connection.execute(
+                    "UPDATE runs SET ending_boot = ?, ending_seq = ? WHERE id = ?",
+                    (boot_id, change.seq, change.ended),
+                )
             connection.execute(
                 "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
                 (change.keep,),
@@ -67,7 +80,7 @@ def _newest_kept(connection: sqlite3.Connection, boot_id: str) -> int:
 
 
 def read_tail_after(
-    connection: sqlite3.Connection, boot_id: str, seq: int, ours: str
+    connection: sqlite3.Connection, boot_id: str, seq: int, ours: str, limit: int, size: int
 ) -> list[TailEvent] | None:
     """Return the events after a place in an earlier start, or None if some may be missing."""
     row = connection.execute("SELECT n FROM boots WHERE id = ?", (boot_id,)).fetchone()
@@ -76,7 +89,31 @@ def read_tail_after(
     place = {"n": row[0], "seq": seq, "ours": ours}
     if connection.execute(_UNCERTAIN, place).fetchone():
         return None
-    return [
+    events = (
         TailEvent(boot_id=boot, seq=at, terminal=bool(terminal), event=event)
         for boot, at, terminal, event in connection.execute(_AFTER, place)
+    )
+    return page(events, limit, size, lambda event: len(event.event))
+
+
+def read_endings_after(
+    connection: sqlite3.Connection,
+    boot_id: str,
+    seq: int,
+    ours: tuple[str, int],
+    limit: int,
+    size: int,
+) -> list[StoredEnding] | None:
+    """Return the endings after a place, up to the place *ours* in the start that asks."""
+    row = connection.execute("SELECT n FROM boots WHERE id = ?", (boot_id,)).fetchone()
+    if row is None:
+        return None
+    boots = connection.execute("SELECT id FROM boots WHERE n >= ? ORDER BY n", row).fetchall()
+    stretches = [
+        (name, seq if name == boot_id else 0, ours[1] if name == ours[0] else _END)
+        for (name,) in boots
     ]
+    endings = (
+        ending for stretch in stretches for ending in runs.read_endings(connection, *stretch, size)
+    )
+    return page(endings, limit, size, lambda ending: len(ending.run.text) + len(ending.run.error))

@@ -1,0 +1,71 @@
+"""How long a server takes to say that it is well, asked all the time by a process of its own.
+
+The driver would ask too late whenever it is busy itself. `python -m benchmarks.driver.pulse HOST PORT`
+asks until its input ends and then prints how many seconds each answer took.
+"""
+
+import http.client
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import orjson
+import trio
+from attrs import define, field
+
+from benchmarks.driver.http import Place
+
+PAUSE: Final = 0.005
+"""Seconds between an answer and the next question."""
+
+_LIMIT: Final = 60.0
+
+
+@define(eq=False)
+class Pulse:
+    """What was measured, once the block of `open_pulse` is over."""
+
+    seconds: list[float] = field(factory=list, init=False)
+
+
+@asynccontextmanager
+async def open_pulse(place: Place) -> AsyncIterator[Pulse]:
+    """Ask the server at *place* for the length of the block."""
+    argv = (sys.executable, "-m", "benchmarks.driver.pulse", place.host, str(place.port))
+    pulse = Pulse()
+    with subprocess.Popen(  # noqa: ASYNC220 - the driver has nothing else to do meanwhile
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield pulse
+            out, _ = await trio.to_thread.run_sync(process.communicate)
+            pulse.seconds.extend(orjson.loads(out))
+        finally:
+            process.kill()
+
+
+def main(host: str, port: int) -> None:
+    """Ask until there is nobody left who wants to know."""
+    over = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    connection, taken = http.client.HTTPConnection(host, port, timeout=_LIMIT), []
+    while not over.is_set():
+        began = time.perf_counter()
+        connection.request("GET", "/v1/health")
+        connection.getresponse().read()
+        taken.append(time.perf_counter() - began)
+        time.sleep(PAUSE)
+    sys.stdout.buffer.write(orjson.dumps(taken))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

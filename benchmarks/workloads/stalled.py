@@ -1,0 +1,111 @@
+"""(j) What do clients cost that are attached and do not read, when a large event comes?
+
+Two hundred of them, half in each form, and one prompt with a file of five mebibytes. The server's
+memory is compared with the most that such a prompt takes without them, connections included, and its
+health is asked for meanwhile, by a process of its own. The baseline is not measured: it has no
+attachments.
+"""
+
+import base64
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import trio
+
+from benchmarks.bench import Bench
+from benchmarks.driver.http import Place, UnexpectedStatus
+from benchmarks.driver.pulse import open_pulse
+from benchmarks.driver.stage import RUN_LIMIT, Stage, events_target, open_stage, run_name
+from benchmarks.driver.targets import Started, Target
+from benchmarks.figures import BYTES, MS, Figure, at_most, percentile
+
+LETTER: Final = "j"
+TITLE: Final = "Clients that do not read"
+
+CLIENTS: Final = 200
+FILE: Final = 5 * 2**20
+WARM: Final = 6
+"""Prompts of the same kind that come first: what the log keeps of them is kept then already."""
+
+MEMORY: Final = "memory per client that does not read, with an event of 7 MB"
+HEALTH: Final = "answer to a request meanwhile, p99"
+
+_WINDOW: Final = 4096
+"""Bytes that the system takes for a client that does not read."""
+
+_REST: Final = 1.0
+
+
+async def measure(bench: Bench) -> list[Figure]:
+    """Have clients attach and not read, send a large prompt, and look at the server."""
+    notes = bench.notes(LETTER)
+    async with open_stage(_weighable(bench.target), bench.provider) as stage:
+        usual = 0
+        for _ in range(bench.size(WARM, 2)):
+            await _send_file(stage)
+            usual = max(usual, stage.rss() or 0)
+        for _ in range(bench.rounds):
+            clients = bench.size(CLIENTS, 20)
+            async with _deaf(stage, clients), open_pulse(stage.served.place) as pulse:
+                await trio.sleep(_REST / 2)
+                await _send_file(stage)
+                rss = stage.rss()
+            if rss is not None:
+                notes.add(MEMORY, stage.name, (rss - usual) / clients)
+            notes.add(HEALTH, stage.name, percentile(pulse.seconds, 0.99) * 1e3)
+    return [*notes.figure(MEMORY, BYTES, at_most(65536)), *notes.figure(HEALTH, MS, at_most(50))]
+
+
+def _weighable(target: Target) -> Target:
+    """Return *target* with an allocator that gives large blocks back as soon as they are freed.
+
+    As shipped it keeps some of them, more or fewer in each process: up to 150 MB for this workload.
+    """
+    if not isinstance(target, Started):
+        return target
+    options = ("MALLOC_ARENA_MAX=1", "MALLOC_MMAP_THRESHOLD_=131072")
+    return Started(target.name, ("env", *options, *target.argv))
+
+
+async def _send_file(stage: Stage) -> None:
+    """Have a prompt with a file answered, and let some time go by."""
+    session, run_id = await stage.warm_session(), run_name()
+    content = base64.b64encode(random.randbytes(FILE)).decode()
+    file = {"file_path": "a.bin", "file_name": "a.bin", "mime_type": "application/octet-stream"}
+    body = {
+        "session_id": session,
+        "prompt": "say 20",
+        "run_id": run_id,
+        "attachments": [{**file, "content": content}],
+    }
+    with trio.fail_after(RUN_LIMIT):
+        await stage.caller.ask("POST", f"{stage.base}/agent", body, expect=202)
+        await stage.witness.ended(run_id)
+    await trio.sleep(_REST)
+
+
+@asynccontextmanager
+async def _deaf(stage: Stage, clients: int) -> AsyncIterator[None]:
+    """Have clients attached, half in each form, that read no more than the head of the answer."""
+    async with AsyncExitStack() as stack:
+        for number in range(clients):
+            target = events_target(stage.base, stage.forms[number % len(stage.forms)])
+            stack.push_async_callback((await _attach(stage.served.place, target)).aclose)
+        yield
+
+
+async def _attach(place: Place, target: str) -> trio.SocketStream:
+    sock = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW)
+    await sock.connect((place.host, place.port))
+    stream = trio.SocketStream(sock)
+    asked = f"GET {target} HTTP/1.1\r\nHost: {place.authority}\r\n\r\n"
+    await stream.send_all(asked.encode())
+    head = bytes(await stream.receive_some(512))
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        await stream.aclose()
+        raise UnexpectedStatus(f"GET {target}: {head[:100]!r}")
+    return stream

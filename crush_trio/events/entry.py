@@ -1,0 +1,235 @@
+"""An event in its place in a log, and the bytes made of it.
+
+While an event is new it is encoded at most once per form, when the first reader wants it, and all
+readers share the bytes. What is too long for one piece is not even encoded then, but while it is sent
+(`events.pieces`). Later an event is packed: what is kept then is what both forms can be put together
+from, so that a log that remembers much does not weigh much.
+"""
+
+from typing import Final
+
+from attrs import define, field
+
+from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
+from crush_trio.events.forms import (
+    Form,
+    completion,
+    crush_frame,
+    data_of,
+    encode_run,
+    message_change,
+    native_frame,
+)
+from crush_trio.events.growing import MessageView
+from crush_trio.events.packed import Packed, PackedFact, PackedMessage, compacted
+from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
+from crush_trio.wire.events import EventType, PayloadType
+
+_ENTRY_WEIGHT: Final = 160
+"""Bytes of an entry and of its place in the log, near enough; like all of these, as measured."""
+
+_PACKED_WEIGHT: Final = 120
+"""Bytes of the objects around a packed event's JSON."""
+
+_RUN_WEIGHT: Final = 330
+"""Bytes of a run's change, besides the answer and the error."""
+
+_FACT_WEIGHT: Final = 450
+"""Bytes of a fact and of what it is about, besides its JSON."""
+
+_MESSAGE_WEIGHT: Final = 2000
+"""Bytes of the objects of a message change that is not packed, besides what the message grew by."""
+
+_PIECES_WEIGHT: Final = 600
+"""Bytes of a frame that refers to what the event holds."""
+
+_LONG: Final = 4096
+"""Bytes from which on a message that goes on is not packed."""
+
+
+@define(eq=False)
+class Meter:
+    """How many bytes a log holds on to."""
+
+    total: int = 0
+
+
+@define(eq=False)
+class Entry:
+    """An event in its place in the log, with the bytes made of it so far.
+
+    `before` is the message as the entry before this one showed it: the native form sends the
+    difference. `superseded` entries say nothing that a later entry does not say in full.
+    """
+
+    id: int
+    _held: Event | Packed
+    boot: str = field(repr=False)
+    _meter: Meter = field(repr=False)
+    before: MessageView | None = field(default=None, repr=False)
+    superseded: bool = field(default=False, init=False)
+    _packed: bool = field(default=False, init=False)
+    _weight: int = field(default=0, init=False, repr=False)
+    _crush_frame: Content | None = field(default=None, init=False, repr=False)
+    _native_frame: Content | None = field(default=None, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._weigh(_ENTRY_WEIGHT + self._held_weight())
+
+    @property
+    def event(self) -> Event:
+        """The event; of one that was packed, another that says the same."""
+        match self._held:
+            case PackedFact() | PackedMessage() as packed:
+                return packed.unpack()
+            case event:
+                return event
+
+    @property
+    def merged(self) -> bool:
+        """Whether only its delta is left of it: a later entry says the rest, and there is no event."""
+        return isinstance(self._held, PackedMessage) and not self._held.whole
+
+    @property
+    def terminal(self) -> bool:
+        """Whether this is the ending of a run."""
+        return isinstance(self._held, RunChange) and self._held.terminal
+
+    @property
+    def urgent(self) -> bool:
+        """Whether readers are told at once: of endings, and of the first words of a message."""
+        if self.before is None:
+            return self.terminal
+        return not self.before.parts
+
+    # ── As bytes ────────────────────────────────────────────────────────────────────────────────
+
+    def frame(self, form: Form) -> bytes:
+        """Return the event as it goes over the wire, in one piece however long; see `content`."""
+        return joined(self.content(form))
+
+    def content(self, form: Form) -> Content:
+        """Return the event as it goes over the wire; empty if *form* has no word for it."""
+        known = self._crush_frame if form is Form.CRUSH else self._native_frame
+        if known is not None:
+            return known
+        content = assemble(self.sources(form), JOINED)
+        if not self._packed:
+            if form is Form.CRUSH:
+                self._crush_frame = content
+            else:
+                self._native_frame = content
+            self._weigh(_cached_weight(content))
+        return content
+
+    def sources(self, form: Form) -> list[Chunk]:
+        """Return the event as it goes over the wire, not put together."""
+        return self._crush() if form is Form.CRUSH else self._native()
+
+    def _crush(self) -> list[Chunk]:
+        match self._held:
+            case RunChange(run=run):
+                return completion(run)
+            case MessageChange(change=change, view=view):
+                return crush_frame(PayloadType.MESSAGE, *message_change(change, *view.sources()))
+            case PackedMessage(change=change, whole=whole):
+                return crush_frame(PayloadType.MESSAGE, *message_change(change, whole))
+            case (
+                Fact(payload_type=name, encoded=data) | PackedFact(payload_type=name, encoded=data)
+            ):
+                return crush_frame(name, data)
+
+    def _native(self) -> list[Chunk]:
+        place = f"{self.boot}-{self.id}"
+        match self._held:
+            case RunChange(run=run):
+                return native_frame(place, "run", encode_run(run))
+            case MessageChange(change=EventType.UPDATED, view=view) if self.before is not None:
+                return native_frame(place, "message_delta", *view.sources_since(self.before))
+            case MessageChange(change=change, view=view):
+                changed = message_change(change, *view.sources())
+                return native_frame(place, PayloadType.MESSAGE, *changed)
+            case PackedMessage(delta=delta) if delta:
+                return native_frame(place, "message_delta", delta)
+            case PackedMessage(change=change, whole=whole):
+                return native_frame(place, PayloadType.MESSAGE, *message_change(change, whole))
+            case (
+                Fact(payload_type=name, encoded=data) | PackedFact(payload_type=name, encoded=data)
+            ):
+                return native_frame(place, name, data)
+
+    # ── Growing old ─────────────────────────────────────────────────────────────────────────────
+
+    def supersede(self) -> None:
+        """A later entry says all this one says; only its delta can still be wanted."""
+        self.superseded = True
+        self._drop_crush()
+
+    def pack(self) -> None:
+        """Keep no more than what the event can be told from again. Packing again does nothing.
+
+        A long message that went on stays as it is, with its delta: its changes share their text,
+        which packed would be kept once for each of them.
+        """
+        match self._held:
+            case MessageChange() as event if self._shares_text(event):
+                self.content(Form.NATIVE)
+                self._drop_crush()
+                self._packed, self.before = True, None
+                return
+            case MessageChange() as event:
+                self._held = self._pack_message(event)
+            case Fact(payload_type=payload_type, encoded=encoded):
+                self._held = PackedFact(payload_type, encoded)
+        self._packed = True
+        self._crush_frame = self._native_frame = self.before = None
+        self._weigh(_ENTRY_WEIGHT + self._held_weight() - self._weight)
+
+    def _drop_crush(self) -> None:
+        if self._crush_frame is not None:
+            self._weigh(-_cached_weight(self._crush_frame))
+            self._crush_frame = None
+
+    def _shares_text(self, event: MessageChange) -> bool:
+        if self.superseded or event.change is not EventType.UPDATED:
+            return False
+        return event.view.size > _LONG and not event.view.finished
+
+    def _pack_message(self, event: MessageChange) -> PackedMessage:
+        delta: Content = b""
+        if event.change is EventType.UPDATED and self.before is not None:
+            told = self._native_frame
+            if isinstance(told, bytes):
+                delta = data_of(told)
+            else:
+                delta = compacted(event.view.sources_since(self.before))
+        whole = b"" if self.superseded and delta else compacted(event.view.sources())
+        return PackedMessage(event.change, event.plain, whole, delta)
+
+    # ── Weight ──────────────────────────────────────────────────────────────────────────────────
+
+    def release(self) -> None:
+        """The log lets go of this entry; whoever still holds it does so at no cost of the log's."""
+        self._weigh(-self._weight)
+        self._meter = Meter()
+
+    def _weigh(self, change: int) -> None:
+        self._weight += change
+        self._meter.total += change
+
+    def _held_weight(self) -> int:
+        match self._held:
+            case RunChange(run=run):
+                return _RUN_WEIGHT + len(run.text) + len(run.error)
+            case PackedFact(size=size) | PackedMessage(size=size):
+                return _PACKED_WEIGHT + size
+            case Fact(encoded=encoded):
+                return _FACT_WEIGHT + len(encoded)
+            case MessageChange(view=view):
+                grown = view.size - (self.before.size if self.before else 0)
+                return _MESSAGE_WEIGHT + max(0, grown)
+
+
+def _cached_weight(content: Content) -> int:
+    """Return how many bytes a frame weighs that is kept; a long one is made of what is there anyway."""
+    return _PIECES_WEIGHT if isinstance(content, Pieces) else len(content)
