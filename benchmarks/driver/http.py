@@ -59,9 +59,12 @@ class Caller:
     _used: float = field(default=0.0, init=False)
 
     async def ask(
-        self, method: str, target: str, body: object = None, *, expect: int = 200
+        self, method: str, target: str, body: object = None, *, expect: int | None = 200
     ) -> Reply:
-        """Send a request and return its answer; raise `UnexpectedStatus` if it is not *expect*."""
+        """Send a request and return its answer; raise `UnexpectedStatus` if it is not *expect*.
+
+        With None for *expect*, any status will do.
+        """
         stream = await self._connected()
         request = self._request(method, target, b"" if body is None else orjson.dumps(body))
         began = trio.current_time()
@@ -69,7 +72,7 @@ class Caller:
         status, answer = await self._answer(stream)
         self._used = trio.current_time()
         await self._keep_or_close()
-        if status != expect:
+        if expect is not None and status != expect:
             raise UnexpectedStatus(f"{method} {target}: {status} {answer[:200]!r}")
         return Reply(status, answer, self._used - began)
 

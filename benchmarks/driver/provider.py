@@ -154,7 +154,7 @@ class Provider:
         http = h11.Connection(h11.SERVER)
         async with stream:
             try:
-                while (body := await _hear(http, stream)) is not None:
+                while (body := await hear(http, stream)) is not None:
                     self.asked += 1
                     await self._answer(stream, body)
                     http = h11.Connection(h11.SERVER)
@@ -166,7 +166,7 @@ class Provider:
         call = self.call(script.tag) if script.tag else Call()
         call.heard = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, stream, call, nursery.cancel_scope)
+            nursery.start_soon(watch_leaving, stream, call, nursery.cancel_scope)
             try:
                 await _play(stream, script, body.get("model", ""), call)
             except trio.BrokenResourceError:
@@ -176,7 +176,7 @@ class Provider:
             raise trio.BrokenResourceError
 
 
-async def _watch(stream: trio.SocketStream, call: Call, scope: trio.CancelScope) -> None:
+async def watch_leaving(stream: trio.SocketStream, call: Call, scope: trio.CancelScope) -> None:
     """Notice when the server leaves. What it sends meanwhile is its next request, and left alone."""
     sock = stream.socket
     await trio.lowlevel.wait_readable(sock.fileno())
@@ -218,17 +218,17 @@ def _script_of(body: Json) -> Script:
     if body.get("model") == SMALL:
         return Script()
     spoken = [message for message in body.get("messages", ()) if message.get("role") == "user"]
-    return parse_prompt(_text(spoken[-1].get("content")) if spoken else "")
+    return parse_prompt(spoken_text(spoken[-1].get("content")) if spoken else "")
 
 
-def _text(content: object) -> str:
+def spoken_text(content: object) -> str:
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
     return "".join(block.get("text", "") for block in blocks)
 
 
-async def _hear(http: h11.Connection, stream: trio.SocketStream) -> Json:
+async def hear(http: h11.Connection, stream: trio.SocketStream) -> Json:
     """Return the body of the next request; None if there is none any more."""
     body = bytearray()
     while True:

@@ -1,0 +1,39 @@
+"""`python -m benchmarks.soak`: soak a server, print what happened, exit with 1 if a promise was broken."""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import trio
+
+from benchmarks.soak.soak import Soak
+
+
+def main() -> int:
+    """Soak once."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to mix (10)")
+    parser.add_argument("--seed", type=int, default=None, help="replay what a run did, but for timing")
+    parser.add_argument("--keep", action="store_true", help="keep logs and databases in any case")
+    given = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed
+    folder = Path(tempfile.mkdtemp(prefix="crush-soak-"))
+    print(f"seed {seed}, {given.minutes:g} minutes, evidence in {folder}", flush=True)
+    soak = Soak(seed, given.minutes * 60, folder, say=lambda text: print(text, flush=True))
+    trio.run(soak.run)
+    print(soak.counts.table(len(soak.violations)))
+    if soak.violations:
+        print(f"\nBROKEN, seed {seed}; logs and databases are in {folder}", file=sys.stderr)
+        for violation in soak.violations[:5]:
+            print(f"  {violation}", file=sys.stderr)
+        return 1
+    if not given.keep:
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What a soak has done and seen, counted, and the table of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from benchmarks.figures import percentile
+
+
+@define(eq=False)
+class Counts:
+    """The figures of a soak."""
+
+    number: Counter[str] = field(factory=Counter, init=False)
+    """Everything that is counted, by name."""
+    refused: Counter[str] = field(factory=Counter, init=False)
+    """Refused prompts by status and code."""
+    endings: Counter[str] = field(factory=Counter, init=False)
+    """Runs by how they ended, as the disk has it."""
+    accepting: list[float] = field(factory=list, init=False)
+    """Seconds that prompts took to be answered, while the server was up."""
+    health: list[float] = field(factory=list, init=False)
+    """Seconds that questions about the server's health took."""
+    memory: int = field(default=0, init=False)
+    """The most bytes that the server had in memory."""
+
+    def add(self, name: str, by: int = 1) -> None:
+        """Count something."""
+        self.number[name] += by
+
+    def line(self, seconds: float) -> str:
+        """Return a line about the progress."""
+        names = ("accepted", "refused", "cancels", "queue edits", "endings told", "kills", "restarts")
+        said = ", ".join(f"{self.number[name]} {name}" for name in names)
+        faults = self.number["disk faults"] + self.number["stalls"]
+        return f"{seconds:4.0f} s  {said}, {faults} disk faults and stalls, {self.memory >> 20} MB"
+
+    def table(self, violations: int) -> str:
+        """Return all figures, one per line."""
+        rows = [*self._rows(), ("violations", str(violations))]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value:>10}" for name, value in rows)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.number.items():
+            yield name, f"{value}"
+        for name, value in sorted(self.refused.items()):
+            yield f"refused: {name}", f"{value}"
+        for name, value in sorted(self.endings.items()):
+            yield f"ended: {name}", f"{value}"
+        for name, values in (("prompt answered", self.accepting), ("health", self.health)):
+            if values:
+                for label, part in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+                    yield f"{name}, {label}", f"{percentile(values, part) * 1e3:.1f} ms"
+        yield "peak memory of the server", f"{self.memory >> 20} MB"

@@ -1,0 +1,118 @@
+"""Faults of a soak: a disk that takes nothing, a database that another program holds, kills, restarts.
+
+A full disk is a limit on the size of the server's files, set from outside: at 0 every write fails, and a
+little above the size of the write-ahead log the next ones do. Neither needs rights or mounts.
+"""
+
+import random
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import define
+
+from benchmarks.soak.ledger import Ledger, Stop
+from benchmarks.soak.server import Site
+
+DATABASE: Final = Path(".crush", "crush-trio.db")
+KINDS: Final = ("full", "full", "stall", "stall", "kill", "kill", "restart", "full+kill", "stall+kill", "stall+restart")
+
+
+@define(eq=False)
+class Faults:
+    """Does to the server what surroundings do."""
+
+    site: Site
+    ledger: Ledger
+    random: random.Random
+    pause: tuple[float, float]
+    """Between how many seconds pass between two faults."""
+    longest: float
+    """How many seconds a disk fault lasts at most."""
+
+    async def run(self, lives: trio.Nursery) -> None:
+        """Have one fault after the other, each kind once before any comes again, until cancelled."""
+        while True:
+            for kind in self.random.sample(KINDS, len(KINDS)):
+                await trio.sleep(self.random.uniform(*self.pause))
+                await self._fault(kind, lives)
+
+    async def _fault(self, kind: str, lives: trio.Nursery) -> None:
+        first, _, then = kind.partition("+")
+        seconds = self.random.uniform(self.longest / 5, self.longest)
+        self.site.note(f"fault: {kind}, {seconds:.1f} s")
+        if not then:
+            await self._one(first, seconds, lives)
+            return
+        self.site.disturbed = time.monotonic() + seconds
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._one, first, seconds, lives)
+            await trio.sleep(self.random.uniform(0, seconds))
+            await self._one(then, 0.0, lives)
+
+    async def _one(self, kind: str, seconds: float, lives: trio.Nursery) -> None:
+        match kind:
+            case "full":
+                await self._fill(seconds)
+            case "stall":
+                await self._stall(seconds)
+            case "kill":
+                await self.site.kill()
+                self.site.counts.add("kills")
+                self.ledger.restarted(time.monotonic())
+                await self.site.start(lives)
+            case "restart":
+                await self.restart(lives)
+
+    async def _fill(self, seconds: float) -> None:
+        """Let the server's files not grow, or not be written at all, for some seconds."""
+        site = self.site
+        site.disturbed = time.monotonic() + seconds
+        site.counts.add("disk faults")
+        log = site.workspaces[0] / f"{DATABASE}-wal"
+        room = self.random.choice((0, 0, 4096, 100_000))
+        size = log.stat().st_size + room if room and log.exists() else 0
+        process = site.process
+        site.limit_files(size)
+        try:
+            await trio.sleep(seconds)
+        finally:
+            site.disturbed = time.monotonic()
+            if site.process is process:
+                site.limit_files(-1)
+
+    async def _stall(self, seconds: float) -> None:
+        """Have another program hold the database of a workspace for some seconds."""
+        site = self.site
+        site.disturbed = time.monotonic() + seconds + 1
+        site.counts.add("stalls")
+        database = self.random.choice(site.workspaces) / DATABASE
+        argv = (sys.executable, "-m", "benchmarks.soak.faults", str(database), str(seconds))
+        await trio.run_process(argv)
+        site.disturbed = time.monotonic()
+
+    async def restart(self, lives: trio.Nursery) -> None:
+        """Stop the server in order, and start it again."""
+        stop = Stop("shutdown", time.monotonic())
+        self.ledger.shutdowns.append(stop)
+        await self.site.stop()
+        stop.answered = time.monotonic()
+        self.site.counts.add("restarts")
+        self.ledger.restarted(stop.answered)
+        await self.site.start(lives)
+
+
+def hold(database: str, seconds: float) -> None:
+    """Hold the write lock of *database*."""
+    connection = sqlite3.connect(database, timeout=30, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    time.sleep(seconds)
+    connection.execute("ROLLBACK")
+    connection.close()
+
+
+if __name__ == "__main__":
+    hold(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,211 @@
+"""The soak as a whole: begin, mix, come to rest, stop, and look at the disk."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from benchmarks.driver.targets import write_config
+from benchmarks.figures import percentile
+from benchmarks.soak.clients import Canceller, Desk, Editor, Herd, Talker
+from benchmarks.soak.counts import Counts
+from benchmarks.soak.disk import Audit, read_disk
+from benchmarks.soak.faults import Faults
+from benchmarks.soak.health import open_health
+from benchmarks.soak.ledger import Ledger, Stop, Violation
+from benchmarks.soak.model import open_model
+from benchmarks.soak.readers import HABITS, Reader
+from benchmarks.soak.server import Line, Site, marked_processes
+
+WORKSPACES: Final = 2
+TALKERS: Final = 6
+SETTLE_LIMIT: Final = 90.0
+"""Seconds in which everything has to come to rest at the end."""
+
+HEALTH_P99: Final = 1.0
+"""Seconds; on a machine that the soak shares with its own load, and with others."""
+
+MEMORY: Final = 700 * 2**20
+PROCESSES_LIMIT: Final = 10.0
+"""Seconds in which the processes of a server that has ended are gone."""
+
+
+@define(eq=False)
+class Soak:
+    """One soak."""
+
+    seed: int
+    seconds: float
+    folder: Path
+    say: Callable[[str], None] = print
+    counts: Counts = field(factory=Counts, init=False)
+    ledger: Ledger = field(factory=Ledger, init=False)
+    violations: list[Exception] = field(factory=list, init=False)
+    readers: list[Reader] = field(factory=list, init=False)
+    _began: float = field(factory=time.monotonic, init=False)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    async def run(self) -> None:
+        """Soak; `violations` says afterwards what was wrong."""
+        with self._scope:
+            try:
+                await self._run()
+            except* Violation as group:
+                self.violations.extend(_leaves(group))
+
+    def report(self, exc: Exception) -> None:
+        """Note a violation, and end the soak."""
+        self.note(f"violation: {exc}")
+        self.violations.append(exc)
+        self._scope.cancel()
+
+    def note(self, text: str) -> None:
+        """Keep a line about what happened when."""
+        with (self.folder / "soak.log").open("a", encoding="utf-8") as log:
+            log.write(f"{time.monotonic() - self._began:8.3f}  {text}\n")
+
+    def random(self, name: str) -> random.Random:
+        """Return the random source of one task; it depends on the seed alone."""
+        return random.Random(f"{self.seed}/{name}")
+
+    # ── Parts ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        async with open_model(self.ledger, self.report) as model, trio.open_nursery() as lives:
+            site = self._site(model.base_url)
+            try:
+                await site.start(lives)
+                async with open_health(site.place, self.counts.health):
+                    await self._soak(site, lives)
+            finally:
+                await site.end()
+            self.counts.add("requests to the model", model.asked)
+            self.counts.add("titles", model.titles)
+        await self._check(site)
+
+    def _site(self, model: str) -> Site:
+        folders = tuple(self.folder / f"workspace-{number}" for number in range(WORKSPACES))
+        for folder in folders:
+            folder.mkdir()
+            write_config(folder, model)
+        return Site(self.folder, folders, self.counts, self.report, self.note)
+
+    async def _soak(self, site: Site, lives: trio.Nursery) -> None:
+        desks = [Desk(site, self.ledger, number) for number in range(WORKSPACES)]
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._watch, site)
+            self._attach(site, watching)
+            async with trio.open_nursery() as mixing:
+                self._start_clients(desks, mixing)
+                pause = (1.0, 3.0) if self.seconds < 120 else (4.0, 14.0)
+                longest = 3.0 if self.seconds < 120 else 8.0
+                faults = Faults(site, self.ledger, self.random("faults"), pause, longest)
+                mixing.start_soon(faults.run, lives)
+                await trio.sleep(self.seconds)
+                self.note("the mixing ends")
+                mixing.cancel_scope.cancel()
+            await self._settle(site, desks, lives)
+            watching.cancel_scope.cancel()
+
+    def _attach(self, site: Site, nursery: trio.Nursery) -> None:
+        for number in range(WORKSPACES):
+            for place, habit in enumerate(HABITS):
+                chance = self.random(f"reader {number} {place}")
+                reader = Reader(habit, number, site, self.ledger, chance)
+                if place == 0:
+                    reader.client = site.owners[number]
+                self.readers.append(reader)
+                self.counts.add(f"readers, {habit.name}")
+                nursery.start_soon(reader.run, self.report)
+
+    def _start_clients(self, desks: list[Desk], nursery: trio.Nursery) -> None:
+        for desk in desks:
+            name = f"{desk.workspace}"
+            for number in range(TALKERS):
+                nursery.start_soon(Talker(desk, self.random(f"talker {name} {number}"), 1.0).run)
+            nursery.start_soon(Herd(desk, self.random(f"herd {name}"), 1.0, 400).run)
+            nursery.start_soon(Canceller(desk, self.random(f"canceller {name}"), 1.0).run)
+            nursery.start_soon(Editor(desk, self.random(f"editor {name}"), 1.0).run)
+
+    async def _watch(self, site: Site) -> None:
+        """Look at the server and at what is due, and say how it goes."""
+        said = 0.0
+        while True:
+            await trio.sleep(0.5)
+            now = time.monotonic()
+            self.ledger.check_due(now)
+            try:
+                rss = 0 if site.gauge is None else site.gauge.rss()
+            except (OSError, ValueError):
+                rss = 0  # the process has just ended
+            self.counts.memory = max(self.counts.memory, rss)
+            if rss > MEMORY:
+                raise Violation(f"the server has {rss >> 20} MB in memory")
+            if now > said + 10:
+                said = now
+                self.say(self.counts.line(now - self._began))
+
+    # ── The end ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, site: Site, desks: list[Desk], lives: trio.Nursery) -> None:
+        """Cancel what is left, wait until every reader knows every ending, and stop the server."""
+        site.limit_files(-1)
+        if not site.up.is_set():
+            if site.process is not None:
+                await site.kill()
+            await site.start(lives)
+        line = Line(site)
+        for desk in desks:
+            for talk in [t for t in self.ledger.talks.values() if t.workspace == desk.workspace]:
+                if any(prompt.accepted and not prompt.state for prompt in talk.prompts):
+                    while not await desk.cancel(line, talk):
+                        await trio.sleep(0.1)
+        await line.aclose()
+        for reader in self.readers:
+            reader.finish()
+        with trio.move_on_after(SETTLE_LIMIT) as scope:
+            while self.ledger.unsettled() or not all(map(self._knows_all, self.readers)):
+                await trio.sleep(0.1)
+        if scope.cancelled_caught:
+            raise Violation(f"not at rest after {SETTLE_LIMIT} s: {self._unknown()}")
+        self.note("all is at rest")
+        self.ledger.shutdowns.append(Stop("shutdown", time.monotonic()))
+        await site.stop()
+
+    def _knows_all(self, reader: Reader) -> bool:
+        """Whether a reader knows all that the best informed one of its workspace does."""
+        if not reader.promised:
+            return True
+        peers = [r for r in self.readers if r.workspace == reader.workspace and r.promised]
+        return reader.endings.keys() >= max((r.endings.keys() for r in peers), key=len)
+
+    def _unknown(self) -> str:
+        waiting = [prompt.tag for prompt in self.ledger.unsettled()][:5]
+        behind = [f"{r.habit.name}/{r.workspace}" for r in self.readers if not self._knows_all(r)]
+        return f"prompts that have not ended: {waiting}; readers that do not know all: {behind}"
+
+    async def _check(self, site: Site) -> None:
+        for number, folder in enumerate(site.workspaces):
+            readers = [reader for reader in self.readers if reader.workspace == number]
+            Audit(self.ledger, read_disk(folder), number, self.counts.endings).check(readers)
+        left = marked_processes(str(self.folder))
+        with trio.move_on_after(PROCESSES_LIMIT):
+            while left:
+                await trio.sleep(0.2)
+                left = marked_processes(str(self.folder))
+        if left:
+            raise Violation(f"processes are left: {dict(left)}")
+        p99 = percentile(self.counts.health, 0.99)
+        if p99 > HEALTH_P99:
+            raise Violation(f"health took {p99:.2f} s (p99)")
+
+
+def _leaves(group: BaseExceptionGroup[Violation]) -> list[Violation]:
+    found: list[Violation] = []
+    for exc in group.exceptions:
+        found += _leaves(exc) if isinstance(exc, BaseExceptionGroup) else [exc]
+    return found
