@@ -67,10 +67,17 @@ class Faults:
             case "restart":
                 await self.restart(lives)
 
+    def _trouble(self, what: str, seconds: float) -> Stop:
+        """Note that the disk does not work from now on."""
+        trouble = Stop(what, time.monotonic())
+        self.ledger.troubles.append(trouble)
+        self.site.disturbed = trouble.sent + seconds + 1
+        return trouble
+
     async def _fill(self, seconds: float) -> None:
         """Let the server's files not grow, or not be written at all, for some seconds."""
         site = self.site
-        site.disturbed = time.monotonic() + seconds
+        trouble = self._trouble("full disk", seconds)
         site.counts.add("disk faults")
         log = site.workspaces[0] / f"{DATABASE}-wal"
         room = self.random.choice((0, 0, 4096, 100_000))
@@ -80,19 +87,21 @@ class Faults:
         try:
             await trio.sleep(seconds)
         finally:
-            site.disturbed = time.monotonic()
+            site.disturbed = trouble.answered = time.monotonic()
             if site.process is process:
                 site.limit_files(-1)
 
     async def _stall(self, seconds: float) -> None:
         """Have another program hold the database of a workspace for some seconds."""
         site = self.site
-        site.disturbed = time.monotonic() + seconds + 1
+        trouble = self._trouble("stall", seconds)
         site.counts.add("stalls")
         database = self.random.choice(site.workspaces) / DATABASE
         argv = (sys.executable, "-m", "benchmarks.soak.faults", str(database), str(seconds))
-        await trio.run_process(argv)
-        site.disturbed = time.monotonic()
+        try:
+            await trio.run_process(argv)
+        finally:
+            site.disturbed = trouble.answered = time.monotonic()
 
     async def restart(self, lives: trio.Nursery) -> None:
         """Stop the server in order, and start it again."""

@@ -81,6 +81,8 @@ class Prompt:
     """When it has to have ended, because it was cancelled."""
     asked: list[float] = field(factory=list, init=False)
     """When the model was asked about it."""
+    shared: bool = field(default=False, init=False)
+    """Whether others were folded in, so that the model answered the last one of them."""
     state: str = field(default="", init=False)
     """How it ended, as the streams say."""
     ended_at: float = field(default=inf, init=False)
@@ -118,6 +120,8 @@ class Ledger:
     """The tags that were in a request to a model, whether as its prompt or before that."""
     shutdowns: list[Stop] = field(factory=list, init=False)
     """The stops of the whole server, which cancel everything."""
+    troubles: list[Stop] = field(factory=list, init=False)
+    """The times in which the disk did not work: only then may a run fail."""
     _cancelled: dict[str, Prompt] = field(factory=dict, init=False)
 
     # ── Prompts ─────────────────────────────────────────────────────────────────────────────────
@@ -192,12 +196,17 @@ class Ledger:
             self._show(tag)
         for tag in prompt_tags:
             prompt = self._show(tag)
+            if tag != prompt_tags[-1]:  # folded into, or cancelled before it was answered
+                prompt.shared |= not prompt.state
+                continue
             if now > prompt.ended_at + IN_FLIGHT:
                 raise Violation(f"the model was asked about {tag}, which had {prompt.state} before")
             if now > prompt.not_after + IN_FLIGHT:
                 late = now - prompt.not_after
                 raise Violation(f"the model was asked about {tag} {late:.1f} s after its cancel")
-            prompt.asked.append(now)
+        for tag in prompt_tags:
+            if not self.prompts[tag].state:
+                self.prompts[tag].asked.append(now)
 
     def _show(self, tag: str) -> Prompt:
         prompt = self.prompts.get(tag)
@@ -227,12 +236,16 @@ class Ledger:
         tag, state = prompt.tag, prompt.state
         if state == "folded":
             raise Violation(f"{tag} has a run id and was folded")
-        if state == "completed" and prompt.text.startswith("hold"):
+        held = prompt.text.startswith("hold") and not prompt.shared
+        if state == "completed" and held:
             raise Violation(f"{tag} completed, and the model never answered it in full")
         if state == "completed" and not prompt.asked:
             raise Violation(f"{tag} completed, and the model was never asked")
         if state == "cancelled" and not any(stop.may_hit(prompt) for stop in self.stops_of(prompt)):
             raise Violation(f"{tag} was cancelled by nothing that was sent")
+
+        if state == "errored" and not any(trouble.may_hit(prompt) for trouble in self.troubles):
+            raise Violation(f"{tag} errored, and nothing was wrong with the disk")
 
     def stops_of(self, prompt: Prompt) -> Iterator[Stop]:
         """Return everything that can have cancelled *prompt*."""

@@ -26,6 +26,8 @@ from crush_trio.testing.replica import Replica
 _READ: Final = 65536
 _SMALL_WINDOW: Final = 4096
 _PRUNE: Final = 2000
+_IN_ORDER: Final = 2.5
+"""Seconds after a SIGTERM in which a stream that ends was not cut."""
 
 
 @frozen
@@ -94,6 +96,8 @@ class Reader:
     _life: int = field(default=0, init=False)
     _frames: int = field(default=0, init=False)
     _completes: dict[str, str] = field(factory=dict, init=False)
+    _left: float = field(default=float("inf"), init=False)
+    """When the server ended the last stream."""
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     @property
@@ -121,19 +125,19 @@ class Reader:
         stays = None if self.hurry else self.habit.stays
         limit = float("inf") if stays is None else self.random.uniform(*stays)
         self._scope = trio.CancelScope(deadline=trio.current_time() + limit)
-        self._life, self._completes = self.site.lives, {}
-        clean = False
+        self.check_complete()
+        self._life, self._completes, self._left = self.site.lives, {}, float("inf")
         with self._scope:
             try:
-                clean = await self._connect()
+                await self._connect()
+                self._left = time.monotonic()
             except LOST:
                 await trio.sleep(0.05)
-        self._check_complete(clean=clean)
         self._rest = b""
         self._replica.cut()
 
-    async def _connect(self) -> bool:
-        """Attach and read to the end of the stream; return whether it had a proper end."""
+    async def _connect(self) -> None:
+        """Attach and read to the end of the stream."""
         site, deaf = self.site, "deaf" in self.habit.name
         form = "&form=native" if self.habit.form == NATIVE else ""
         target = f"{site.bases[self.workspace]}/events?client_id={self.client}{form}"
@@ -148,9 +152,9 @@ class Reader:
             if deaf:
                 site.counts.add("connections of deaf readers")
                 await trio.sleep_forever()
-            return await self._read(stream)
+            await self._read(stream)
 
-    async def _read(self, stream: trio.SocketStream) -> bool:
+    async def _read(self, stream: trio.SocketStream) -> None:
         http = h11.Connection(h11.CLIENT)
         http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
         http.send(h11.EndOfMessage())
@@ -166,7 +170,7 @@ class Reader:
                 if self._take(bytes(event.data)) and self.habit.sleeps and not self.hurry:
                     await trio.sleep(self.random.uniform(*self.habit.sleeps))
             else:
-                return isinstance(event, h11.EndOfMessage)
+                return
 
     def _begun(self, response: h11.Response) -> None:
         if response.status_code != 200:
@@ -262,22 +266,21 @@ class Reader:
         if prompt is not None and prompt.state and _as_crush(prompt.state) != state:
             raise Violation(f"{run_id} ended as {prompt.state}, and in crush form as {state}")
 
-    def _check_complete(self, *, clean: bool) -> None:
-        """After a stream that had a proper end, see that nothing was missing on it."""
-        if self.habit.form != CRUSH or not clean:
+    def check_complete(self) -> None:
+        """See that nothing was missing on the last stream, if the server has ended it in order.
+
+        One that is still open after the grace is cut, which in this form looks the same.
+        """
+        stopped = self.site.stopped.get(self._life, float("inf"))
+        if self.habit.form != CRUSH or not stopped <= self._left < stopped + _IN_ORDER:
             return
         self.site.counts.add("crush streams read to their end")
-        self.check_told(self._attached, self._completes)
-
-    def check_told(self, since: float, told: dict[str, str] | None = None) -> None:
-        """Raise unless a crush reader knows of every run accepted after *since* that has ended."""
-        known = self._completes if told is None else told
+        self._left = float("inf")
         for talk in self.ledger.talks.values():
-            if talk.workspace != self.workspace:
-                continue
-            for prompt in talk.prompts:
-                ended = prompt.named and prompt.sent > since and prompt.state
-                if ended and prompt.state != "interrupted" and prompt.tag not in known:
+            for prompt in talk.prompts if talk.workspace == self.workspace else ():
+                asked = prompt.named and self._attached < prompt.sent < prompt.answered < stopped
+                told = prompt.tag in self._completes or prompt.state in {"", "interrupted"}
+                if asked and not told:
                     raise Violation(f"{prompt.tag} {prompt.state}, and the stream never said so")
 
 

@@ -42,6 +42,7 @@ FAULT_EVENTS: Final = frozenset(
         "run.acceptance_not_stored",
         "run.ending_given_up",
         "run.ending_not_stored",
+        "run.failed",
         "run.failed_while_cancelled",
         "store.degraded",
         "stream.cut",
@@ -50,6 +51,8 @@ FAULT_EVENTS: Final = frozenset(
     }
 )
 """What a server may complain about while its disk does not work."""
+
+_OF_THE_STORE: Final = "crush_trio.store.errors."
 
 USUAL_EVENTS: Final = frozenset({"config.notice"})
 """What a server warns of in any soak: its configuration came with the workspace."""
@@ -75,6 +78,8 @@ class Site:
     process: trio.Process | None = field(default=None, init=False)
     disturbed: float = field(default=-1e9, init=False)
     """Until when the disk was, or will be, in trouble."""
+    stopped: dict[int, float] = field(factory=dict, init=False)
+    """When each start of the server was sent a SIGTERM, if it was."""
     changing: float = field(default=-1e9, init=False)
     """When the server was last started or told to stop."""
 
@@ -150,7 +155,7 @@ class Site:
 
     async def stop(self) -> None:
         """End the server with SIGTERM; it has to end well, and in time."""
-        began = time.monotonic()
+        began = self.stopped[self.lives] = time.monotonic()
         code = await self._end(signal.SIGTERM)
         took = time.monotonic() - began
         self.note(f"life {self.lives} ended in {took:.1f} s with {code}")
@@ -160,7 +165,8 @@ class Site:
     async def _end(self, number: signal.Signals) -> int:
         assert self.process is not None
         self.changing = time.monotonic()
-        self.up = trio.Event()
+        if self.up.is_set():
+            self.up = trio.Event()
         self.process.send_signal(number)
         with trio.move_on_after(STOP_LIMIT) as scope:
             await self.process.wait()
@@ -211,7 +217,8 @@ class Site:
             return
         if said["level"] in {"error", "warning"} or "exception" in said:
             self.counts.add(f"logged: {event}")
-            if event not in FAULT_EVENTS or not self.troubled:
+            ours = _OF_THE_STORE in said.get("exception", _OF_THE_STORE)
+            if event not in FAULT_EVENTS or not self.troubled or not ours:
                 raise Violation(f"the server has logged {event}: {line.decode()[-1500:]}")
 
 
@@ -238,6 +245,7 @@ class Line:
 
     site: Site
     _caller: Caller | None = field(default=None, init=False)
+    _life: int = field(default=0, init=False)
 
     async def ask(self, method: str, target: str, body: object = None) -> Reply | None:
         """Wait for the server to be up and ask it; None if the connection was lost.
@@ -246,9 +254,11 @@ class Line:
         """
         site = self.site
         await site.up.wait()
+        if self._life != site.lives:
+            await self.aclose()
         if self._caller is None:
             self._caller = Caller(site.place)
-        life = site.lives
+        self._life = life = site.lives
         try:
             with trio.move_on_after(ANSWER_LIMIT):
                 reply = await self._caller.ask(method, target, body, expect=None)

@@ -189,6 +189,8 @@ class Soak:
         return f"prompts that have not ended: {waiting}; readers that do not know all: {behind}"
 
     async def _check(self, site: Site) -> None:
+        for reader in self.readers:
+            reader.check_complete()
         for number, folder in enumerate(site.workspaces):
             readers = [reader for reader in self.readers if reader.workspace == number]
             Audit(self.ledger, read_disk(folder), number, self.counts.endings).check(readers)
