@@ -52,7 +52,12 @@ FAULT_EVENTS: Final = frozenset(
 )
 """What a server may complain about while its disk does not work."""
 
-_OF_THE_STORE: Final = "crush_trio.store.errors."
+_OF_THE_STORE: Final = (
+    "crush_trio.store.errors.",
+    "crush_trio.errors.AcceptanceNotStored",
+    "crush_trio.errors.NoRoomForPrompt",
+)
+"""What the exception in such a line has to be."""
 
 USUAL_EVENTS: Final = frozenset({"config.notice"})
 """What a server warns of in any soak: its configuration came with the workspace."""
@@ -217,7 +222,8 @@ class Site:
             return
         if said["level"] in {"error", "warning"} or "exception" in said:
             self.counts.add(f"logged: {event}")
-            ours = _OF_THE_STORE in said.get("exception", _OF_THE_STORE)
+            raised = said.get("exception", _OF_THE_STORE[0])
+            ours = any(name in raised for name in _OF_THE_STORE)
             if event not in FAULT_EVENTS or not self.troubled or not ours:
                 raise Violation(f"the server has logged {event}: {line.decode()[-1500:]}")
 
