@@ -19,7 +19,6 @@ from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
 from crush_trio.events.log import EventLog
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import TailKept
-from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.codec import wrap_change
 
 KEPT: Final = 10_000
@@ -78,12 +77,8 @@ class Tail:
         assert self._log is not None
         while self._settled < self._ending:
             ending = self._ending
-            with trio.move_on_after(STORE_LIMIT, shield=True):
-                try:
-                    await self.store.commit()
-                except StoreUnavailable:
-                    # The store has logged it. A reader may be told such an ending again after a crash.
-                    await trio.lowlevel.checkpoint()
+            # If it fails, the store has logged that. A reader may hear of an ending twice after a crash.
+            await self.store.submit().known_within(STORE_LIMIT)
             self._settled = ending
             self._log.settle(ending)
 
