@@ -127,7 +127,7 @@ async def lives_with_kills():
 
 async def test_after_a_kill_at_any_moment_every_stored_ending_is_told_exactly_once():
     left = await lives_with_kills()
-    assert len(left) > 40
+    assert len(left) > 30
     unplaced = 0
     for store, clients in left:
         rows = await store.endings_after("b1", 0, upto=0)
@@ -303,7 +303,7 @@ async def herd(form, store, count=9, *, first=3):
     tail = Tail(store)
     async with (
         trio.open_nursery() as nursery,
-        open_event_log("b1", window=Window(events=1, endings=1), keep=tail.keep) as log,
+        open_event_log("b1", window=Window(events=1, endings=1), keeper=tail) as log,
     ):
         tail.attach(log, nursery)
         slow = Slow(form)
