@@ -14,12 +14,12 @@ from typing import Final
 import orjson
 import trio
 from attrs import define, field
+from typing_extensions import override
 
 from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
-from crush_trio.events.log import EventLog
+from crush_trio.events.log import EventLog, Keeper
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import TailKept
-from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.codec import wrap_change
 
 KEPT: Final = 10_000
@@ -30,15 +30,20 @@ STORE_LIMIT: Final = 1.0
 
 
 @define(eq=False)
-class Tail:
-    """Gives the store each event to remember; `keep` satisfies `EventLog.keep`."""
+class Tail(Keeper):
+    """Gives the store the events to remember; those that are published together, together."""
 
     store: Changes
     kept: int = KEPT
     last: int = field(default=0, init=False)
     """The seq of the last event that was given to keep."""
+    _gathered: list[TailKept] = field(factory=list, init=False)
     _ending: int = field(default=0, init=False)
+    """The seq of the last ending that was given to keep."""
     _settled: int = field(default=0, init=False)
+    """The seq of the last ending that the log was told of."""
+    _writing: bool = field(default=False, init=False)
+    """Whether there is a task that hands over what was gathered."""
     _log: EventLog | None = field(default=None, init=False)
     _tasks: trio.Nursery | None = field(default=None, init=False)
 
@@ -46,6 +51,7 @@ class Tail:
         """Tell *log* from now on which endings are stored. Endings come from nowhere else."""
         self._log, self._tasks = log, tasks
 
+    @override
     def keep(self, seq: int, event: Event) -> bool:
         """Remember *event*, unless a later one will say all it says.
 
@@ -55,7 +61,7 @@ class Tail:
         if text is None:
             return False
         ended = event.run.id if isinstance(event, RunChange) else None
-        self.store.post(
+        self._gathered.append(
             TailKept(
                 seq=seq,
                 terminal=ended is not None,
@@ -66,26 +72,38 @@ class Tail:
             )
         )
         self.last = seq
-        if ended is None or self._tasks is None:
+        if ended is not None:
+            self._ending = seq
+        if self._tasks is None:
+            self.flush()
             return False
-        if self._settled == self._ending:  # else there is a task that will see to this one too
-            self._tasks.start_soon(self._settle, name="places of endings")
-        self._ending = seq
-        return True
+        if not self._writing:
+            self._writing = True
+            self._tasks.start_soon(self._write, name="events to keep")
+        return ended is not None
 
-    async def _settle(self) -> None:  # noqa: ASYNC910 - it is started when there is something to do
-        """Wait until everything is written that was given, or has failed, or takes too long."""
+    @override
+    def flush(self) -> None:
+        """Hand over what was gathered."""
+        if self._gathered:
+            self.store.post(*self._gathered)
+            self._gathered.clear()
+
+    async def _write(self) -> None:  # noqa: ASYNC910 - it is started when there is something to do
+        """Hand over what was gathered, and tell the log when the places of endings are stored.
+
+        If they cannot be stored the store logs that. A reader may hear of an ending twice then, after
+        a crash.
+        """
         assert self._log is not None
-        while self._settled < self._ending:
-            ending = self._ending
-            with trio.move_on_after(STORE_LIMIT, shield=True):
-                try:
-                    await self.store.commit()
-                except StoreUnavailable:
-                    # The store has logged it. A reader may be told such an ending again after a crash.
-                    await trio.lowlevel.checkpoint()
-            self._settled = ending
-            self._log.settle(ending)
+        while self._gathered or self._settled < self._ending:
+            self.flush()
+            if self._settled < self._ending:
+                ending = self._ending
+                await self.store.submit().known_within(STORE_LIMIT)
+                self._log.settle(ending)
+                self._settled = ending
+        self._writing = False
 
 
 def _remembered(event: Event) -> str | None:

@@ -88,7 +88,7 @@ async def open_durable_workspace(
     ids = RandomIds() if ids is None else ids
     tail = Tail(store, kept)
     async with (
-        open_event_log(store.boot_id, window=window, keep=tail.keep) as events,
+        open_event_log(store.boot_id, window=window, keeper=tail) as events,
         _open_writers() as writers,
     ):
         tail.attach(events, writers)
@@ -107,6 +107,7 @@ async def open_durable_workspace(
                 runs.hold(session_id)
             runs.services.start_soon(recovery.run, runs.release, name="recovery")
             yield DurableWorkspace(runs, events, transcript, store, recovery)
+    tail.flush()
     await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
 
 

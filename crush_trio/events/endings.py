@@ -44,14 +44,16 @@ class Endings:
         while self._unsettled and self._unsettled[0] <= upto:
             self._unsettled.popleft()
 
-    def remember(self, ending: Entry) -> None:
-        """Remember an ending that has fallen out of the window."""
+    def remember(self, ending: Entry) -> bool:
+        """Remember an ending that has left the window; return whether others were forgotten for it."""
+        before = self.forgotten
         self._dropped.append(ending)
         self._weight += _weight(ending)
         while len(self._dropped) > self.limit or self._weight > self.weight:
             oldest = self._dropped.popleft()
             self._weight -= _weight(oldest)
             self.forgotten = oldest.id
+        return self.forgotten != before
 
     def after(self, seq: int) -> list[Entry]:
         """Return those that are remembered and come after *seq*."""

@@ -21,11 +21,11 @@ What the log keeps:
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from attrs import define, field, frozen
@@ -65,19 +65,30 @@ class Window:
     batch: int = 128
 
 
+class Keeper(Protocol):
+    """Remembers events for longer than a log does."""
+
+    def keep(self, seq: int, event: Event) -> bool:
+        """Take an event in as it is published.
+
+        True means that it is an ending whose place is not stored yet: readers in native form see it,
+        and what comes after it, when `EventLog.settle` is called.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Hand over what was taken in, since the log forgets some of it now."""
+        ...
+
+
 @define(eq=False)
 class EventLog:
-    """See the module. Use `open_event_log`, which runs the log's own task.
-
-    *keep* is called with each event as it is published, to remember it for longer. If it returns
-    true, the event is an ending whose place is not stored yet: readers in native form see it, and what
-    comes after it, when `settle` is called.
-    """
+    """See the module. Use `open_event_log`, which runs the log's own task."""
 
     boot: str
     tick: float = 0.005
     window: Window = field(factory=Window)
-    keep: Callable[[int, Event], bool] | None = field(default=None, kw_only=True)
+    keeper: Keeper | None = field(default=None, kw_only=True)
     head: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
     _entries: list[Entry] = field(factory=list, init=False)
@@ -113,7 +124,7 @@ class EventLog:
         self._snapshot = None
         self._entries.append(entry)
         self._age(entry)
-        if self.keep is not None and self.keep(self.head, event):
+        if self.keeper is not None and self.keeper.keep(self.head, event):
             self._endings.hold(self.head)
         elif self._native.head == self.head - 1:  # else there is an ending before it that is held
             self._native.head = self.head
@@ -324,8 +335,8 @@ class EventLog:
         self._own.floor = self._crush.floor = entry.id
         self._native.floor = max(self._native.floor, entry.id)
         entry.release()
-        if entry.terminal:
-            self._endings.remember(entry)
+        if entry.terminal and self._endings.remember(entry) and self.keeper is not None:
+            self.keeper.flush()
 
     # ── Waking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -358,10 +369,10 @@ async def open_event_log(
     *,
     tick: float = 0.005,
     window: Window | None = None,
-    keep: Callable[[int, Event], bool] | None = None,
+    keeper: Keeper | None = None,
 ) -> AsyncIterator[EventLog]:
     """Open a log and run its task; on the way out close it, so that readers end by themselves."""
-    log = EventLog(boot, tick, window or Window(), keep=keep)
+    log = EventLog(boot, tick, window or Window(), keeper=keeper)
     async with open_hidden_nursery() as nursery:
         nursery.start_soon(log.run)
         try:

@@ -11,7 +11,7 @@ The run's own task consumes the token by entering it, once.
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 from attrs import define, evolve, field
@@ -53,7 +53,7 @@ class AcceptedRun:
     ended_time: float | None = field(default=None, init=False, repr=False)
     begun: "JournalEntry | None" = field(default=None, init=False, repr=False)
     """What the journal wrote when the run became active."""
-    _lane: "Lane[AcceptedRun] | None" = field(repr=False)
+    _lane: "RunLane | None" = field(repr=False)
     """Where the run takes its turn; entering the token takes it from here, once."""
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
     _cancel: Callable[["AcceptedRun"], object] = field(repr=False)
@@ -225,11 +225,6 @@ class AcceptedRun:
         return self._ending
 
     @property
-    def ending_decided(self) -> bool:
-        """Whether it is decided how the run ends, and with that handed to the journal."""
-        return self._ending is not None
-
-    @property
     def ending(self) -> RunView:
         """The run as it will be seen when its ending is stored."""
         assert self._ending is not None, "it is not decided yet how the run ends"
@@ -258,3 +253,7 @@ class AcceptedRun:
     def forget_prompt(self) -> None:
         """Let go of what the caller sent; how the run ended is all that is asked of it from now on."""
         self.submission = evolve(self.submission, prompt="", attachments=())
+
+
+RunLane: TypeAlias = Lane[AcceptedRun, Outcome]
+"""A lane as workspaces have it."""

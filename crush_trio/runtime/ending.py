@@ -11,10 +11,14 @@ from typing import Protocol
 
 import trio
 
+from crush_trio.events.facts import RunChange, agent_error
+from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import JournalEntry
 from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.errors import StoreFailed
+from crush_trio.wire.native import RunState
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,15 @@ async def owed(
             entry.again()
         else:
             return True
+
+
+def announce(run: AcceptedRun, outcome: Outcome, events: EventLog) -> None:
+    """Publish how *run* has ended, and what belongs to that."""
+    for notice in outcome.notices:
+        events.publish(notice)
+    if outcome.state is RunState.ERRORED:
+        events.publish(agent_error(run.session_id, run.submission.run_id, outcome.error))
+    events.publish(RunChange(run=run.view))
 
 
 def show_ending(runs: Sequence[AcceptedRun]) -> None:

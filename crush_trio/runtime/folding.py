@@ -5,14 +5,18 @@ from typing import Protocol
 
 import trio
 
-from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.journal import Journal
-from crush_trio.runtime.lane import Folded, Lane
+from crush_trio.runtime.lane import Folded
 from crush_trio.runtime.outcome import Outcome, Submission
 
 
 class Host(Protocol):
     """What folding needs of a workspace."""
+
+    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Decide how *run* ends. It is to be handed to the journal in the same step."""
+        ...
 
     def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
         """Announce the ending of *run* and let it leave its lane."""
@@ -22,13 +26,9 @@ class Host(Protocol):
         """End runs that were cancelled before they began."""
         ...
 
-    def now(self) -> int:
-        """The time, in unix seconds."""
-        ...
-
 
 async def fold(
-    into: AcceptedRun, lane: Lane[AcceptedRun], journal: Journal, host: Host
+    into: AcceptedRun, lane: RunLane, journal: Journal, host: Host
 ) -> tuple[Submission, ...]:
     """Take the prompts that wait without a caller's run id into the turn of *into*.
 
@@ -42,7 +42,7 @@ async def fold(
     taken = tuple(run.submission for run in folded)  # once they have ended, they are forgotten
     outcome = Outcome.folded(into.id)
     for run in folded:
-        run.will_end(outcome, host.now())
+        host.decide(run, outcome)
     entry = journal.fold(folded, into)
     try:
         await entry.commit.certain()

@@ -75,11 +75,6 @@ class LaneRun(Protocol):
         """Whether the run was cancelled."""
         ...
 
-    @property
-    def ending_decided(self) -> bool:
-        """Whether the ending of the run has been handed to the journal."""
-        ...
-
     def move(self, state: RunState) -> None:
         """Take note of a new state."""
         ...
@@ -98,11 +93,12 @@ class LaneRun(Protocol):
 
 
 R = TypeVar("R", bound=LaneRun)
+Result = TypeVar("Result")
 
 
 @define(eq=False)
-class Lane(Generic[R]):
-    """The runs of one session that have been accepted and have not ended."""
+class Lane(Generic[R, Result]):
+    """The runs of one session that have been accepted and have not ended, and their outcomes."""
 
     _capacity: Capacity = field(factory=Capacity, repr=False)
     _turn: R | None = field(default=None, init=False)
@@ -110,6 +106,8 @@ class Lane(Generic[R]):
     _folding: dict[R, None] = field(factory=dict, init=False)
     _withdrawn: dict[R, None] = field(factory=dict, init=False)
     _runs: dict[R, None] = field(factory=dict, init=False)
+    _endings: dict[R, Result | None] = field(factory=dict, init=False)
+    """The endings that are being stored, in their order; with an outcome once it is certain."""
     _held: bool = field(default=False, init=False)
 
     @property
@@ -176,6 +174,7 @@ class Lane(Generic[R]):
         Nobody can see the session idle between two turns, and a run can only remove itself (A28).
         """
         del self._runs[run]
+        self._endings.pop(run, None)
         for place in (self._waiting, self._folding, self._withdrawn):
             place.pop(run, None)
         if self._turn is run:
@@ -207,6 +206,26 @@ class Lane(Generic[R]):
         self._held = False
         self.promote()
 
+    # ── Ending ──────────────────────────────────────────────────────────────────────────────────
+
+    def begin_ending(self, run: R) -> None:
+        """Take note that the ending of *run* is being handed to the journal."""
+        self._endings.setdefault(run, None)
+
+    def end(self, run: R, outcome: Result) -> None:
+        """Take note that *run* has ended with *outcome*; `next_ended` says when to announce it."""
+        self._endings[run] = outcome
+
+    def next_ended(self) -> tuple[R, Result] | None:
+        """Return the next run whose ending is to be announced now, and how it ended.
+
+        Endings are announced in the order in which they were handed over, whichever task is the
+        first to hear from the journal.
+        """
+        run = next(iter(self._endings), None)
+        outcome = None if run is None else self._endings[run]
+        return None if run is None or outcome is None else (run, outcome)
+
     # ── Folding ─────────────────────────────────────────────────────────────────────────────────
 
     def fold(self, into: R) -> tuple[R, ...]:
@@ -219,7 +238,7 @@ class Lane(Generic[R]):
         the active run's turn and shares its fate (A.8).
         """
         last_withdrawn = next(reversed(self._withdrawn), None)
-        if last_withdrawn is not None and not last_withdrawn.ending_decided:
+        if last_withdrawn is not None and last_withdrawn not in self._endings:
             return ()
         if self.active is not into:
             return ()
@@ -238,6 +257,7 @@ class Lane(Generic[R]):
         self._waiting = {**dict.fromkeys(back), **self._waiting}
         for run in back:
             del self._folding[run]
+            self._endings.pop(run, None)
         return self._withdraw(tuple(run for run in back if run.cancel_requested))
 
     # ── Editing and cancelling ──────────────────────────────────────────────────────────────────

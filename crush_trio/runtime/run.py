@@ -67,6 +67,10 @@ class RunHost(Protocol):
         """Take the prompts that wait, without a caller's run id, into the turn of *into*."""
         ...
 
+    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Decide how *run* ends. It is to be handed to the journal in the same step."""
+        ...
+
     def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
         """Announce the ending of *run*, which is stored, and let the next run begin."""
         ...
@@ -78,10 +82,6 @@ class RunHost(Protocol):
     @property
     def overdue(self) -> bool:
         """Whether the workspace should have closed by now."""
-        ...
-
-    def now(self) -> int:
-        """The time, in unix seconds."""
         ...
 
 
@@ -222,13 +222,13 @@ async def _drive(run: Run, turn: Turn) -> Outcome | None:
 
 async def _end(run: Run, outcome: Outcome) -> None:
     """Store the ending and announce it."""
-    run.accepted.will_end(outcome, run.host.now())
+    run.host.decide(run.accepted, outcome)
     entry = run.journal.end(run.accepted, outcome)
     if await owed(entry, run.limits, (run.accepted,), run.host):
         entry.tell()
     else:
         outcome = Outcome.interrupted()
-        run.accepted.will_end(outcome, run.host.now())
+        run.host.decide(run.accepted, outcome)
     run.host.settle(run.accepted, outcome)
 
 

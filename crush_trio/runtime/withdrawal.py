@@ -29,12 +29,12 @@ class Host(Protocol):
         """Whether the workspace should have closed by now."""
         ...
 
-    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Announce the ending of *run* and let it leave its lane."""
+    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Decide how *run* ends. It is to be handed to the journal in the same step."""
         ...
 
-    def now(self) -> int:
-        """The time, in unix seconds."""
+    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Announce the ending of *run* and let it leave its lane."""
         ...
 
 
@@ -66,9 +66,8 @@ class Withdrawal:
                 await self._announce(part, entry)
 
     def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry:
-        now = self._host.now()
         for run in runs:
-            run.will_end(Outcome.cancelled(), now)
+            self._host.decide(run, Outcome.cancelled())
         return self._journal.withdraw(runs)
 
     async def _announce(self, runs: tuple[AcceptedRun, ...], entry: JournalEntry) -> None:
@@ -82,5 +81,5 @@ class Withdrawal:
             entry.tell()
         for run in accepted:
             if not stored:
-                run.will_end(outcome, self._host.now())
+                self._host.decide(run, outcome)
             self._host.settle(run, outcome)

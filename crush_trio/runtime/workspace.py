@@ -17,17 +17,13 @@ import trio
 from attrs import define, evolve, field
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.errors import (
-    QueueFull,
-    RunNotQueued,
-    SessionBusy,
-    WorkspaceClosing,
-)
-from crush_trio.events.facts import RunChange, agent_error
+from crush_trio.errors import QueueFull, RunNotQueued, SessionBusy, WorkspaceClosing
+from crush_trio.events.facts import RunChange
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.ending import announce
 from crush_trio.runtime.folding import fold
 from crush_trio.runtime.journal import Journal, MemoryJournal
 from crush_trio.runtime.known_runs import KnownRuns
@@ -62,9 +58,9 @@ class Workspace:
     _limits: Limits
     _capacity: Capacity = field(repr=False)
     meter: RunMeter = field(default=NOBODY, init=False, repr=False)
-    """Who counts the runs; whoever opened the workspace may put somebody here."""
+    """What counts the runs."""
     _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
-    _lanes: dict[SessionId, Lane[AcceptedRun]] = field(factory=dict, init=False, repr=False)
+    _lanes: dict[SessionId, RunLane] = field(factory=dict, init=False, repr=False)
     _known: KnownRuns = field(factory=KnownRuns, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
     _report: CloseReport | None = field(default=None, init=False, repr=False)
@@ -101,7 +97,7 @@ class Workspace:
         self._admit(accepted, lane)
         return accepted
 
-    def _admit(self, accepted: AcceptedRun, lane: Lane[AcceptedRun]) -> None:
+    def _admit(self, accepted: AcceptedRun, lane: RunLane) -> None:
         """Give the run its place, hand its acceptance over and start its task, in one step."""
         self._lanes[accepted.session_id] = lane
         begins = lane.admit(accepted)
@@ -138,9 +134,8 @@ class Workspace:
     def edit_queued(self, run_id: RunId, text: str) -> AcceptedRun:
         """Give a waiting run another prompt; raises `RunNotQueued` once it waits no longer.
 
-        The run stays the one its caller's run id names: the same submission sent again is still a
-        repetition, though its text is no longer what will run. Nothing is written here. Whoever
-        keeps the prompts of runs for a restart writes the new one down.
+        The same submission sent again is still a repetition, though its text is no longer what will
+        run. Nothing is written here.
         """
         accepted, _ = self._queued(run_id)
         edited = evolve(accepted.submission, prompt=text)
@@ -158,7 +153,7 @@ class Workspace:
         self.events.publish(RunChange(run=accepted.view))
         return accepted
 
-    def _queued(self, run_id: RunId) -> tuple[AcceptedRun, Lane[AcceptedRun]]:
+    def _queued(self, run_id: RunId) -> tuple[AcceptedRun, RunLane]:
         accepted = self.find(run_id)
         lane = self._lanes.get(accepted.session_id)
         if lane is None or accepted not in lane.waiting:
@@ -208,7 +203,7 @@ class Workspace:
     def _cancel_one(self, accepted: AcceptedRun) -> StopReceipt:
         return self._cancel(self._lanes[accepted.session_id], (accepted,))
 
-    def _cancel(self, lane: Lane[AcceptedRun], runs: Sequence[AcceptedRun]) -> StopReceipt:
+    def _cancel(self, lane: RunLane, runs: Sequence[AcceptedRun]) -> StopReceipt:
         """Cancel *runs* of a lane; those that had not begun are ended here, together."""
         receipt = StopReceipt.of(runs)
         self.withdraw(lane.cancel(runs))
@@ -308,35 +303,44 @@ class Workspace:
         """Take the prompts that wait without a caller's run id into the turn of *into*."""
         return await fold(into, self._lanes[into.session_id], self._journal, self)
 
-    def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
-        """Announce an ending that is stored and let the next run begin, in one step.
+    def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:
+        """Decide how a run ends. Its ending is to be handed to the journal in the same step."""
+        accepted.will_end(outcome, self.now())
+        self._lanes[accepted.session_id].begin_ending(accepted)
 
-        Whoever reads the ending finds the session no longer busy with this run, and nobody finds
-        it idle while another run is waiting.
+    def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
+        """Announce an ending that is stored, after those of its session that come before it."""
+        lane = self._lanes[accepted.session_id]
+        lane.end(accepted, outcome)
+        self._announce_ended(lane)
+
+    def drop(self, accepted: AcceptedRun) -> None:
+        """Let go of a run whose acceptance was refused."""
+        lane = self._lanes[accepted.session_id]
+        self._leave(lane, accepted)
+        self._announce_ended(lane)
+
+    def _announce_ended(self, lane: RunLane) -> None:
+        """Announce what is to be announced now, and let the next run begin, in one step.
+
+        A reader of an ending finds the session no longer busy with the run, and never finds it idle
+        while another run is waiting.
         """
-        try:
-            accepted.conclude(outcome)
-            self._announce(accepted, outcome)
-        finally:
-            self.drop(accepted)
+        while (ended := lane.next_ended()) is not None:
+            accepted, outcome = ended
+            try:
+                accepted.conclude(outcome)
+                announce(accepted, outcome, self.events)
+            finally:
+                self._leave(lane, accepted)
 
     def now(self) -> int:
         """The time, in unix seconds."""
         return self._clock.unix()
 
-    def _announce(self, accepted: AcceptedRun, outcome: Outcome) -> None:
-        for notice in outcome.notices:
-            self.events.publish(notice)
-        if outcome.state is RunState.ERRORED:
-            self.events.publish(
-                agent_error(accepted.session_id, accepted.submission.run_id, outcome.error)
-            )
-        self.events.publish(RunChange(run=accepted.view))
-
-    def drop(self, accepted: AcceptedRun) -> None:
+    def _leave(self, lane: RunLane, accepted: AcceptedRun) -> None:
         """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
         self._known.end(accepted)
-        lane = self._lanes[accepted.session_id]
         lane.leave(accepted)
         if lane.empty:
             del self._lanes[accepted.session_id]

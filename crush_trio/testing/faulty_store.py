@@ -293,7 +293,7 @@ class FaultyStore(Store):
 
     def look(self, changes: Changes) -> None:
         """Let the test look at a write that is about to take place."""
-        if self.watch is not None:
+        if self.watch is not None and changes:
             self.watch(changes)
 
     def answered(self, write: "_Write", result: Value[Session | None] | Error) -> None:

@@ -21,10 +21,10 @@ class PatientStore(MemoryStore):
     def post(self, *changes):
         self._posted.append(changes)
 
-    async def commit(self, *changes):
+    def submit(self, *changes, session=None):
         self.flush()
         self.before_commit()
-        await super().commit(*changes)
+        return super().submit(*changes, session=session)
 
     async def tail_after(self, *place, **limits):
         self.flush()

@@ -151,7 +151,7 @@ async def test_calls_side_by_side_have_their_own_answers():
     look = ScriptedTool("look", parallel=True)
     calls = [CallTool("look", {"command": word}) for word in ("good", "bad", "fine")]
     _, _, results = await play(hooks, look, answers=[calls, [Say("ok")]])
-    assert [orjson.loads(call.input)["command"] for call in look.calls] == ["good", "fine"]
+    assert {orjson.loads(call.input)["command"] for call in look.calls} == {"good", "fine"}
     assert sorted(result.is_error for result in results) == [False, False, True]
 
 

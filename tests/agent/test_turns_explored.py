@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from attrs import frozen
 
-from crush_trio.runtime.workspace import Workspace
+from crush_trio.runtime.ending import announce
 from crush_trio.store.changes import SessionCreated
 from crush_trio.testing.agents import ScriptedTool, open_test_agent
 from crush_trio.testing.explore import explore, find_violation
@@ -288,12 +288,11 @@ def test_every_schedule_of_a_turn_keeps_the_promises(explored, report_exploratio
 @pytest.mark.parametrize("explored", SCENARIOS, ids=lambda e: e.scenario.__name__)
 def test_a_broken_promise_would_be_found(explored, monkeypatch):
     """Readers are told of an ending twice: each scenario must notice."""
-    announce = Workspace._announce
 
-    def announce_twice(workspace, accepted, outcome):
-        announce(workspace, accepted, outcome)
-        announce(workspace, accepted, outcome)
+    def announce_twice(*ending):
+        announce(*ending)
+        announce(*ending)
 
-    monkeypatch.setattr(Workspace, "_announce", announce_twice)
+    monkeypatch.setattr("crush_trio.runtime.workspace.announce", announce_twice)
     delay = next(iter(explored.bounds))
     assert find_violation(partial(explored.scenario, delay), deviations=0) is not None

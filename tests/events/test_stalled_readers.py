@@ -351,8 +351,29 @@ def all_of(log, after):
 # ── Endings that are not stored yet ────────────────────────────────────────────────────────────
 
 
+class KeepsEndings:
+    """Remembers endings, for which readers have to wait; `flushed` is how often it was told to."""
+
+    flushed = 0
+
+    def keep(self, _seq, event):
+        return isinstance(event, RunChange)
+
+    def flush(self):
+        self.flushed += 1
+
+
+def test_endings_that_the_log_forgets_are_handed_over_first():
+    keeper = KeepsEndings()
+    log = EventLog("boot", window=Window(events=2, endings=3), keeper=keeper)
+    while not log.forgotten:
+        assert keeper.flushed == 0
+        log.publish(ending("run"))
+    assert keeper.flushed > 0
+
+
 def test_a_reader_that_can_come_back_sees_an_ending_when_its_place_is_stored():
-    log = EventLog("boot", keep=lambda _seq, event: isinstance(event, RunChange))
+    log = EventLog("boot", keeper=KeepsEndings())
     native, crush, own = log.cursor(Form.NATIVE), log.cursor(Form.CRUSH), log.cursor()
     log.publish(fact("before"))
     log.publish(ending("one"))

@@ -18,6 +18,7 @@ from crush_trio.runtime import (
     MemoryJournal,
     Outcome,
 )
+from crush_trio.runtime.accepted import RunLane
 from crush_trio.testing import Gate
 from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
 from crush_trio.testing.harness import open_test_workspace
@@ -28,7 +29,7 @@ from crush_trio.wire.native import RunState, RunView
 
 
 def bare_run(
-    name: str = "a", lane: "Lane[AcceptedRun] | None" = None, run_id: str | None = None
+    name: str = "a", lane: RunLane | None = None, run_id: str | None = None
 ) -> AcceptedRun:
     """Return a token in a lane, with no workspace and no task of its own."""
     submission = prompt("hello", run_id=run_id)
@@ -283,7 +284,7 @@ async def test_a_run_promoted_and_then_cancelled_before_its_next_step_does_nothi
 
 
 async def test_a_decision_to_fold_stands_although_a_cancel_follows_in_the_same_step():
-    lane = Lane[AcceptedRun]()
+    lane = RunLane()
     host, guest = bare_run("a", lane), bare_run("b", lane)
     entries = []
 
@@ -302,7 +303,7 @@ async def test_a_decision_to_fold_stands_although_a_cancel_follows_in_the_same_s
 
 
 async def test_a_cancelled_run_is_out_of_the_queue_when_it_is_told():
-    lane = Lane[AcceptedRun]()
+    lane = RunLane()
     first, second = bare_run("a", lane), bare_run("b", lane)
 
     async def wait_for_a_turn() -> None:

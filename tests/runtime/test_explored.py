@@ -283,7 +283,7 @@ class Explored:
 
 
 SCENARIOS = [
-    Explored(accept_cancel_enter, 4, 5_000, {(CANCELLED,), (COMPLETED,)}),
+    Explored(accept_cancel_enter, 4, 8_000, {(CANCELLED,), (COMPLETED,)}),
     Explored(
         two_accepts_cancel_third_accept,
         2,
@@ -315,13 +315,13 @@ SCENARIOS = [
     Explored(
         cancel_of_a_queue_and_next_accept,
         2,
-        4_000,
+        3_000,
         {(CANCELLED, CANCELLED, CANCELLED, COMPLETED)},
     ),
     Explored(
         interrupt_against_the_end,
         2,
-        3_000,
+        2_500,
         {
             (CANCELLED, CANCELLED, COMPLETED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED, COMPLETED),
@@ -331,7 +331,7 @@ SCENARIOS = [
     Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
     Explored(cancel_stop, 2, 1_300, {(CANCELLED, CANCELLED)}),
     Explored(lagging_reader, 2, 1_700, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
-    Explored(error_promote_cancel, 3, 12_500, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
+    Explored(error_promote_cancel, 3, 16_000, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
     Explored(clear_queue_promote, 3, 15_000, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
     Explored(refused_acceptance_cancel, 2, 700, {COMPLETED, CANCELLED}),
 ]

@@ -23,7 +23,6 @@ class FakeRun:
     state: RunState = RunState.ACCEPTED
     told: list[RunState | Entry] = field(factory=list)
     cancel_requested: bool = False
-    ending_decided: bool = False
     stopped: bool = False
 
     def move(self, state: RunState) -> None:
@@ -40,7 +39,7 @@ class FakeRun:
         self.stopped = True
 
 
-def admitted(lane: "Lane[FakeRun]", names: str, *, foldable: str = "") -> list[FakeRun]:
+def admitted(lane: "Lane[FakeRun, str]", names: str, *, foldable: str = "") -> list[FakeRun]:
     """Admit one run per letter of *names*."""
     runs = [FakeRun(RunId(name), name in foldable) for name in names]
     for run in runs:
@@ -48,7 +47,7 @@ def admitted(lane: "Lane[FakeRun]", names: str, *, foldable: str = "") -> list[F
     return runs
 
 
-def entered(lane: "Lane[FakeRun]", names: str, *, foldable: str = "") -> list[FakeRun]:
+def entered(lane: "Lane[FakeRun, str]", names: str, *, foldable: str = "") -> list[FakeRun]:
     """Admit one run per letter of *names*, and let each enter."""
     runs = admitted(lane, names, foldable=foldable)
     for run in runs:
@@ -57,7 +56,7 @@ def entered(lane: "Lane[FakeRun]", names: str, *, foldable: str = "") -> list[Fa
 
 
 async def test_a_new_lane_is_empty_and_idle():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     assert lane.empty
     assert not lane.busy
     assert (lane.runs, lane.waiting, lane.active) == ((), (), None)
@@ -65,7 +64,7 @@ async def test_a_new_lane_is_empty_and_idle():
 
 @pytest.mark.item("A11")
 async def test_an_admitted_run_does_not_make_the_lane_busy():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a = FakeRun(RunId("a"))
     assert lane.admit(a), "it has the turn, and is not active before it enters"
     assert lane.runs == (a,)
@@ -75,7 +74,7 @@ async def test_an_admitted_run_does_not_make_the_lane_busy():
 
 @pytest.mark.item("A9", "C1")
 async def test_the_order_of_acceptance_is_the_order_of_turns_whoever_enters_first():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = admitted(lane, "abc")
     assert lane.enter(c) is None
     assert lane.enter(b) is None
@@ -87,7 +86,7 @@ async def test_the_order_of_acceptance_is_the_order_of_turns_whoever_enters_firs
 
 
 async def test_a_run_is_in_the_queue_from_the_moment_it_enters():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     entered(lane, "x")
     (a,) = admitted(lane, "a")
     assert (lane.waiting, lane.length) == ((), 1)
@@ -97,7 +96,7 @@ async def test_a_run_is_in_the_queue_from_the_moment_it_enters():
 
 @pytest.mark.item("A9")
 async def test_being_cancelled_comes_before_being_busy():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     (x,) = entered(lane, "x")
     (a,) = admitted(lane, "a")
     assert lane.cancel([a]) == (a,)
@@ -109,7 +108,7 @@ async def test_being_cancelled_comes_before_being_busy():
 
 @pytest.mark.item("A9")
 async def test_a_cancelled_run_does_not_become_active_in_an_idle_lane():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     (a,) = admitted(lane, "a")
     assert lane.cancel([a]) == (a,)
     assert a.told == [CancelledOnEntry()]
@@ -118,7 +117,7 @@ async def test_a_cancelled_run_does_not_become_active_in_an_idle_lane():
 
 @pytest.mark.item("A25")
 async def test_leaving_makes_the_next_run_active_in_the_same_step():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc")
     lane.leave(a)
     assert lane.active is b
@@ -127,7 +126,7 @@ async def test_leaving_makes_the_next_run_active_in_the_same_step():
 
 
 async def test_the_turn_may_come_before_the_acceptance_is_stored():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     (a,) = entered(lane, "a")
     (b,) = admitted(lane, "b")
     lane.leave(a)
@@ -136,7 +135,7 @@ async def test_the_turn_may_come_before_the_acceptance_is_stored():
 
 
 async def test_a_run_whose_acceptance_was_refused_lets_the_next_one_have_the_turn():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b = admitted(lane, "ab")
     lane.enter(b)
     lane.leave(a)
@@ -145,7 +144,7 @@ async def test_a_run_whose_acceptance_was_refused_lets_the_next_one_have_the_tur
 
 @pytest.mark.item("A28")
 async def test_a_run_that_leaves_removes_only_itself():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc")
     lane.leave(b)
     assert lane.active is a
@@ -155,7 +154,7 @@ async def test_a_run_that_leaves_removes_only_itself():
 
 @pytest.mark.item("A35")
 async def test_a_lane_is_empty_when_the_last_run_has_left_and_not_before():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b = entered(lane, "ab")
     lane.leave(a)
     assert not lane.empty
@@ -165,7 +164,7 @@ async def test_a_lane_is_empty_when_the_last_run_has_left_and_not_before():
 
 
 async def test_a_run_leaves_once():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, _ = entered(lane, "ab")
     lane.leave(a)
     with pytest.raises(KeyError):
@@ -177,7 +176,7 @@ async def test_a_run_leaves_once():
 
 @pytest.mark.item("A13", "A15")
 async def test_cancel_reaches_every_run_and_withdraws_those_that_had_not_begun_in_their_order():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc")
     d, e = admitted(lane, "de")
     lane.reorder(c, 0)
@@ -190,7 +189,7 @@ async def test_cancel_reaches_every_run_and_withdraws_those_that_had_not_begun_i
 
 
 async def test_a_run_is_withdrawn_once():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     _, b = entered(lane, "ab")
     assert lane.cancel([b]) == (b,)
     assert lane.cancel(lane.runs) == ()
@@ -199,7 +198,7 @@ async def test_a_run_is_withdrawn_once():
 
 @pytest.mark.item("A16")
 async def test_cancel_does_not_reach_a_run_that_comes_later():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     (a,) = admitted(lane, "a")
     lane.cancel(lane.runs)
     (b,) = admitted(lane, "b")
@@ -209,7 +208,7 @@ async def test_cancel_does_not_reach_a_run_that_comes_later():
 
 
 async def test_no_run_begins_before_every_withdrawn_one_has_left():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c, d = entered(lane, "abcd")
     lane.cancel([b, c])
     lane.leave(a)
@@ -221,7 +220,7 @@ async def test_no_run_begins_before_every_withdrawn_one_has_left():
 
 @pytest.mark.item("A14", "A36")
 async def test_cancelling_an_idle_lane_leaves_nothing_behind():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     assert lane.cancel(lane.runs) == ()
     (a,) = admitted(lane, "a")
     assert lane.enter(a) == Active()
@@ -230,7 +229,7 @@ async def test_cancelling_an_idle_lane_leaves_nothing_behind():
 
 @pytest.mark.item("A30")
 async def test_cancelling_the_queue_leaves_the_active_run_alone():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc")
     (d,) = admitted(lane, "d")
     assert lane.cancel(lane.waiting) == (b, c)
@@ -239,7 +238,7 @@ async def test_cancelling_the_queue_leaves_the_active_run_alone():
 
 
 async def test_what_is_beyond_the_queue_can_be_cancelled_and_the_queue_kept():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc")
     assert lane.beyond_queue == (a,)
     assert lane.cancel(lane.beyond_queue) == ()
@@ -253,7 +252,7 @@ async def test_what_is_beyond_the_queue_can_be_cancelled_and_the_queue_kept():
 
 @pytest.mark.item("C2")
 async def test_folding_takes_the_runs_that_may_be_folded_and_keeps_the_rest_in_order():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c, d, e = entered(lane, "abcde", foldable="ce")
     admitted(lane, "f", foldable="f")
     assert lane.fold(a) == (c, e), "one whose acceptance is not stored cannot be folded"
@@ -263,7 +262,7 @@ async def test_folding_takes_the_runs_that_may_be_folded_and_keeps_the_rest_in_o
 
 
 async def test_a_folded_run_is_not_promoted():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b = entered(lane, "ab", foldable="b")
     lane.fold(a)
     b.decide(Folded(into=a.id))
@@ -274,16 +273,31 @@ async def test_a_folded_run_is_not_promoted():
 
 
 async def test_nothing_is_folded_before_the_endings_of_withdrawn_runs_are_handed_over():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc", foldable="c")
     lane.cancel([b])
     assert lane.fold(a) == ()
-    b.ending_decided = True
+    lane.begin_ending(b)
     assert lane.fold(a) == (c,)
 
 
+async def test_endings_are_announced_in_the_order_in_which_they_were_handed_over():
+    lane = Lane[FakeRun, str]()
+    a, b, c = entered(lane, "abc")
+    for run in (a, b, c):
+        lane.begin_ending(run)
+    lane.end(c, "cancelled")
+    assert lane.next_ended() is None, "those before it are not stored yet"
+    lane.end(a, "completed")
+    assert lane.next_ended() == (a, "completed")
+    lane.leave(a)
+    assert lane.next_ended() is None
+    lane.leave(b)  # its acceptance was refused
+    assert lane.next_ended() == (c, "cancelled")
+
+
 async def test_a_run_that_is_not_active_folds_nothing():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = admitted(lane, "abc", foldable="bc")
     lane.enter(b)
     assert lane.fold(a) == (), "it is not active yet"
@@ -294,7 +308,7 @@ async def test_a_run_that_is_not_active_folds_nothing():
 
 
 async def test_a_cancel_does_not_withdraw_a_run_that_is_being_folded():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b = entered(lane, "ab", foldable="b")
     lane.fold(a)
     assert lane.cancel(lane.runs) == ()
@@ -302,7 +316,7 @@ async def test_a_cancel_does_not_withdraw_a_run_that_is_being_folded():
 
 
 async def test_runs_whose_folding_failed_are_first_in_line_again():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c, d = entered(lane, "abcd", foldable="cd")
     folding = lane.fold(a)
     assert lane.unfold(folding) == ()
@@ -310,7 +324,7 @@ async def test_runs_whose_folding_failed_are_first_in_line_again():
 
 
 async def test_a_run_that_was_cancelled_while_its_folding_failed_is_withdrawn():
-    lane = Lane[FakeRun]()
+    lane = Lane[FakeRun, str]()
     a, b, c = entered(lane, "abc", foldable="bc")
     folding = lane.fold(a)
     lane.cancel([b])
@@ -323,7 +337,7 @@ async def test_a_run_that_was_cancelled_while_its_folding_failed_is_withdrawn():
 
 async def test_a_lane_waits_for_a_free_place_and_gets_it_when_a_run_leaves():
     capacity = Capacity(1)
-    one, two, three = (Lane[FakeRun](capacity) for _ in range(3))
+    one, two, three = (Lane[FakeRun, str](capacity) for _ in range(3))
     (a,) = entered(one, "a")
     (b,) = entered(two, "b")
     (c,) = entered(three, "c")
@@ -336,7 +350,7 @@ async def test_a_lane_waits_for_a_free_place_and_gets_it_when_a_run_leaves():
 
 async def test_a_place_goes_to_the_next_lane_if_the_first_has_no_use_for_it():
     capacity = Capacity(1)
-    one, two, three = (Lane[FakeRun](capacity) for _ in range(3))
+    one, two, three = (Lane[FakeRun, str](capacity) for _ in range(3))
     (a,) = entered(one, "a")
     (b,) = entered(two, "b")
     (c,) = entered(three, "c")
@@ -347,7 +361,7 @@ async def test_a_place_goes_to_the_next_lane_if_the_first_has_no_use_for_it():
 
 async def test_a_run_that_does_not_count_needs_no_place():
     capacity = Capacity(1)
-    one, two = Lane[FakeRun](capacity), Lane[FakeRun](capacity)
+    one, two = Lane[FakeRun, str](capacity), Lane[FakeRun, str](capacity)
     (a,) = entered(one, "a")
     task = FakeRun(RunId("task"), counted=False)
     assert two.admit(task)

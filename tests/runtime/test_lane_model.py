@@ -26,7 +26,6 @@ class FakeRun:
     state: RunState = RunState.ACCEPTED
     entry: Entry | None = None
     cancel_requested: bool = False
-    ending_decided: bool = False
     stopped: bool = False
     hit: bool = False
 
@@ -48,7 +47,7 @@ class FakeRun:
 class Model:
     """Where the runs of one lane must be."""
 
-    lane: Lane[FakeRun]
+    lane: Lane[FakeRun, str]
     turn: FakeRun | None = None
     queue: list[FakeRun] = field(factory=list)
     folding: list[FakeRun] = field(factory=list)
@@ -144,7 +143,7 @@ class LaneMachine(RuleBasedStateMachine):
     def withdraw(self, model: Model, runs: list[FakeRun]) -> None:
         for run in runs:
             assert run.entry == CancelledOnEntry()
-            run.ending_decided = True
+            model.lane.begin_ending(run)
         model.withdrawn += runs
         model.queue = [run for run in model.queue if run not in runs]
 

@@ -1,7 +1,9 @@
 """Which module's business each change is."""
 
 import sqlite3
-from typing import assert_never
+from collections.abc import Sequence
+from itertools import groupby
+from typing import assert_never, cast
 
 from crush_trio.store._rules import admitted
 from crush_trio.store.changes import (
@@ -30,12 +32,25 @@ from crush_trio.store.changes import (
 from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
 
 
-def apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
-    """Make *change* true, in the name of the start *boot_id*, inside the caller's transaction.
+def apply(connection: sqlite3.Connection, changes: Sequence[Change], boot_id: str) -> None:
+    """Make *changes* true, in the name of the start *boot_id*, inside the caller's transaction.
 
-    Raises what is wrong with it (`SessionNotFound` and the like); the caller then rolls back.
+    Raises what is wrong with one (`SessionNotFound` and the like); the caller then rolls back.
     """
-    change = admitted(change)
+    for keep, group in groupby(map(admitted, changes), key=_events_to_keep):
+        if keep is not None:
+            tail.keep(connection, cast("list[TailKept]", list(group)), boot_id)
+        else:
+            for change in group:
+                _apply(connection, change, boot_id)
+
+
+def _events_to_keep(change: Change) -> int | None:
+    """Return how many events are to be kept with this one; None if the change is about no event."""
+    return change.keep if isinstance(change, TailKept) else None
+
+
+def _apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
     match change:
         case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
             sessions.apply(connection, change)
@@ -49,7 +64,9 @@ def apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
             asks.apply(connection, change)
         case FileRead():
             files.apply(connection, change)
-        case TailKept() | BootClosed():
-            tail.apply(connection, change, boot_id)
+        case BootClosed():
+            tail.close(connection, change, boot_id)
+        case TailKept():
+            tail.keep(connection, (change,), boot_id)
         case _:
             assert_never(change)

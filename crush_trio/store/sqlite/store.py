@@ -119,8 +119,7 @@ class SqliteStore(Store):
         boot_id = self.boot_id
 
         def work(connection: sqlite3.Connection) -> Session | None:
-            for change in changes:
-                apply(connection, change, boot_id)
+            apply(connection, changes, boot_id)
             if session_id is None:
                 return None
             with suppress(SessionNotFound):

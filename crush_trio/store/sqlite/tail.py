@@ -9,15 +9,13 @@ the table of runs, and are never trimmed.
 """
 
 import sqlite3
-from typing import Final, TypeAlias, assert_never
+from collections.abc import Sequence
+from typing import Final
 
 from crush_trio.store._rules import page
 from crush_trio.store.base import StoredEnding, TailEvent
 from crush_trio.store.changes import BootClosed, TailKept
 from crush_trio.store.sqlite import runs
-
-TailChange: TypeAlias = TailKept | BootClosed
-"""The changes that are made here."""
 
 _END: Final = 2**62
 """A seq that comes after all others."""
@@ -36,37 +34,34 @@ _AFTER: Final = """
 """
 
 
-def apply(connection: sqlite3.Connection, change: TailChange, boot_id: str) -> None:
-    """Make *change* true in the name of the start *boot_id*.
+def keep(connection: sqlite3.Connection, events: Sequence[TailKept], boot_id: str) -> None:
+    """Keep events of the start *boot_id*; keeping one that is kept already changes nothing."""
+    newest = _newest_kept(connection, boot_id)
+    for event in events:
+        if event.previous > newest:
+            connection.execute(
+                "UPDATE boots SET trimmed_seq = ? WHERE id = ?", (event.seq - 1, boot_id)
+            )
+        newest = max(newest, event.seq)
+    connection.executemany(
+        "INSERT INTO event_tail (boot_id, seq, terminal, event) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (boot_id, seq) DO NOTHING",
+        [(boot_id, event.seq, event.terminal, event.event) for event in events],
+    )
+    connection.executemany(
+        "UPDATE runs SET ending_boot = ?, ending_seq = ? WHERE id = ?",
+        [(boot_id, event.seq, event.ended) for event in events if event.ended is not None],
+    )
+    connection.execute(
+        "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
+        (events[-1].keep,),
+    )
 
-    Keeping an event that is kept already changes nothing.
-    """
-    match change:
-        case TailKept():
-            if change.previous > _newest_kept(connection, boot_id):
-                connection.execute(
-                    "UPDATE boots SET trimmed_seq = ? WHERE id = ?", (change.seq - 1, boot_id)
-                )
-            connection.execute(
-                "INSERT INTO event_tail (boot_id, seq, terminal, event) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (boot_id, seq) DO NOTHING",
-                (boot_id, change.seq, change.terminal, change.event),
-            )
-            if change.ended is not None:
-                connection.execute(
-                    "UPDATE runs SET ending_boot = ?, ending_seq = ? WHERE id = ?",
-                    (boot_id, change.seq, change.ended),
-                )
-            connection.execute(
-                "DELETE FROM event_tail WHERE n <= (SELECT max(n) FROM event_tail) - ?",
-                (change.keep,),
-            )
-        case BootClosed() if change.last <= _newest_kept(connection, boot_id):
-            connection.execute("UPDATE boots SET closed_at = ? WHERE id = ?", (change.at, boot_id))
-        case BootClosed():
-            pass  # something it published was not kept: the end is not in order
-        case _:
-            assert_never(change)
+
+def close(connection: sqlite3.Connection, change: BootClosed, boot_id: str) -> None:
+    """Note that a start ended in good order, unless something that it published was not kept."""
+    if change.last <= _newest_kept(connection, boot_id):
+        connection.execute("UPDATE boots SET closed_at = ? WHERE id = ?", (change.at, boot_id))
 
 
 def _newest_kept(connection: sqlite3.Connection, boot_id: str) -> int:
