@@ -222,6 +222,7 @@ def _script_of(body: Json) -> Script:
 
 
 def spoken_text(content: object) -> str:
+    """Return the text of a message's content, which is text or a list of blocks."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []

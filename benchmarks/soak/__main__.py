@@ -16,7 +16,9 @@ def main() -> int:
     """Soak once."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to mix (10)")
-    parser.add_argument("--seed", type=int, default=None, help="replay what a run did, but for timing")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="replay what a run did, but for timing"
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and databases in any case")
     given = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed

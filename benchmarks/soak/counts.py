@@ -2,10 +2,38 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from attrs import define, field
 
 from benchmarks.figures import percentile
+
+
+ORDER: Final = (
+    "prompts",
+    "accepted",
+    "refused",
+    "prompts sent again",
+    "repetitions recognised",
+    "sessions",
+    "herds",
+    "cancels",
+    "receipts",
+    "queue edits",
+    "prompts withdrawn for certain",
+    "requests",
+    "requests to the model",
+    "titles",
+    "endings told",
+    "endings told again by the next start",
+    "resyncs",
+    "crush streams read to their end",
+    "disk faults",
+    "stalls",
+    "kills",
+    "restarts",
+)
+"""What the table begins with, in this order; the rest follows by name."""
 
 
 @define(eq=False)
@@ -31,7 +59,15 @@ class Counts:
 
     def line(self, seconds: float) -> str:
         """Return a line about the progress."""
-        names = ("accepted", "refused", "cancels", "queue edits", "endings told", "kills", "restarts")
+        names = (
+            "accepted",
+            "refused",
+            "cancels",
+            "queue edits",
+            "endings told",
+            "kills",
+            "restarts",
+        )
         said = ", ".join(f"{self.number[name]} {name}" for name in names)
         faults = self.number["disk faults"] + self.number["stalls"]
         return f"{seconds:4.0f} s  {said}, {faults} disk faults and stalls, {self.memory >> 20} MB"
@@ -43,8 +79,8 @@ class Counts:
         return "\n".join(f"{name:<{width}}  {value:>10}" for name, value in rows)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        for name, value in self.number.items():
-            yield name, f"{value}"
+        for name in (*ORDER, *sorted(self.number.keys() - set(ORDER))):
+            yield name, f"{self.number[name]}"
         for name, value in sorted(self.refused.items()):
             yield f"refused: {name}", f"{value}"
         for name, value in sorted(self.endings.items()):

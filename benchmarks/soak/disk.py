@@ -4,13 +4,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from math import inf
 from pathlib import Path
 
 from attrs import define, frozen
 
 from benchmarks.soak.faults import DATABASE
-from benchmarks.soak.ledger import ENDED, Ledger, Prompt, Talk, Violation, tags_of
+from benchmarks.soak.ledger import ENDED, Ledger, Prompt, Talk, Violation, check_sequence, tags_of
 from benchmarks.soak.model import answer_to
 from benchmarks.soak.readers import Reader
 
@@ -167,17 +166,7 @@ class Audit:
         """See that prompts were asked, and stored, in the order of acceptance."""
         asked = [p for p in talk.prompts if p.named and p.asked]
         asked.sort(key=lambda prompt: prompt.asked[0])
-        _check_sequence(f"the model was asked in {talk.id}", asked)
+        check_sequence(f"the model was asked in {talk.id}", asked)
         order = self.disk.user_order.get(talk.id, [])
         stored = [self.ledger.prompts[tag] for tag in order]
-        _check_sequence(f"stored in {talk.id}", [p for p in stored if p.named])
-
-
-def _check_sequence(where: str, prompts: Sequence[Prompt]) -> None:
-    """Raise if a prompt comes before one that was answered before it was even sent."""
-    earliest, first = inf, None
-    for prompt in reversed(prompts):
-        if earliest < prompt.sent and first is not None:
-            raise Violation(f"{where}: {prompt.tag} before {first.tag}, which was accepted earlier")
-        if prompt.answered < earliest:
-            earliest, first = prompt.answered, prompt
+        check_sequence(f"stored in {talk.id}", [p for p in stored if p.named])

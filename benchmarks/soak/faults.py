@@ -18,7 +18,18 @@ from benchmarks.soak.ledger import Ledger, Stop
 from benchmarks.soak.server import Site
 
 DATABASE: Final = Path(".crush", "crush-trio.db")
-KINDS: Final = ("full", "full", "stall", "stall", "kill", "kill", "restart", "full+kill", "stall+kill", "stall+restart")
+KINDS: Final = (
+    "full",
+    "full",
+    "stall",
+    "stall",
+    "kill",
+    "kill",
+    "restart",
+    "full+kill",
+    "stall+kill",
+    "stall+restart",
+)
 
 
 @define(eq=False)

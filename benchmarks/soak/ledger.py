@@ -5,7 +5,7 @@ Times are those of `time.monotonic`; infinity is "not yet".
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Final
 
@@ -142,7 +142,9 @@ class Ledger:
         """Note the answer to a prompt."""
         prompt.verdict, prompt.answered = verdict, now
         if prompt.refused and prompt.asked:
-            raise Violation(f"{prompt.tag} was refused ({verdict}) after the model was asked about it")
+            raise Violation(
+                f"{prompt.tag} was refused ({verdict}) after the model was asked about it"
+            )
         if stop is None or verdict == "unknown":
             return
         if prompt.accepted:
@@ -266,3 +268,13 @@ class Ledger:
 
 def _interrupts(prompt: Prompt) -> bool:
     return prompt.policy == "interrupt"
+
+
+def check_sequence(where: str, prompts: Sequence[Prompt]) -> None:
+    """Raise if a prompt comes before one that was answered before it was even sent."""
+    earliest, first = inf, None
+    for prompt in reversed(prompts):
+        if earliest < prompt.sent and first is not None:
+            raise Violation(f"{where}: {prompt.tag} before {first.tag}, which was accepted earlier")
+        if prompt.answered < earliest:
+            earliest, first = prompt.answered, prompt

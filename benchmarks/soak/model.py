@@ -14,6 +14,7 @@ from typing import Final
 import orjson
 import trio
 from attrs import define, field
+from typing_extensions import override
 
 from benchmarks.driver.provider import (
     SMALL,
@@ -57,6 +58,7 @@ class Model(Provider):
     """Called with what the ledger raises."""
     titles: int = field(default=0, init=False)
 
+    @override
     async def _answer(self, stream: trio.SocketStream, body: Json) -> None:
         messages = body.get("messages", ())
         spoken = [(m["role"], spoken_text(m.get("content"))) for m in messages]
@@ -78,7 +80,12 @@ class Model(Provider):
     def _check(self, spoken: list[tuple[str, str]], *, titles: bool) -> None:
         """Tell the ledger which prompts are in a request; those after the last answer are its own."""
         last = max((i for i, (role, _) in enumerate(spoken) if role == "assistant"), default=-1)
-        tagged = [(i, tag) for i, (role, text) in enumerate(spoken) if role == "user" for tag in tags_of(text)]
+        tagged = [
+            (i, tag)
+            for i, (role, text) in enumerate(spoken)
+            if role == "user"
+            for tag in tags_of(text)
+        ]
         if titles:
             self.titles += 1
             self.ledger.ask([], [tag for _, tag in tagged], time.monotonic())
@@ -86,7 +93,9 @@ class Model(Provider):
         own = [tag for i, tag in tagged if i > last]
         self.ledger.ask(own, [tag for i, tag in tagged if i <= last], time.monotonic())
 
-    async def _say(self, stream: trio.SocketStream, body: Json, spoken: list[tuple[str, str]]) -> None:
+    async def _say(
+        self, stream: trio.SocketStream, body: Json, spoken: list[tuple[str, str]]
+    ) -> None:
         parts, pause, ends = _parts(body, spoken)
         words = OpenAIAnswer(body)
         await stream.send_all(_HEAD + _chunk(words.begin()))

@@ -126,6 +126,7 @@ class Reader:
         limit = float("inf") if stays is None else self.random.uniform(*stays)
         self._scope = trio.CancelScope(deadline=trio.current_time() + limit)
         self.check_complete()
+        self.over = trio.Event()
         self._life, self._completes, self._left = self.site.lives, {}, float("inf")
         with self._scope:
             try:

@@ -31,6 +31,9 @@ STOP_LIMIT: Final = 40.0
 ANSWER_LIMIT: Final = 45.0
 """Seconds that any request may take; a receipt may take 20."""
 
+PROCESSES_LIMIT: Final = 15.0
+"""Seconds in which the processes of a server that has ended are gone."""
+
 MARK: Final = "CRUSH_SOAK"
 """The environment variable by which every process that the server started is found."""
 
@@ -109,7 +112,7 @@ class Site:
         self.lives += 1
         host = f"tcp://{self.place.authority}"
         argv = (sys.executable, "-m", "crush_trio", "serve", "--host", host, "--log-format", "json")
-        environment = {**plain_environment(self.folder), MARK: str(self.folder)}
+        environment = {**plain_environment(self.folder), MARK: self._mark(self.lives)}
         out = (self.folder / f"server-{self.lives}.out").open("wb")
         with out:
             process = await trio.lowlevel.open_process(
@@ -117,6 +120,7 @@ class Site:
             )
         self.process = process
         nursery.start_soon(self._read_log, process, self.lives)
+        nursery.start_soon(self._leave_nothing, process, self.lives)
         with trio.move_on_after(START_LIMIT) as scope:
             await self._open(process)
         if scope.cancelled_caught:
@@ -176,11 +180,27 @@ class Site:
         with trio.move_on_after(STOP_LIMIT) as scope:
             await self.process.wait()
         if scope.cancelled_caught:
-            raise Violation(f"the server did not end within {STOP_LIMIT} s of a signal {number.name}")
+            raise Violation(
+                f"the server did not end within {STOP_LIMIT} s of a signal {number.name}"
+            )
         self.changing = time.monotonic()
         code = self.process.returncode
         self.process = None
         return -1 if code is None else code
+
+    def _mark(self, life: int) -> str:
+        return f"{self.folder}/{life}"
+
+    async def _leave_nothing(self, process: trio.Process, life: int) -> None:
+        """See that the processes that a server has started are gone soon after it."""
+        await process.wait()
+        left = marked_processes(self._mark(life))
+        with trio.move_on_after(PROCESSES_LIMIT):
+            while left:
+                await trio.sleep(0.5)
+                left = marked_processes(self._mark(life))
+        if left:
+            self.report(Violation(f"processes are left of life {life}: {dict(left)}"))
 
     async def end(self) -> None:
         """End whatever server is left, without asking it."""

@@ -11,27 +11,29 @@ from attrs import define, field
 
 from benchmarks.driver.targets import write_config
 from benchmarks.figures import percentile
-from benchmarks.soak.clients import Canceller, Desk, Editor, Herd, Talker
+from benchmarks.soak.clients import Canceller, Editor, Herd, Talker
 from benchmarks.soak.counts import Counts
+from benchmarks.soak.desk import Desk
 from benchmarks.soak.disk import Audit, read_disk
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.health import open_health
 from benchmarks.soak.ledger import Ledger, Stop, Violation
 from benchmarks.soak.model import open_model
 from benchmarks.soak.readers import HABITS, Reader
-from benchmarks.soak.server import Line, Site, marked_processes
+from benchmarks.soak.server import Line, Site
 
 WORKSPACES: Final = 2
 TALKERS: Final = 6
 SETTLE_LIMIT: Final = 90.0
 """Seconds in which everything has to come to rest at the end."""
 
+LAST_WORD_LIMIT: Final = 10.0
+"""Seconds in which readers have read to the end of the last stream."""
+
 HEALTH_P99: Final = 1.0
 """Seconds; on a machine that the soak shares with its own load, and with others."""
 
 MEMORY: Final = 700 * 2**20
-PROCESSES_LIMIT: Final = 10.0
-"""Seconds in which the processes of a server that has ended are gone."""
 
 
 @define(eq=False)
@@ -85,7 +87,7 @@ class Soak:
                 await site.end()
             self.counts.add("requests to the model", model.asked)
             self.counts.add("titles", model.titles)
-        await self._check(site)
+        self._check(site)
 
     def _site(self, model: str) -> Site:
         folders = tuple(self.folder / f"workspace-{number}" for number in range(WORKSPACES))
@@ -162,19 +164,26 @@ class Soak:
         for desk in desks:
             for talk in [t for t in self.ledger.talks.values() if t.workspace == desk.workspace]:
                 if any(prompt.accepted and not prompt.state for prompt in talk.prompts):
-                    while not await desk.cancel(line, talk):
+                    while not await desk.cancel(line, talk):  # noqa: ASYNC110 - asks again
                         await trio.sleep(0.1)
         await line.aclose()
         for reader in self.readers:
             reader.finish()
         with trio.move_on_after(SETTLE_LIMIT) as scope:
-            while self.ledger.unsettled() or not all(map(self._knows_all, self.readers)):
+            while not self._at_rest():  # noqa: ASYNC110 - many things make up the rest
                 await trio.sleep(0.1)
         if scope.cancelled_caught:
             raise Violation(f"not at rest after {SETTLE_LIMIT} s: {self._unknown()}")
         self.note("all is at rest")
         self.ledger.shutdowns.append(Stop("shutdown", time.monotonic()))
         await site.stop()
+        with trio.move_on_after(LAST_WORD_LIMIT):
+            for reader in self.readers:
+                if reader.promised:
+                    await reader.over.wait()
+
+    def _at_rest(self) -> bool:
+        return not self.ledger.unsettled() and all(map(self._knows_all, self.readers))
 
     def _knows_all(self, reader: Reader) -> bool:
         """Whether a reader knows all that the best informed one of its workspace does."""
@@ -188,19 +197,12 @@ class Soak:
         behind = [f"{r.habit.name}/{r.workspace}" for r in self.readers if not self._knows_all(r)]
         return f"prompts that have not ended: {waiting}; readers that do not know all: {behind}"
 
-    async def _check(self, site: Site) -> None:
+    def _check(self, site: Site) -> None:
         for reader in self.readers:
             reader.check_complete()
         for number, folder in enumerate(site.workspaces):
             readers = [reader for reader in self.readers if reader.workspace == number]
             Audit(self.ledger, read_disk(folder), number, self.counts.endings).check(readers)
-        left = marked_processes(str(self.folder))
-        with trio.move_on_after(PROCESSES_LIMIT):
-            while left:
-                await trio.sleep(0.2)
-                left = marked_processes(str(self.folder))
-        if left:
-            raise Violation(f"processes are left: {dict(left)}")
         p99 = percentile(self.counts.health, 0.99)
         if p99 > HEALTH_P99:
             raise Violation(f"health took {p99:.2f} s (p99)")

@@ -21,7 +21,10 @@ async def test_looking_for_an_earlier_run_does_not_prolong_the_refusal_of_a_prom
     """A prompt is answered within the limit of acceptance, whatever it has to be compared with."""
     (project := tmp_path / "project").mkdir()
     times = {}
-    async with open_served(tmp_path, WrittenTurns()) as server, joined(server, project) as workspace:
+    async with (
+        open_served(tmp_path, WrittenTurns()) as server,
+        joined(server, project) as workspace,
+    ):
         sessions = [(await workspace.sessions.create("s")).id for _ in WhenBusy]
 
         async def refused(policy, session):
