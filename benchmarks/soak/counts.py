@@ -8,7 +8,6 @@ from attrs import define, field
 
 from benchmarks.figures import percentile
 
-
 ORDER: Final = (
     "prompts",
     "accepted",

@@ -185,8 +185,10 @@ class Ledger:
     def _cover(self, stop: Stop, prompts: Iterable[Prompt], now: float) -> None:
         stop.answered = now
         for prompt in prompts:
-            if prompt.accepted and prompt.answered <= stop.sent and not prompt.state:
-                prompt.not_after = min(prompt.not_after, now)
+            if not prompt.accepted or prompt.answered > stop.sent or prompt.state:
+                continue
+            prompt.not_after = min(prompt.not_after, now)
+            if prompt.named:  # the streams tell of the others under our id only
                 prompt.due = min(prompt.due, now + CANCEL_LIMIT)
                 self._cancelled[prompt.tag] = prompt
 

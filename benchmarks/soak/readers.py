@@ -68,6 +68,7 @@ class Told:
 
     state: str
     life: int
+    at: float
 
 
 @define(eq=False)
@@ -247,9 +248,10 @@ class Reader:
             if before.life == self._life:
                 raise Violation(f"{key} ended twice in one start of the server ({state})")
             self.site.counts.add("endings told again by the next start")
-        self.endings[key] = Told(state, self._life)
+        now = time.monotonic()
+        self.endings[key] = Told(state, self._life, now)
         if run.get("run_id"):
-            self.ledger.end(run["run_id"], state, time.monotonic())
+            self.ledger.end(run["run_id"], state, now)
 
     def _crush(self, frame: bytes) -> None:
         if b'"run_complete"' not in frame[:40]:

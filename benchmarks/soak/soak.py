@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,9 @@ WORKSPACES: Final = 2
 TALKERS: Final = 6
 SETTLE_LIMIT: Final = 90.0
 """Seconds in which everything has to come to rest at the end."""
+
+SETTLED: Final = 5.0
+"""Seconds after its first place from which on a reader is expected to know what others know."""
 
 LAST_WORD_LIMIT: Final = 10.0
 """Seconds in which readers have read to the end of the last stream."""
@@ -160,37 +164,43 @@ class Soak:
             if site.process is not None:
                 await site.kill()
             await site.start(lives)
-        line = Line(site)
         for desk in desks:
-            for talk in [t for t in self.ledger.talks.values() if t.workspace == desk.workspace]:
-                if any(prompt.accepted and not prompt.state for prompt in talk.prompts):
-                    while not await desk.cancel(line, talk):  # noqa: ASYNC110 - asks again
-                        await trio.sleep(0.1)
-        await line.aclose()
+            await self._cancel_rest(desk)
         for reader in self.readers:
             reader.finish()
         with trio.move_on_after(SETTLE_LIMIT) as scope:
             while not self._at_rest():  # noqa: ASYNC110 - many things make up the rest
-                await trio.sleep(0.1)
+                await trio.sleep(0.2)
         if scope.cancelled_caught:
             raise Violation(f"not at rest after {SETTLE_LIMIT} s: {self._unknown()}")
         self.note("all is at rest")
         self.ledger.shutdowns.append(Stop("shutdown", time.monotonic()))
         await site.stop()
         with trio.move_on_after(LAST_WORD_LIMIT):
-            for reader in self.readers:
-                if reader.promised:
-                    await reader.over.wait()
+            for reader in filter(_is_promised, self.readers):
+                await reader.over.wait()
+
+    async def _cancel_rest(self, desk: Desk) -> None:
+        """Cancel the sessions in which something may still run."""
+        line = Line(desk.site)
+        for talk in [t for t in self.ledger.talks.values() if t.workspace == desk.workspace]:
+            if any(prompt.accepted and not prompt.state for prompt in talk.prompts):
+                while not await desk.cancel(line, talk):  # noqa: ASYNC110 - it was lost
+                    await trio.sleep(0.1)
+        await line.aclose()
 
     def _at_rest(self) -> bool:
         return not self.ledger.unsettled() and all(map(self._knows_all, self.readers))
 
     def _knows_all(self, reader: Reader) -> bool:
-        """Whether a reader knows all that the best informed one of its workspace does."""
-        if not reader.promised:
-            return True
+        """Whether a reader knows all that its peers were told since it has had a place."""
+        if not reader.promised or reader.since == inf:
+            return not reader.promised
+        since = reader.since + SETTLED
         peers = [r for r in self.readers if r.workspace == reader.workspace and r.promised]
-        return reader.endings.keys() >= max((r.endings.keys() for r in peers), key=len)
+        best = max(peers, key=lambda peer: len(peer.endings))
+        told = best.endings.items()
+        return all(key in reader.endings for key, ending in told if ending.at > since)
 
     def _unknown(self) -> str:
         waiting = [prompt.tag for prompt in self.ledger.unsettled()][:5]
@@ -213,3 +223,7 @@ def _leaves(group: BaseExceptionGroup[Violation]) -> list[Violation]:
     for exc in group.exceptions:
         found += _leaves(exc) if isinstance(exc, BaseExceptionGroup) else [exc]
     return found
+
+
+def _is_promised(reader: Reader) -> bool:
+    return reader.promised
