@@ -1,6 +1,7 @@
 # Everything a bare machine with Python >= 3.11 and make needs:
 #   make test   create .venv, install, run the whole suite
 #   make check  the same, preceded by format, lint, types, layers and async lint
+#   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make serve  start the server on ADDRESS; ctrl-c stops it
 PYTHON ?= python3
@@ -9,9 +10,10 @@ BIN    := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP  := $(VENV)/.installed
 PYTEST ?= $(BIN)/pytest
+MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 
-.PHONY: test check lint format bench demo serve clean
+.PHONY: test check lint format bench soak demo serve clean
 
 test: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal -m "not slow"
@@ -33,6 +35,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 demo: $(RUNTIME)
 	@$(BIN)/python examples/demo.py

@@ -16,13 +16,12 @@ def main() -> int:
     """Soak once."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to mix (10)")
-    parser.add_argument(
-        "--seed", type=int, default=None, help="replay what a run did, but for timing"
-    )
-    parser.add_argument("--keep", action="store_true", help="keep logs and databases in any case")
+    parser.add_argument("--seed", type=int, help="make the choices of an earlier soak again")
+    parser.add_argument("--folder", type=Path, help="where to keep logs and databases")
+    parser.add_argument("--keep", action="store_true", help="keep them in any case")
     given = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if given.seed is None else given.seed
-    folder = Path(tempfile.mkdtemp(prefix="crush-soak-"))
+    folder = Path(tempfile.mkdtemp(prefix="crush-soak-", dir=given.folder))
     print(f"seed {seed}, {given.minutes:g} minutes, evidence in {folder}", flush=True)
     soak = Soak(seed, given.minutes * 60, folder, say=lambda text: print(text, flush=True))
     trio.run(soak.run)
