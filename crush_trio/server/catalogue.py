@@ -233,7 +233,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "/cancel",
             "Cancel every run, whether it is active or waits.",
             ReceiptView,
-            query=(RECEIPT,),
+            query=(RECEIPT, Query("queue", "`keep` to leave alone the prompts that wait")),
             errors=("bad_request",),
             answer_optional=True,
         ),

@@ -152,6 +152,14 @@ def queue_item(run: AcceptedRun) -> QueueItem:
 # ── Queries ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def queue_kept() -> bool:
+    """Whether a cancel is to leave the queue alone, as the query says."""
+    value = request.args.get("queue", "cancel")
+    if value not in {"keep", "cancel"}:
+        raise DecodeError("queue is neither keep nor cancel")
+    return value == "keep"
+
+
 def _flag(name: str) -> bool:
     """Whether a switch in the query is on."""
     value = request.args.get(name, "0")
