@@ -20,6 +20,7 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
 from crush_trio.events.log import EventLog, Window, open_event_log
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
@@ -69,6 +70,7 @@ async def open_durable_workspace(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
     window: Window | None = None,
     pace: float = PACE,
@@ -91,6 +93,7 @@ async def open_durable_workspace(
             clock=clock,
             ids=ids,
             limits=limits,
+            sizes=sizes,
             capacity=capacity,
         ) as runs:
             for session_id in recovery.sessions:

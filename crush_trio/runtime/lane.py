@@ -183,6 +183,8 @@ class Lane(Generic[R]):
             if run.counted:
                 self._capacity.give_back()
         self.promote()
+        if not self._waiting:
+            self._capacity.forget(self.promote)
 
     def promote(self) -> bool:
         """Give the turn to the first in line, if it is free; return whether that happened."""
