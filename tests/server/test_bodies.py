@@ -113,7 +113,7 @@ def test_a_declared_length_can_be_refused_before_anything_is_read():
 
 
 def test_the_limits_leave_room_for_all_attachments_and_a_long_prompt():
-    assert 4 * LIMITS.attachments / 3 + 5 * MIB <= LIMITS.size
+    assert 4 * LIMITS.sizes.attachments / 3 + LIMITS.sizes.prompt + MIB <= LIMITS.size
 
 
 # ── Structure ──────────────────────────────────────────────────────────────────────────────────
