@@ -181,7 +181,7 @@ async def conduct(run: Run, turn: Turn) -> None:
             outcome = _failed(run, group)
         finally:
             if ours:
-                await _end(run, outcome or _cancelled(run))
+                await _end(run, outcome or _cancelled(run))  # noqa: ASYNC102  # the whole function is shielded
 
 
 async def _store_acceptance(run: Run) -> bool:
