@@ -117,7 +117,7 @@ class Workspace:
             kind=submission.kind,
             state=RunState.ACCEPTED,
             seq=next(self._seq),
-            accepted_at=self.now(),
+            accepted_at=self._clock.unix(),
         )
 
     def hold(self, session_id: SessionId) -> None:
@@ -297,7 +297,7 @@ class Workspace:
     def _moved(self, accepted: AcceptedRun) -> None:
         """A run was stored, queued or became active: tell the readers and the journal."""
         if accepted.state is RunState.ACTIVE:
-            accepted.view = evolve(accepted.view, started_at=self.now())
+            accepted.view = evolve(accepted.view, started_at=self._clock.unix())
             accepted.begun = self._journal.begin(accepted)
         self.events.publish(RunChange(run=accepted.view))
 
@@ -307,7 +307,7 @@ class Workspace:
 
     def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:
         """Decide how a run ends. Its ending is to be handed to the journal in the same step."""
-        accepted.will_end(outcome, self.now())
+        accepted.will_end(outcome, self._clock.unix())
         self._lanes[accepted.session_id].begin_ending(accepted)
 
     def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
@@ -335,10 +335,6 @@ class Workspace:
                 announce(accepted, outcome, self.events)
             finally:
                 self._leave(lane, accepted)
-
-    def now(self) -> int:
-        """The time, in unix seconds."""
-        return self._clock.unix()
 
     def _leave(self, lane: RunLane, accepted: AcceptedRun) -> None:
         """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
