@@ -309,6 +309,10 @@ class AcceptanceNotStored(NotAccepted):
     message = "prompt could not be stored and was not accepted"
 
 
+class RunIdStored(AcceptanceNotStored):
+    """The store knows a run by this id that the workspace does not remember."""
+
+
 class NoRoomForPrompt(NotAccepted):
     """The disk is full."""
 
