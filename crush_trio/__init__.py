@@ -23,6 +23,7 @@ from crush_trio.events import (
     Window,
     open_event_log,
 )
+from crush_trio.limits import SizeLimits
 from crush_trio.providers.base import ModelRequest, Provider
 from crush_trio.runtime import (
     AcceptedRun,
@@ -77,6 +78,7 @@ __all__ = [
     "RunState",
     "RunView",
     "SessionId",
+    "SizeLimits",
     "StopReceipt",
     "Submission",
     "Tool",

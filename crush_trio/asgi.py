@@ -60,7 +60,7 @@ class _Serving:
     _met: trio.Event = field(factory=trio.Event, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self.app = create_app(self.site, self.settings.guard, self.settings.connections)
+        self.app = create_app(self.site, self.settings.guard)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -152,6 +152,7 @@ class HostedApp:
                 open_backend(
                     metered(opener.open, meters),
                     settings=settings.backend,
+                    sizes=settings.sizes,
                     version=__version__,
                     keeps_open=keeps_open,
                 ) as backend,

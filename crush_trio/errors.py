@@ -126,6 +126,20 @@ class SessionMissing(BadRequest):
     message = "session id is missing"
 
 
+class PromptTooLong(BadRequest):
+    """The text of a prompt has more bytes than the limit `prompt`; the detail has both numbers."""
+
+    code = "prompt_too_long"
+    message = "the prompt is too long; shorten it, or put the text into a file and name that"
+
+
+class TitleTooLong(BadRequest):
+    """A title has more characters than the limit `title`; the detail has both numbers."""
+
+    code = "title_too_long"
+    message = "the title is too long; choose a shorter one"
+
+
 # ── What is not there ───────────────────────────────────────────────────────────────────────────
 
 
@@ -259,6 +273,13 @@ class QueueFull(CrushError):
     message = "too many prompts wait in this session; let some of them run, or cancel them"
 
 
+class TooManyWorkspaces(CrushError):
+    """As many workspaces are open as may be; the detail says how many that is."""
+
+    code = "too_many_workspaces"
+    message = "the server has too many workspaces; leave some of them, or try again in a moment"
+
+
 class Unavailable(CrushError):
     """Not now; the same request may succeed later or elsewhere."""
 
@@ -288,6 +309,10 @@ class AcceptanceNotStored(NotAccepted):
     message = "prompt could not be stored and was not accepted"
 
 
+class RunIdStored(AcceptanceNotStored):
+    """The store knows a run by this id that the workspace does not remember."""
+
+
 class NoRoomForPrompt(NotAccepted):
     """The disk is full."""
 
@@ -296,6 +321,21 @@ class NoRoomForPrompt(NotAccepted):
 
 
 # ── What went wrong inside ──────────────────────────────────────────────────────────────────────
+
+
+class AnswerTooLong(CrushError):
+    """A model has said more in one message than the limit `answer`. What fits is kept."""
+
+    code = "answer_too_long"
+    message = "the answer is too long (answer_too_long); ask for less at once, or raise the limit"
+    title = "Answer too long"
+
+
+class LimitInvalid(CrushError):
+    """A limit that was set has a name that there is not, or a value that it cannot have."""
+
+    code = "limit_invalid"
+    message = "a limit is not valid"
 
 
 class SummaryFailed(CrushError):

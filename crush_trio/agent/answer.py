@@ -11,6 +11,8 @@ import orjson
 from attrs import define, field
 
 from crush_trio.agent.open_message import OpenMessage
+from crush_trio.errors import AnswerTooLong
+from crush_trio.limits import DEFAULTS, byte_size, shown_bytes
 from crush_trio.providers.base import (
     Finished,
     ReasoningDelta,
@@ -27,8 +29,35 @@ from crush_trio.wire.messages import Message, TextPart, ToolCallPart
 
 
 @define(eq=False)
+class Room:
+    """How much a model may say in one message, in bytes, and how much of that is used."""
+
+    limit: int = DEFAULTS.answer
+    _used: int = field(default=0, init=False)
+
+    def fitting(self, text: str) -> str:
+        """Count *text*; return as much of it as there is room for."""
+        size, left = byte_size(text), max(0, self.limit - self._used)
+        self._used += size
+        return (
+            text if size <= left else text.encode(errors="replace")[:left].decode(errors="ignore")
+        )
+
+    def check(self) -> None:
+        """Raise `AnswerTooLong` if more was said than there is room for."""
+        if self._used > self.limit:
+            raise AnswerTooLong(f"it has more than {shown_bytes(self.limit)}")
+
+    def reset(self) -> None:
+        """Count from the beginning."""
+        self._used = 0
+
+
+@define(eq=False)
 class Answer:
     """Satisfies `providers.conversing.Sink`.
+
+    Raises `AnswerTooLong` for the part that there is no room for; what fits of it has been added.
 
     Calls keep the ids that the model gave them, unless the conversation has such a call already:
     there are servers that count from zero in every answer. *taken* are the ids of before.
@@ -36,12 +65,15 @@ class Answer:
 
     opened: OpenMessage
     taken: Collection[ToolCallId] = field(default=(), repr=False)
+    room: Room = field(factory=Room, kw_only=True)
     calls: list[ToolCallPart] = field(factory=list, init=False)
     """The calls that are complete, in the order in which the model completed them."""
     unreadable: set[ToolCallId] = field(factory=set, init=False)
     """Those of them whose arguments were no JSON object; they were stored with none (D14b)."""
     _begun: dict[ToolCallId, str] = field(factory=dict, init=False)
     _ids: dict[ToolCallId, ToolCallId] = field(factory=dict, init=False)
+    _written: dict[ToolCallId, int] = field(factory=dict, init=False)
+    """The characters of the arguments of each call that have arrived, and were counted."""
     _thinking: bool = field(default=False, init=False)
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
@@ -49,25 +81,30 @@ class Answer:
         match part:
             case TextDelta(text=text):
                 await self._end_thinking()
-                self.opened.append_text(text)
+                self.opened.append_text(self.room.fitting(text))
             case ReasoningDelta(text=text):
                 self._thinking = True
-                self.opened.append_reasoning(text)
+                self.opened.append_reasoning(self.room.fitting(text))
             case ReasoningEnd(signature=signature):
+                self._count(signature)
                 self._thinking = False
                 await self.opened.close_reasoning(signature or None)
             case ToolCallBegin(id=call_id, name=name):
+                self._count(call_id, name)
                 await self._end_thinking()
                 own = self._own(call_id)
                 self._begun[own] = name
                 await self.opened.put_tool_call(ToolCallPart(id=own, name=name))
-            case ToolCallEnd():
+            case ToolCallEnd(id=call_id, input=arguments):
+                self._count(arguments[self._written.get(call_id, 0) :])
                 await self._end_thinking()
                 await self._complete(part)
             case Finished():
                 await self._end_thinking()
-            case ToolCallDelta():
-                pass  # viewers are shown arguments when they are complete
+            case ToolCallDelta(id=call_id, text=text):  # viewers are shown them when complete
+                self._written[call_id] = self._written.get(call_id, 0) + len(text)
+                self._count(text)
+        self.room.check()
 
     async def reset(self) -> None:
         """Forget everything before the model is asked again (D14a)."""
@@ -75,6 +112,8 @@ class Answer:
         self.unreadable.clear()
         self._begun.clear()
         self._ids.clear()
+        self._written.clear()
+        self.room.reset()
         self._thinking = False
         await self.opened.reset()
 
@@ -93,6 +132,12 @@ class Answer:
         message = self.opened.message()
         texts = (part.text for part in message.parts if isinstance(part, TextPart))
         return Completion(message_id=message.id, text=next(texts, ""))
+
+    def _count(self, *texts: str) -> None:
+        """Count what is kept whole or not at all."""
+        for text in texts:
+            self.room.fitting(text)
+        self.room.check()
 
     async def _complete(self, end: ToolCallEnd) -> None:
         arguments = end.input or "{}"

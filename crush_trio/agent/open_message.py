@@ -150,7 +150,7 @@ class OpenMessage:
         while True:
             match self._state.next(trio.current_time()):
                 case Stop():
-                    return
+                    return  # noqa: ASYNC910  # it was released
                 case WaitUntil(at=at):
                     with trio.move_on_at(at):
                         await self._writer.park()

@@ -13,6 +13,7 @@ from crush_trio.agent.transcript import Transcript
 from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.log import EventLog
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes, MessageReads, SessionReads
@@ -65,6 +66,7 @@ class Desk:
     patience: Patience = field(factory=Patience)
     spans: Spans = field(factory=configured_spans, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
 
     def turn(self, run: Run) -> TurnRecord:
         """Return the record of a run's turn."""

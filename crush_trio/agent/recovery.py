@@ -98,7 +98,7 @@ class Recovery:
                 for event in mending.events:
                     self.events.publish(event)
                 self.ended.append(mending.view)
-            return True
+            return True  # noqa: ASYNC910  # the store has been waited for
 
     async def _mend(self, group: Sequence[Orphan]) -> "list[_Mending]":
         there = {orphan.run_id: orphan.has_session for orphan in group}

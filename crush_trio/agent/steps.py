@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.agent.answer import Answer
+from crush_trio.agent.answer import Answer, Room
 from crush_trio.agent.notices import finished_notice, waiting_notice
 from crush_trio.agent.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.prompt import Abilities, affinity, build_prompt, called_in
@@ -23,6 +23,7 @@ from crush_trio.agent.summaries import CONTINUE, Summarizer
 from crush_trio.agent.tool_calls import ToolRunner
 from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.agent.usage import nearly_full, step_usage
+from crush_trio.errors import AnswerTooLong
 from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
 from crush_trio.providers.conversing import Waiting, converse
 from crush_trio.providers.errors import ProviderError
@@ -87,6 +88,7 @@ class Steps:
             interactive=self.plan.interactive,
             spans=self.desk.spans,
             hooks=self.desk.hooks,
+            kept=self.desk.sizes.tool_output,
         )
 
     async def play(self) -> Completion:
@@ -113,7 +115,7 @@ class Steps:
         await step.answer.opened.finish(step.finish, step.used)
         try:
             await Summarizer(self.run, self.plan, self.desk).summarize()
-        except ProviderError:
+        except (ProviderError, AnswerTooLong):
             if step.goes_on:
                 raise
             log.exception("summary.failed", extra={"run_id": self.run.id})
@@ -149,6 +151,7 @@ class Steps:
         answer = Answer(
             await self.desk.begin_answer(self.run, self.plan.model),
             called_in(request.messages),
+            room=Room(self.desk.sizes.answer),
         )
         self.run.partial = answer.said
         with self.desk.spans.model_call(self.run.session_id, request) as span:

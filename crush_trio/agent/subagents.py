@@ -13,6 +13,7 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.agent.notices import session_fact
 from crush_trio.agent.plan import Desk
+from crush_trio.errors import PromptTooLong
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.run import Run
@@ -54,8 +55,13 @@ class AgentTool(BuiltIn):
         prompt = read_arguments(call.input, AgentArguments).prompt
         if not prompt.strip():
             raise ToolError("prompt is required")
-        child = await self._open_session(call)
+        child = task_session(call)
         submission = Submission(session_id=child, prompt=prompt, kind=RunKind.TASK)
+        try:
+            submission.check(self.desk.sizes)
+        except PromptTooLong as error:
+            raise ToolError(str(error)) from error
+        await self._open_session(child, call.session_id)
         await trio.lowlevel.checkpoint_if_cancelled()  # a closing workspace would refuse the task
         accepted = self.parent.host.accept(_like(submission, self.parent.submission))
         try:
@@ -65,19 +71,18 @@ class AgentTool(BuiltIn):
         await self._charge(call.session_id, child)
         return _result(outcome)
 
-    async def _open_session(self, call: ToolCall) -> SessionId:
-        """Create the task's session; its name says which call it belongs to."""
+    async def _open_session(self, child: SessionId, parent: SessionId) -> None:
+        """Create the task's session."""
         now = self.desk.clock.unix()
         session = Session(
-            id=SessionId(f"{call.message_id}$${call.id}"),
-            parent_session_id=call.session_id,
+            id=child,
+            parent_session_id=parent,
             title="New Agent Session",
             created_at=now,
             updated_at=now,
         )
         await self.desk.transcript.commit(SessionCreated(session=session))
         self.parent.publish(session_fact(session, EventType.CREATED))
-        return session.id
 
     async def _charge(  # noqa: ASYNC910  # the barrier is around the checkpoints too
         self, payer: SessionId, child: SessionId
@@ -91,6 +96,11 @@ class AgentTool(BuiltIn):
                 )
         except Exception:  # the task is done, whatever the book-keeping says (D33)
             log.exception("task.cost_not_added", extra={"session_id": payer})
+
+
+def task_session(call: ToolCall) -> SessionId:
+    """Return the id of a task's session, which says which call it belongs to."""
+    return SessionId(f"{call.message_id}$${call.id}")
 
 
 async def _ended(accepted: AcceptedRun) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 from attrs import define
 
-from crush_trio.agent.answer import Answer
+from crush_trio.agent.answer import Answer, Room
 from crush_trio.agent.notices import waiting_notice
 from crush_trio.agent.plan import Desk, TurnPlan
 from crush_trio.agent.prompt import Abilities, affinity, build_prompt
@@ -62,7 +62,10 @@ class Summarizer:
             return Completion()
         request = self._request(said.session, said.messages)
         del said  # the request has all of it; see `Steps`
-        answer = Answer(await self.desk.begin_answer(self.run, self.plan.model, summary=True))
+        answer = Answer(
+            await self.desk.begin_answer(self.run, self.plan.model, summary=True),
+            room=Room(self.desk.sizes.answer),
+        )
         try:
             ending = await self._ask(request, answer)
         except trio.Cancelled:

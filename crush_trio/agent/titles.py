@@ -14,6 +14,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
+from crush_trio.agent.answer import Room
 from crush_trio.agent.models import ChosenModel, ModelSource
 from crush_trio.agent.notices import session_fact
 from crush_trio.agent.plan import Desk
@@ -25,6 +26,7 @@ from crush_trio.providers.base import (
     Finished,
     ModelRequest,
     PromptMessage,
+    ReasoningDelta,
     StreamPart,
     TextDelta,
 )
@@ -94,8 +96,9 @@ class Titles:
                     log.info("title.not_given", extra={"slot": slot.value, "code": error.code})
                     continue
                 if finished.reason is not FinishReason.MAX_TOKENS:
-                    title = SessionEdited(id=session_id, at=now, title=tidy(text) or short(prompt))
-                    return [title, side_usage(session_id, finished.usage, chosen, now)]
+                    title = (tidy(text) or short(prompt))[: self.desk.sizes.title]
+                    edited = SessionEdited(id=session_id, at=now, title=title)
+                    return [edited, side_usage(session_id, finished.usage, chosen, now)]
         return [SessionEdited(id=session_id, at=now, title=UNTITLED)]
 
     async def _ask(
@@ -111,7 +114,7 @@ class Titles:
             affinity=affinity(session_id),
             cache=False,
         )
-        words = _Words()
+        words = _Words(Room(self.desk.sizes.answer))
         with self.desk.spans.model_call(session_id, request) as span:
             finished = await converse(
                 chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
@@ -122,16 +125,21 @@ class Titles:
 
 @define(eq=False)
 class _Words:
-    """Keeps the text of an answer."""
+    """Keeps the text of an answer. Raises `AnswerTooLong`, reasoning included."""
 
+    room: Room
     text: str = field(default="", init=False)
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
-        if isinstance(part, TextDelta):
-            self.text += part.text
+        if isinstance(part, TextDelta | ReasoningDelta):
+            fitting = self.room.fitting(part.text)
+            self.room.check()
+            if isinstance(part, TextDelta):
+                self.text += fitting
 
     async def reset(self) -> None:  # noqa: ASYNC910  # the stream is what waits
         self.text = ""
+        self.room.reset()
 
 
 def first_words(said: Conversation, run: Run) -> bool:

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.agent.answer import Answer
 from crush_trio.agent.closing import result_message
@@ -27,10 +27,12 @@ from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.turn_record import TurnRecord
 from crush_trio.clock import Clock, IdSource
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision, Verdict, put_together
+from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
 from crush_trio.tools.arguments import INVALID_JSON
 from crush_trio.tools.base import Permit, Tool, ToolCall, ToolError, ToolResult
+from crush_trio.tools.output import Excerpt
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.ids import MessageId, RunId
 from crush_trio.wire.messages import ToolCallPart, ToolResultPart
@@ -103,6 +105,8 @@ class ToolRunner:
     interactive: bool = True
     spans: Spans = field(default=NO_SPANS, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
+    kept: int = DEFAULTS.tool_output
+    """Bytes that are kept of what a tool answers."""
 
     async def run_all(self, answer: Answer, tools: Mapping[str, Tool]) -> list[ToolResult]:
         """Run the calls of *answer*; return their results in the order of the calls."""
@@ -132,7 +136,8 @@ class ToolRunner:
             if call.id in answer.unreadable:
                 result = ToolResult(content=INVALID_JSON, is_error=True)
             else:
-                result = await self._call(answer.opened.id, tools.get(call.name), call)
+                said = await self._call(answer.opened.id, tools.get(call.name), call)
+                result = evolve(said, content=str(Excerpt.of(said.content, self.kept)))
             span.returned(result)
         results[index] = result
         await self.write(call, result)

@@ -33,6 +33,7 @@ from crush_trio.config.shown import shown_config
 from crush_trio.config.sources import CONFIG_NAME
 from crush_trio.integrations.base import Integrations
 from crush_trio.integrations.hooks import ConfiguredHooks
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Provider
 from crush_trio.providers.families import Providers, open_providers
@@ -113,6 +114,7 @@ class Agency:
     directory: Path
     integrations: Integrations = field(repr=False)
     extras: Extras = field(factory=Extras, repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
 
     def make_turn(self, transcript: Transcript, asks: Asks) -> Turn:
         """Return the agent as a turn function."""
@@ -125,6 +127,7 @@ class Agency:
             self.ids,
             asks.permissions,
             hooks=self.hooks,
+            sizes=self.sizes,
         )
         toolbox = Toolbox(
             bench=self.bench(transcript),
@@ -221,10 +224,12 @@ async def open_agency(
     integrations: Integrations,
     opens: Opens = open_process_group,
     extras: Extras | None = None,
+    sizes: SizeLimits = DEFAULTS,
 ) -> AsyncIterator[Agency]:
     """Open what the agent of a workspace needs. Leave it after the workspace's runs have ended.
 
-    *opens* is what starts the commands of its tools and its hooks, *extras* what it has besides the usual.
+    *opens* is what starts the commands of its tools and its hooks, *extras* what it has besides the usual,
+    *sizes* what limits answers and the output of tools.
     """
     async with open_providers() as providers, open_hidden_nursery() as jobs:
         yield Agency(
@@ -240,6 +245,7 @@ async def open_agency(
             directory=directory,
             integrations=integrations,
             extras=Extras() if extras is None else extras,
+            sizes=sizes,
         )
         jobs.cancel_scope.cancel()
 

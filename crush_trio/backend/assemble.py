@@ -22,6 +22,7 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.events.facts import Position
 from crush_trio.events.forms import Form
 from crush_trio.events.log import EventLog, Window, open_event_log
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
@@ -78,6 +79,7 @@ async def open_durable_workspace(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
     window: Window | None = None,
     pace: float = PACE,
@@ -101,6 +103,7 @@ async def open_durable_workspace(
             clock=clock,
             ids=ids,
             limits=limits,
+            sizes=sizes,
             capacity=capacity,
         ) as runs:
             for session_id in recovery.sessions:
@@ -111,7 +114,7 @@ async def open_durable_workspace(
     await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
 
 
-async def _close_boot(store: Store, closed: BootClosed) -> None:
+async def _close_boot(store: Store, closed: BootClosed) -> None:  # noqa: ASYNC910  # it waits for the store
     """Note that this start ended in good order; without the note, readers of before will resync."""
     try:
         await store.submit(closed).certain(CLOSE_LIMIT)

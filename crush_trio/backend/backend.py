@@ -34,9 +34,11 @@ from crush_trio.errors import (
     ServerNotIdle,
     ServerShuttingDown,
     ServerStays,
+    TooManyWorkspaces,
     UnknownCommand,
     WorkspaceNotFound,
 )
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.requests import ControlCommand, WorkspaceRequest
@@ -50,6 +52,7 @@ class Backend(Generic[W]):
 
     version: str
     settings: BackendSettings
+    sizes: SizeLimits
     _open_workspace: OpenWorkspace[W] = field(repr=False)
     _keepers: trio.Nursery = field(repr=False)
     _resolve: Resolve = field(repr=False)
@@ -149,6 +152,8 @@ class Backend(Generic[W]):
         self._check_admission(pending)
         slot = self._slots.get(key)
         if slot is None:
+            if len(self._slots) >= self.sizes.workspaces:  # one that closes has not freed its place
+                raise TooManyWorkspaces(f"the limit is {self.sizes.workspaces}")
             slot = self._new_slot(key, pending)
             self._slots[key] = self._by_id[slot.plan.id] = slot
             self._keepers.start_soon(self._keep, slot, name=f"workspace {slot.plan.id}")
@@ -303,6 +308,7 @@ async def open_backend(
     open_workspace: OpenWorkspace[W],
     *,
     settings: BackendSettings | None = None,
+    sizes: SizeLimits = DEFAULTS,
     version: str = "",
     resolve: Resolve = resolve_key,
     keeps_open: Callable[[Hosted[W]], bool] = _runs_hold_nothing,
@@ -310,6 +316,8 @@ async def open_backend(
     ids: IdSource | None = None,
 ) -> AsyncIterator[Backend[W]]:
     """Open a backend whose workspaces are opened by *open_workspace*.
+
+    *sizes* limits how many there are, and what a server over the backend takes from its clients.
 
     *keeps_open* is asked about a workspace that has no claim left and may hold it, until somebody
     calls `Backend.reconsider`: the place for runs that are to go on without clients. Leaving the
@@ -323,6 +331,7 @@ async def open_backend(
         backend = Backend(
             version,
             settings,
+            sizes,
             open_workspace,
             keepers,
             resolve,

@@ -19,9 +19,15 @@ from crush_trio.backend.hosting import Hosted
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.shown import shown_config
-from crush_trio.errors import AgentNotInitialized, SessionNotFound, TooManyCommands
+from crush_trio.errors import (
+    AgentNotInitialized,
+    SessionNotFound,
+    TitleTooLong,
+    TooManyCommands,
+)
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import Integrations
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.logging_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
@@ -53,6 +59,7 @@ class OpenedWorkspace:
     asks: "Asks" = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     agent_ready: bool = field(default=False, init=False)
 
     @property
@@ -177,7 +184,8 @@ class OpenedWorkspace:
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
     async def create_session(self, title: str) -> Session:
-        """Store a new session and tell everybody."""
+        """Store a new session and tell everybody; raises `TitleTooLong`."""
+        self._check_title(title)
         now = self.clock.unix()
         session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
         await self.store.commit(SessionCreated(session=session))
@@ -185,7 +193,14 @@ class OpenedWorkspace:
         return session
 
     async def edit_session(self, wanted: Session) -> Session:
-        """Store what a client may change of a session, column by column, and tell everybody."""
+        """Store what a client may change of a session, column by column, and tell everybody.
+
+        Raises `TitleTooLong` for a new title. One that the session has is no reason to refuse the rest.
+        """
+        if len(wanted.title) > self.sizes.title:
+            stored = await self.store.session(wanted.id)
+            if wanted.title != stored.title:
+                self._check_title(wanted.title)
         await self.store.commit(
             SessionEdited(
                 id=wanted.id,
@@ -201,6 +216,12 @@ class OpenedWorkspace:
         session = await self.store.session(wanted.id)
         self.durable.events.publish(session_fact(session))
         return session
+
+    def _check_title(self, title: str) -> None:
+        if len(title) > self.sizes.title:
+            raise TitleTooLong(
+                f"it has {len(title):,} characters, the limit is {self.sizes.title:,}"
+            )
 
     async def delete_session(self, session_id: SessionId) -> None:
         """Delete a session, its runs stopped first: none may write into what is gone (L19)."""

@@ -33,9 +33,11 @@ from crush_trio.events.facts import Fact
 from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import OpenIntegrations, Surroundings, open_no_integrations
 from crush_trio.integrations.usual import open_usual_integrations
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.logging_context import logged_for
 from crush_trio.providers.base import Provider
 from crush_trio.providers.catalog import catalog_providers
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
@@ -79,6 +81,8 @@ def workspace_opener(
     patience: float = PATIENCE,
     opens: Opens = open_process_group,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
+    capacity: Capacity | None = None,
 ) -> OpenWorkspace[OpenedWorkspace]:
     """Return what opens workspaces for a backend.
 
@@ -95,7 +99,9 @@ def workspace_opener(
     workspace's directory has to be there. A program with a store of its own may use any path.
 
     *patience* is how many seconds an ask waits while nobody is there to answer it, *opens* what
-    starts commands, *limits* how long a run may take for what cannot be cancelled.
+    starts commands, *limits* how long a run may take for what cannot be cancelled. *sizes* limits what
+    the workspaces take and keep. All workspaces of the opener
+    share the places for active runs; *capacity* is given to share them with other openers.
     """
     the_clock = SystemClock() if clock is None else clock
     own = {} if providers is None else providers
@@ -115,6 +121,8 @@ def workspace_opener(
         patience=patience,
         opens=opens,
         limits=limits,
+        sizes=sizes,
+        capacity=Capacity(sizes.active_runs) if capacity is None else capacity,
     )
     return opener.open
 
@@ -164,7 +172,7 @@ class _Outlet:
 
 @define(eq=False, kw_only=True)
 class _Opener:
-    """Opens workspaces. They share nothing but what is in here, which does not change."""
+    """Opens workspaces. They share what is in here; of that only `capacity` changes."""
 
     environment: Mapping[str, str] = field(repr=False)
     home: Path
@@ -180,6 +188,8 @@ class _Opener:
     patience: float
     opens: Opens
     limits: Limits | None
+    sizes: SizeLimits
+    capacity: Capacity
 
     @asynccontextmanager
     async def open(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
@@ -210,11 +220,18 @@ class _Opener:
                 integrations=integrations,
                 opens=self.opens,
                 extras=self.extras,
+                sizes=self.sizes,
             ) as agency,
         ):
             parts = _Parts(self, plan, agency)
             async with open_durable_workspace(
-                store, parts.make_turn, clock=self.clock, ids=self.ids, limits=self.limits
+                store,
+                parts.make_turn,
+                clock=self.clock,
+                ids=self.ids,
+                limits=self.limits,
+                sizes=self.sizes,
+                capacity=self.capacity,
             ) as durable:
                 outlet.log = durable.events
                 await withdraw_orphans(store, durable.events.publish, self.clock)
@@ -227,6 +244,7 @@ class _Opener:
                     asks=parts.asks,
                     clock=self.clock,
                     ids=self.ids,
+                    sizes=self.sizes,
                 )
                 _log_notices(live.current.notices)
                 durable.runs.services.start_soon(_tell_changes, opened, name="configuration")

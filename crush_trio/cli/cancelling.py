@@ -25,11 +25,15 @@ _REMEMBERED = 1000
 
 
 async def cancel_runs(
-    environ: Mapping[str, str], host: str | None, target: str | None, as_json: bool
+    environ: Mapping[str, str],
+    host: str | None,
+    target: str | None,
+    keep_queue: bool,
+    as_json: bool,
 ) -> int:
     """Cancel what *target* names, or everything, and print the receipt; return the exit code."""
     async with open_server(host, environ, embed=False) as reached:
-        receipts = await _cancel_everywhere(reached.client, target)
+        receipts = await _cancel_everywhere(reached.client, target, keep_queue=keep_queue)
     if target is not None and not receipts:
         raise RunNotFound(f"{target!r} is neither a session nor a run of this server")
     receipt = merged(receipts)
@@ -46,28 +50,32 @@ def receipt_report(receipt: ReceiptView) -> RenderableType:
     return Group(*table, Text(summary(receipt)))
 
 
-async def _cancel_everywhere(client: Client, target: str | None) -> list[ReceiptView]:
+async def _cancel_everywhere(
+    client: Client, target: str | None, *, keep_queue: bool
+) -> list[ReceiptView]:
     receipts = []
     for hosted in await client.workspaces():
         async with client.open_workspace(hosted.path, init=False) as workspace:
             if target is None:
-                receipts += await _cancel_all(workspace)
-            elif (receipt := await _cancel_named(workspace, target)) is not None:
-                receipts.append(receipt)
+                receipts += await _cancel_all(workspace, keep_queue=keep_queue)
+            else:
+                receipts += await _cancel_named(workspace, target, keep_queue=keep_queue)
     return receipts
 
 
-async def _cancel_all(workspace: RemoteWorkspace) -> list[ReceiptView]:
+async def _cancel_all(workspace: RemoteWorkspace, *, keep_queue: bool) -> list[ReceiptView]:
     runs = await workspace.runs.list(limit=_REMEMBERED)
     busy = dict.fromkeys(run.session_id for run in runs if not run.state.terminal)
-    return [await workspace.cancel(session_id) for session_id in busy]
+    return [await workspace.cancel(session_id, keep_queue=keep_queue) for session_id in busy]
 
 
-async def _cancel_named(workspace: RemoteWorkspace, target: str) -> ReceiptView | None:
-    """Cancel the session or the run of this name; None if the workspace has neither."""
+async def _cancel_named(
+    workspace: RemoteWorkspace, target: str, *, keep_queue: bool
+) -> list[ReceiptView]:
+    """Cancel the session or the run of this name; no receipt if the workspace has neither."""
     sessions = await workspace.sessions.list()
     session = match_id(target, (each.id for each in sessions))
     if session is not None:
-        return await workspace.cancel(SessionId(session))
+        return [await workspace.cancel(SessionId(session), keep_queue=keep_queue)]
     run = find_run(target, await workspace.runs.list(limit=_REMEMBERED))
-    return None if run is None else await workspace.runs.cancel(run)
+    return [] if run is None else [await workspace.runs.cancel(run)]

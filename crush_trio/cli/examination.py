@@ -29,10 +29,12 @@ from crush_trio.cli.visible import one_line
 from crush_trio.client.client import open_client
 from crush_trio.client.errors import ServerUnreachable
 from crush_trio.config.demo import DEMO_PROVIDER
-from crush_trio.config.errors import ExpansionFailed
+from crush_trio.config.errors import ConfigInvalid, ExpansionFailed
+from crush_trio.config.limits import chosen_limits
 from crush_trio.config.loaded import LoadedConfig
 from crush_trio.config.notices import NoticeKind
-from crush_trio.errors import CrushError
+from crush_trio.errors import CrushError, LimitInvalid
+from crush_trio.limits import ABOUT, shown
 from crush_trio.store.errors import StoreLocked
 from crush_trio.store.sqlite.database import DATABASE_NAME
 from crush_trio.store.sqlite.store import open_sqlite_store
@@ -66,7 +68,7 @@ class Finding:
 
 async def examine_all(environ: Mapping[str, str], host: str | None, directory: str) -> int:
     """Print what was found; return whether it is all right."""
-    findings = [*versions(), *programs(), *await server(environ, host)]
+    findings = [*versions(), *programs(), *await server(environ, host), *limits(environ)]
     try:
         config = await configuration_of(Path(directory), environ)
     except CrushError as error:
@@ -142,6 +144,19 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
         advice = "restart it, so that server and command are of one version"
         return [Finding(Verdict.WARN, "server", text, advice)]
     return [Finding(Verdict.OK, "server", text)]
+
+
+def limits(environ: Mapping[str, str]) -> list[Finding]:
+    """Return the limits that a server would have, if they are not as they come."""
+    try:
+        differing = chosen_limits(environ).differing()
+    except (LimitInvalid, ConfigInvalid) as error:
+        return [_failed("limits", error)]
+    told = (
+        f"{name} {shown(name, value)} (default {shown(name, ABOUT[name].default)})"
+        for name, value in differing.items()
+    )
+    return [Finding(Verdict.OK, "limits", ", ".join(told) or "all as they come")]
 
 
 # ── This directory ──────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,9 @@ EXIT_HELP: Final = (
 )
 
 _CODES: Final[Mapping[str, ExitCode]] = {
-    **dict.fromkeys(("address_exposed", "bad_address", "token_unusable"), ExitCode.MISUSED),
+    **dict.fromkeys(
+        ("address_exposed", "bad_address", "limit_invalid", "token_unusable"), ExitCode.MISUSED
+    ),
     **dict.fromkeys(
         ("server_unreachable", "answer_lost", "server_shutting_down", "not_ours"),
         ExitCode.NO_SERVER,

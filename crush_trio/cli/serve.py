@@ -21,12 +21,24 @@ def seconds(text: str | float) -> float:
     return found
 
 
+def limit(text: str) -> tuple[str, float]:
+    """Read NAME=VALUE; click says which option it was."""
+    from crush_trio.errors import LimitInvalid
+    from crush_trio.limits import read_pair
+
+    try:
+        return read_pair(text)
+    except LimitInvalid as error:
+        raise click.BadParameter(error.detail) from error
+
+
 @click.command(
     epilog="""\b
 Environment:
   CRUSH_TRIO_TOKEN           what every request has to show; CRUSH_TRIO_TOKEN_FILE names a file with it
   CRUSH_SERVER_DETACH_GRACE  seconds that a client may be away before its claim is dropped
   CRUSH_SERVER_IDLE_TIMEOUT  seconds without workspaces after which the server ends
+  CRUSH_TRIO_LIMITS          limits, as NAME=VALUE,NAME=VALUE; --limit wins over them
 """
 )
 @click.option(
@@ -51,6 +63,15 @@ Environment:
     "says otherwise.",
 )
 @click.option(
+    "--limit",
+    "limits",
+    type=limit,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a limit, such as answer=32MiB or active_runs=16; may be repeated. docs/operations.md "
+    "lists them.",
+)
+@click.option(
     "--log-format",
     type=OneOf(["human", "json"]),
     default="human",
@@ -71,6 +92,7 @@ def serve(
     host: str | None,
     grace: float,
     idle_timeout: float | None,
+    limits: tuple[tuple[str, float], ...],
     log_format: str,
     log_level: str,
 ) -> int:
@@ -83,6 +105,11 @@ def serve(
 
     level = "debug" if invocation.debug else log_level
     serve_until_told(
-        host, invocation.environ, grace=grace, idle_timeout=idle_timeout, log=(log_format, level)
+        host,
+        invocation.environ,
+        grace=grace,
+        idle_timeout=idle_timeout,
+        limits=dict(limits),
+        log=(log_format, level),
     )
     return 0

@@ -29,20 +29,26 @@ def serve_until_told(
     *,
     grace: float,
     idle_timeout: float | None = None,
+    limits: Mapping[str, float] | None = None,
     log: tuple[str, str] = ("human", "info"),
 ) -> None:
     """Serve until told to stop; raises a `CrushError` if that cannot be done."""
     address = choose_address(host, environ, os.getuid())
-    settings = choose_settings(idle_timeout, environ)
+    settings = choose_settings(idle_timeout, environ, limits)
     token = settings.guard.token
     secrets = () if token is None else (token,)
     with open_log(LogFormat(log[0]), LogLevel(log[1]), secrets=secrets):
         trio.run(_serve, address, settings, grace)
 
 
-def choose_settings(idle_timeout: float | None, environ: Mapping[str, str]) -> HostSettings:
-    """Return the settings of *environ*; an *idle_timeout* that was given wins over it."""
+def choose_settings(
+    idle_timeout: float | None,
+    environ: Mapping[str, str],
+    limits: Mapping[str, float] | None = None,
+) -> HostSettings:
+    """Return the settings of *environ*; an *idle_timeout* and *limits* that were given win over it."""
     settings = HostSettings.from_environment(environ)
+    settings = evolve(settings, sizes=settings.sizes.changed(limits or {}))
     if idle_timeout is None:
         return settings
     return evolve(settings, backend=evolve(settings.backend, idle_linger=idle_timeout))

@@ -139,14 +139,15 @@ class RemoteWorkspace:
         """Return a handle of a run that anybody has submitted, by its id or its submitter's."""
         return RunHandle(run_id, self._calls)
 
-    async def cancel(self, session: SessionId) -> ReceiptView:
+    async def cancel(self, session: SessionId, *, keep_queue: bool = False) -> ReceiptView:
         """Cancel every run of a session, and return what the cancel hit and how each ended.
 
-        Every run is told to stop before anything else happens. The wait for their endings is bounded
+        With *keep_queue* the prompts that wait are left alone, and the first of them is next. Every run is told to stop before anything else happens. The wait for their endings is bounded
         by the server; `complete` is false if something still runs then.
         """
         path = session_path(session, "/cancel")
-        return await self._calls.ask("POST", path, ReceiptView, query={"receipt": "1"})
+        query = {"receipt": "1", **({"queue": "keep"} if keep_queue else {})}
+        return await self._calls.ask("POST", path, ReceiptView, query=query)
 
     async def summarize(self, session: SessionId) -> None:
         """Summarise a session; returns when that is done."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin
 
 import attrs
 import orjson
-from attrs import frozen
+from attrs import field, frozen
 
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.files import read_file
@@ -36,6 +36,8 @@ class OwnConfig:
     """What only this program knows. Ignored in files that came with a project."""
 
     trusted_directories: OmitEmpty[tuple[str, ...]] = ()
+    limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
+    """By the names of `crush_trio.limits.SizeLimits`."""
 
 
 @frozen(kw_only=True)

@@ -31,6 +31,7 @@ from crush_trio.config.format import (
     unknown_keys,
 )
 from crush_trio.config.hooks import PRE_TOOL_USE, unknown_events
+from crush_trio.config.limits import LIMITS_KEY, file_limits
 from crush_trio.config.loaded import ExpandedEnv, LoadedConfig
 from crush_trio.config.merge import Layer, Layers, Tree
 from crush_trio.config.models import select_models
@@ -40,6 +41,7 @@ from crush_trio.config.sources import (
     Places,
     Project,
     Source,
+    SourceKind,
     Trusted,
     choose_data_dir,
     find_project,
@@ -61,7 +63,8 @@ _SCRIPT: Final = (
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
 _NO_SUCH_EVENT: Final = f"there is no such event, so nothing in it is run; there is {PRE_TOOL_USE}"
-_FOREIGN_TRUST: Final = "ignored: only the user's own files say whom to trust"
+_FOREIGN_OWN: Final = "ignored: only the user's own files say whom to trust and what the limits are"
+_LIMITS_ELSEWHERE: Final = "ignored: limits hold for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LEADS_OUT: Final = (
     "expected a directory within the project, got a link out of it; remove it, trust the project, or "
@@ -113,7 +116,7 @@ def read_draft(
     overlay: Overlay | None = None,
 ) -> Draft:
     """Read, merge and check all files. With *data_dir* that choice is made already. Touches the disk."""
-    files = _Files(overlay or {})
+    files = _Files(overlay or {}, places.data_file)
     project = find_project(places.directory)
     files.read(places.user_sources())
     trusted = _trusted(files, places)
@@ -149,6 +152,7 @@ class _Files:
     """The files that have been read so far, in order, each only once."""
 
     overlay: Overlay
+    data_file: Path
     layers: list[Layer[Source]] = field(factory=list, init=False)
     notices: list[Notice] = field(factory=list, init=False)
     own: list[ConfigFile] = field(factory=list, init=False)
@@ -169,8 +173,11 @@ class _Files:
         content = check_types(tree, source.path)
         if source.user_level:
             self.own.append(content)
+            if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
+                text = _LIMITS_ELSEWHERE.format(file=self.data_file)
+                self._say(NoticeKind.NOT_USED, source, LIMITS_KEY, text)
         elif content.crush_trio is not None:
-            self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_TRUST)
+            self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_OWN)
         for key in unknown_keys(tree):
             self._say(NoticeKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
         for event in unknown_events(content.hooks):

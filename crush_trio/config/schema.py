@@ -11,6 +11,7 @@ import orjson
 
 from crush_trio.config.checks import PROVIDER_TYPES
 from crush_trio.config.format import ConfigFile
+from crush_trio.limits import ABOUT, shown
 from crush_trio.wire.requests import ModelType
 from crush_trio.wire.schema import Schema, Schemas
 
@@ -27,12 +28,27 @@ def file_schema() -> Schema:
     for name in ("models", "recent_models"):
         slots = {"enum": [each.value for each in ModelType]}
         parts["ConfigFile"]["properties"][name]["propertyNames"] = slots
+    parts["OwnConfig"]["properties"]["limits"] = _limits()
     return {
         "$schema": DIALECT,
         "title": "crush.json",
         **whole,
         "$defs": dict(sorted(parts.items())),
     }
+
+
+def _limits() -> Schema:
+    """Return the schema of the limits: a number, or text with a number and perhaps a unit."""
+    value = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+    named = {
+        each.name: {**value, "description": f"{each.meaning}. {_default(each.name)}"}
+        for each in ABOUT.values()
+    }
+    return {"type": "object", "properties": named}
+
+
+def _default(name: str) -> str:
+    return f"Default: {shown(name, ABOUT[name].default)}."
 
 
 def main() -> None:

@@ -50,10 +50,10 @@ async def owed(
             entry.commit.unwrap()
         except StoreFailed:
             log.exception("run.ending_given_up", extra=_names(runs))
-            return False
+            return False  # noqa: ASYNC910  # it has waited for the store
         except Exception as exc:
             if entry.commit.stored:  # the waiting was disturbed, not the writing
-                return True
+                return True  # noqa: ASYNC910  # it has waited for the store
             if entry.reduce(exc):
                 continue
             if not failed:
@@ -61,7 +61,7 @@ async def owed(
                 show_ending(runs)
             if host.overdue:
                 log.exception("run.ending_given_up", extra=_names(runs))
-                return False
+                return False  # noqa: ASYNC910  # it has waited for the store
             failed = True
             await trio.sleep(limits.retry)
             entry.again()

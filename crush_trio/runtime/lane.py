@@ -182,6 +182,8 @@ class Lane(Generic[R, Result]):
             if run.counted:
                 self._capacity.give_back()
         self.promote()
+        if not self._waiting:
+            self._capacity.forget(self.promote)
 
     def promote(self) -> bool:
         """Give the turn to the first in line, if it is free; return whether that happened."""

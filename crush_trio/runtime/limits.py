@@ -1,11 +1,11 @@
-"""How long a workspace waits, and how much it lets wait."""
+"""How long a workspace waits; sizes and numbers are in `crush_trio.limits`."""
 
 from attrs import frozen
 
 
 @frozen(kw_only=True)
 class Limits:
-    """How long a workspace waits, in seconds, and how many prompts it lets wait."""
+    """How long a workspace waits, in seconds."""
 
     accept: float = 5.0
     """How long the store may take for an acceptance before the prompt is refused."""
@@ -15,8 +15,6 @@ class Limits:
     """The time between two attempts to store an ending."""
     join: float = 15.0
     """How long closing waits for the runs to end; endings that are not stored then never are."""
-    queue: int = 10_000
-    """How many prompts may wait in one session."""
     courtesy: int = 0
     """Checkpoints that a stored run yields before it begins, so that its caller is answered first.
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
-from crush_trio.errors import PromptEmpty, SessionMissing
+from crush_trio.errors import PromptEmpty, PromptTooLong, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
+from crush_trio.limits import DEFAULTS, SizeLimits, byte_size, shown_bytes
 from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
@@ -50,8 +51,8 @@ class Submission:
     model: SelectedModel | None = field(default=None, eq=False)
     """What is to answer, for this one run; None is what the workspace has selected when it begins."""
 
-    def check(self) -> None:
-        """Raise unless there is something to run, and a session to run it in (A1).
+    def check(self, sizes: SizeLimits = DEFAULTS) -> None:
+        """Raise unless there is something to run, not too much, and a session to run it in (A1).
 
         An image alone is no prompt: the model would not know what to do with it.
         """
@@ -60,6 +61,9 @@ class Submission:
             raise PromptEmpty
         if not self.session_id:
             raise SessionMissing
+        size = byte_size(self.prompt)
+        if size > sizes.prompt:
+            raise PromptTooLong(f"it has {size:,} bytes, the limit is {shown_bytes(sizes.prompt)}")
 
     @property
     def foldable(self) -> bool:

@@ -23,6 +23,9 @@ from crush_trio.errors import (
     Conflict,
     CrushError,
     NoRoomForPrompt,
+    NotAccepted,
+    RunIdStored,
+    RunIdTaken,
 )
 from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
@@ -181,7 +184,7 @@ async def conduct(run: Run, turn: Turn) -> None:
             outcome = _failed(run, group)
         finally:
             if ours:
-                await _end(run, outcome or _cancelled(run))
+                await _end(run, outcome or _cancelled(run))  # noqa: ASYNC102  # the whole function is shielded
 
 
 async def _store_acceptance(run: Run) -> bool:
@@ -198,8 +201,7 @@ async def _store_acceptance(run: Run) -> bool:
         else:
             log.exception("run.acceptance_not_stored", extra={"run_id": run.id})
         run.journal.retract(run.accepted)
-        refusal = NoRoomForPrompt if isinstance(exc, DiskFull) else AcceptanceNotStored
-        run.accepted.refuse(refusal(describe(exc)))
+        run.accepted.refuse(_refusal(exc))
         return False  # noqa: ASYNC910  # the journal has had its chance to wait
     run.acceptance.tell()
     run.accepted.stored()
@@ -207,6 +209,17 @@ async def _store_acceptance(run: Run) -> bool:
     for _ in range(run.limits.courtesy):
         await trio.lowlevel.checkpoint()
     return True
+
+
+def _refusal(exc: Exception) -> NotAccepted:
+    """Return what the caller of a prompt is told that could not be stored."""
+    match exc:
+        case RunIdTaken():
+            return RunIdStored(describe(exc))
+        case DiskFull():
+            return NoRoomForPrompt(describe(exc))
+        case _:
+            return AcceptanceNotStored(describe(exc))
 
 
 async def _drive(run: Run, turn: Turn) -> Outcome | None:

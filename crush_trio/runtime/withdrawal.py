@@ -54,7 +54,7 @@ class Withdrawal:
     def __attrs_post_init__(self) -> None:
         self._entry = self._hand_over(self._runs[:TOGETHER])
 
-    async def end(self) -> None:
+    async def end(self) -> None:  # noqa: ASYNC910  # there is a run
         """Have all endings stored and announced. The body of a task that belongs to the runs."""
         left = self._runs
         with trio.CancelScope(shield=True):
@@ -74,7 +74,7 @@ class Withdrawal:
         accepted = [run for run in runs if await run.known()]
         if not accepted:  # all of them were refused: there is nothing to end
             entry.commit.withdraw()
-            return
+            return  # noqa: ASYNC910  # it has waited for each run
         stored = await owed(entry, self._limits, accepted, self._host)
         outcome = Outcome.cancelled() if stored else Outcome.interrupted()
         if stored:

@@ -20,6 +20,7 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import QueueFull, RunNotQueued, SessionBusy, WorkspaceClosing
 from crush_trio.events.facts import RunChange
 from crush_trio.events.log import EventLog, open_event_log
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.capacity import Capacity
@@ -56,6 +57,7 @@ class Workspace:
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
     _limits: Limits
+    _sizes: SizeLimits
     _capacity: Capacity = field(repr=False)
     meter: RunMeter = field(default=NOBODY, init=False, repr=False)
     """What counts the runs."""
@@ -72,7 +74,7 @@ class Workspace:
     def accept(self, submission: Submission) -> AcceptedRun:
         """Promise to end *submission*, and start its run. Never waits.
 
-        Raises without accepting anything if there is nothing to run, if the workspace is closing,
+        Raises without accepting anything if there is nothing to run or too much, if the workspace is closing,
         if too many prompts wait in the session, or if the caller's run id names another run. The same
         submission under the same run id is one run: the caller gets the token it got before, and no
         policy is applied again.
@@ -81,7 +83,7 @@ class Workspace:
         accepted a moment ago included. One that interrupts cancels the runs that were accepted before
         it, and it does so when its own acceptance is stored: one that is refused changes nothing.
         """
-        submission.check()
+        submission.check(self._sizes)
         if self._closing is not None:
             raise WorkspaceClosing
         repeated = self._known.repeated(submission)
@@ -90,8 +92,8 @@ class Workspace:
         lane = self._lanes.get(submission.session_id) or Lane(self._capacity)
         if submission.when_busy is WhenBusy.REJECT and lane.runs:
             raise SessionBusy
-        if lane.length >= self._limits.queue:
-            raise QueueFull(f"{lane.length} of {self._limits.queue}")
+        if lane.length >= self._sizes.queue:
+            raise QueueFull(f"{lane.length} of {self._sizes.queue}")
         view = self._new_view(submission)
         accepted = AcceptedRun(view, submission, lane, self._moved, self._cancel_one)
         self._admit(accepted, lane)
@@ -115,7 +117,7 @@ class Workspace:
             kind=submission.kind,
             state=RunState.ACCEPTED,
             seq=next(self._seq),
-            accepted_at=self.now(),
+            accepted_at=self._clock.unix(),
         )
 
     def hold(self, session_id: SessionId) -> None:
@@ -139,7 +141,7 @@ class Workspace:
         """
         accepted, _ = self._queued(run_id)
         edited = evolve(accepted.submission, prompt=text)
-        edited.check()
+        edited.check(self._sizes)
         accepted.submission = edited
         self.events.publish(RunChange(run=accepted.view))
         return accepted
@@ -295,7 +297,7 @@ class Workspace:
     def _moved(self, accepted: AcceptedRun) -> None:
         """A run was stored, queued or became active: tell the readers and the journal."""
         if accepted.state is RunState.ACTIVE:
-            accepted.view = evolve(accepted.view, started_at=self.now())
+            accepted.view = evolve(accepted.view, started_at=self._clock.unix())
             accepted.begun = self._journal.begin(accepted)
         self.events.publish(RunChange(run=accepted.view))
 
@@ -305,7 +307,7 @@ class Workspace:
 
     def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:
         """Decide how a run ends. Its ending is to be handed to the journal in the same step."""
-        accepted.will_end(outcome, self.now())
+        accepted.will_end(outcome, self._clock.unix())
         self._lanes[accepted.session_id].begin_ending(accepted)
 
     def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
@@ -334,10 +336,6 @@ class Workspace:
             finally:
                 self._leave(lane, accepted)
 
-    def now(self) -> int:
-        """The time, in unix seconds."""
-        return self._clock.unix()
-
     def _leave(self, lane: RunLane, accepted: AcceptedRun) -> None:
         """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
         self._known.end(accepted)
@@ -351,6 +349,10 @@ def _task_name(accepted: AcceptedRun) -> str:
     return f"run {accepted.id}"
 
 
+def _boot_name(ids: IdSource) -> str:
+    return ids.new().replace("-", "")[:12]
+
+
 @asynccontextmanager
 async def open_workspace(
     turn: Turn,
@@ -360,18 +362,20 @@ async def open_workspace(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
 ) -> AsyncIterator[Workspace]:
     """Open a workspace in which *turn* is what an active run does.
 
     Without *events*, the workspace has a log of its own; without a *journal*, runs are remembered
-    in memory only. *capacity* limits the active runs; workspaces may share one. Leaving the block
-    stops the workspace: no new runs, every run cancelled and given time to write its ending, in this
-    order whatever the reason for leaving. An exception of the caller's leaves the block as it is.
+    in memory only. *sizes* limits prompts and queues, *capacity* the active runs of all workspaces that
+    share it. Leaving the block stops the workspace: no new runs, every run cancelled and given time to
+    write its ending, in this order whatever the reason for leaving. An exception of the caller's leaves
+    the block as it is.
     """
     ids = RandomIds() if ids is None else ids
     async with (
-        nullcontext(events) if events is not None else open_event_log(short_boot(ids)) as event_log,
+        nullcontext(events) if events is not None else open_event_log(_boot_name(ids)) as event_log,
         open_hidden_nursery() as services,
     ):
         async with open_hidden_nursery() as runs:
@@ -384,6 +388,7 @@ async def open_workspace(
                 SystemClock() if clock is None else clock,
                 ids,
                 Limits() if limits is None else limits,
+                sizes,
                 Capacity() if capacity is None else capacity,
             )
             try:
@@ -392,8 +397,3 @@ async def open_workspace(
                 with trio.CancelScope(shield=True):
                     await workspace.stop()
         services.cancel_scope.cancel()
-
-
-def short_boot(ids: IdSource) -> str:
-    """Return a name for this start of the program; it stands in every native event's id."""
-    return ids.new().replace("-", "")[:12]

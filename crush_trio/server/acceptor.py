@@ -20,7 +20,7 @@ from attrs import define, field
 
 from crush_trio.errors import TooManyConnections
 from crush_trio.server.admission import Admission, Rarely, Seat
-from crush_trio.server.status import error_body, status_of
+from crush_trio.server.status import RETRY_AFTER, error_body, status_of
 
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE: Final = 0.1
@@ -132,7 +132,7 @@ def _refusal() -> bytes:
     status, body = HTTPStatus(status_of(error)), error_body(error)
     return (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: {RETRY_AFTER}\r\nConnection: close\r\n\r\n"
     ).encode() + body
 
 

@@ -30,27 +30,14 @@ from enum import Enum
 from typing import Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+
+from crush_trio.limits import DEFAULTS, SizeLimits
 
 _LOG_PAUSE: Final = 60.0
 """Seconds between two lines about the same trouble."""
 
 log = logging.getLogger(__name__)
-
-
-@frozen(kw_only=True)
-class ConnectionLimits:
-    """How many connections a server has, and how long it waits for a request to arrive."""
-
-    connections: int = 4096
-    """Connections at once, and never more than half of the descriptors that the process may open."""
-    heads: int = 128
-    """Connections at once whose request's head has begun to arrive and is not complete."""
-    head_time: float = 10.0
-    """Seconds a request's head may take to arrive: from the beginning of the connection for the first
-    request on it, from their first byte for others."""
-    reserve: int = 64
-    """Descriptors that are left to others, and never more than an eighth of all."""
 
 
 class Stage(Enum):
@@ -86,7 +73,7 @@ class Seat:
         self.give_way, self.waits_for_us = self.life.cancel, self.readable
 
     @property
-    def limits(self) -> ConnectionLimits:
+    def limits(self) -> SizeLimits:
         """Those of the server."""
         return self._admission.limits
 
@@ -107,7 +94,7 @@ class Seat:
 class Admission:
     """The connections of a server, by what they wait for, those that have waited for longest first."""
 
-    limits: ConnectionLimits = field(factory=ConnectionLimits)
+    limits: SizeLimits = DEFAULTS
     descriptors: float = field(factory=lambda: _descriptors())
     """How many the process may have open."""
     readable: Callable[[int], bool] = field(default=lambda descriptor: _readable(descriptor))

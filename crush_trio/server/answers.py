@@ -14,6 +14,7 @@ from quart import Response, request
 
 from crush_trio.server.bodies import decode_body
 from crush_trio.server.listings import JsonPages, ValuePages
+from crush_trio.server.site import site_of
 from crush_trio.wire.codec import encode
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ async def read_body(cls: type[T], absent: T | None = None) -> T:
     """Return the body of the request as a *cls*; *absent* if there is none and that is allowed."""
     data = await request.get_data(cache=False, as_text=False)
     assert isinstance(data, bytes)
-    return decode_body(data, cls, absent=absent)
+    return decode_body(data, cls, limits=site_of(request.scope).bodies, absent=absent)
 
 
 @frozen
@@ -38,6 +39,8 @@ class Reply:
     status: int = 200
     rest: JsonPages | None = None
     """The rest of an array of which *body* is the first page."""
+    hints: tuple[tuple[bytes, bytes], ...] = ()
+    """More headers, in a refusal."""
 
 
 def reply(value: object) -> Reply:

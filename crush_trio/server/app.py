@@ -35,15 +35,15 @@ from crush_trio.server import (
     routes_system,
     routes_workspaces,
 )
-from crush_trio.server.admission import ConnectionLimits
 from crush_trio.server.answers import send_whole, with_cleanup
-from crush_trio.server.bodies import LIMITS, BodyTooLarge, check_id
+from crush_trio.server.bodies import BodyTooLarge, check_id
 from crush_trio.server.direct import direct, refusal
 from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.guard import GuardSettings, guarded
 from crush_trio.server.meters import counted, note_route
 from crush_trio.server.rules import MatchedRule
 from crush_trio.server.site import Site, at_site, site_of
+from crush_trio.server.status import hint_headers
 from crush_trio.server.transport import safe_app
 
 _GROUPS: Final = (
@@ -86,7 +86,15 @@ class OneTaskRequest(TrioASGIHTTPConnection):
 
 
 class RoutedRequest(TrioRequest):
-    """A request that is spared what the framework would find out about it for nothing."""
+    """A request that is spared what the framework would find out about it for nothing.
+
+    Its body is limited as its site has it; the framework would have one limit for all sites.
+    """
+
+    @override
+    def __init__(self, *args: Any, **more: Any) -> None:
+        more["max_content_length"] = site_of(more["scope"]).bodies.size
+        super().__init__(*args, **more)
 
     @cached_property
     @override
@@ -127,17 +135,13 @@ class App(QuartTrio):
         return called
 
 
-def create_app(
-    site: Site, guard: GuardSettings | None = None, limits: ConnectionLimits | None = None
-) -> ASGIFramework:
+def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
     """Return the ASGI application that serves *site* to whom *guard* lets in.
-
-    *limits* are on the connections of an ASGI server that accepts them itself.
 
     This costs next to nothing, and any number of sites can be served side by side.
     """
     settings = GuardSettings() if guard is None else guard
-    app = with_cleanup(safe_app(at_site(site, routed()), limits))
+    app = with_cleanup(safe_app(at_site(site, routed()), site.backend.sizes))
     return counted(guarded(direct(site, app), settings), site.meters)
 
 
@@ -146,7 +150,6 @@ def routed() -> App:
     """Return the routes of every site, with what becomes of their errors."""
     app = App("crush_trio", static_folder=None)
     app.config["RESPONSE_TIMEOUT"] = None  # streams last
-    app.config["MAX_CONTENT_LENGTH"] = LIMITS.size
     app.url_rule_class = MatchedRule
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
@@ -172,13 +175,15 @@ def _refuse(error: Exception) -> Response:
     """Answer what was refused on purpose, and what went wrong in here (B18)."""
     with _logged_for_its_workspace():
         status, body = refusal(error)
-    return Response(body, status, content_type="application/json")
+    hints = {name.decode(): value.decode() for name, value in hint_headers(error)}
+    return Response(body, status, hints, content_type="application/json")
 
 
 def _refuse_http(error: HTTPException) -> Response:
     """Answer what the framework refused: no such route, no such method, too large."""
     if isinstance(error, RequestEntityTooLarge):
-        return _refuse(BodyTooLarge(f"the limit is {LIMITS.size} bytes"))
+        size = site_of(request.scope).bodies.size
+        return _refuse(BodyTooLarge(f"the limit is {size} bytes"))
     status = error.code or 500
     text = "404 page not found" if status == 404 else error.name
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}

@@ -21,6 +21,7 @@ from crush_trio.errors import (
     ClientIdMissing,
     DecodeError,
 )
+from crush_trio.limits import DEFAULTS, MIB, SizeLimits, shown_bytes
 from crush_trio.wire.codec import decode
 from crush_trio.wire.fields import Json, wire_fields
 from crush_trio.wire.ids import (
@@ -36,8 +37,6 @@ from crush_trio.wire.requests import AgentMessage, Attachment
 from crush_trio.wire.views import Session
 
 T = TypeVar("T")
-
-MIB: Final = 1024 * 1024
 
 
 class BodyTooLarge(BadRequest):
@@ -66,17 +65,21 @@ class BodyLimits:
     """How much a request may ask of us."""
 
     size: int = 32 * MIB
-    """Bytes of a body: all attachments in base64, which is a third longer, and 5 MiB of prompt."""
+    """Bytes of a body: all attachments in base64, which is a third longer, and a prompt."""
     depth: int = 128
     """Levels of nesting: the 100 of an open value, and whatever stands around it."""
     marks: int = 200_000
     """Strings, brackets and commas, hence values. Parsed, three bytes of `[],` take up sixty."""
     id_length: int = 256
     """Characters of an id. Ours have 36; a sub-agent's session is made of two."""
-    attachment: int = 5 * MIB
-    """Bytes of one attachment: what the terminal client allows."""
-    attachments: int = 20 * MIB
-    """Bytes of all attachments of a prompt: four of the largest."""
+    sizes: SizeLimits = DEFAULTS
+    """Those of the server. Attachments are limited by them."""
+
+    @classmethod
+    def of(cls, sizes: SizeLimits) -> "BodyLimits":
+        """Return limits in which a body has room for the largest prompt that *sizes* allow."""
+        needed = sizes.attachments * 4 // 3 + sizes.prompt + MIB
+        return cls(sizes=sizes, size=max(LIMITS.size, needed))
 
 
 LIMITS: Final = BodyLimits()
@@ -101,7 +104,7 @@ def decode_body(
     value = decode(data, cls)
     _check_ids(value, limits)
     if isinstance(value, AgentMessage):
-        check_attachments(value.attachments, limits)
+        check_attachments(value.attachments, limits.sizes)
     return value
 
 
@@ -111,20 +114,18 @@ def check_size(size: int, limits: BodyLimits = LIMITS) -> None:
         raise BodyTooLarge(f"it has {size} bytes, the limit is {limits.size}")
 
 
-def check_attachments(attachments: Iterable[Attachment], limits: BodyLimits = LIMITS) -> None:
+def check_attachments(attachments: Iterable[Attachment], sizes: SizeLimits = DEFAULTS) -> None:
     """Refuse attachments of which one, or the sum, is too large."""
     total = 0
     for place, attachment in enumerate(attachments, 1):
         size = len(attachment.content)
-        if size > limits.attachment:
-            raise AttachmentTooLarge(
-                f"number {place} has {size} bytes, the limit is {limits.attachment}"
-            )
+        if size > sizes.attachment:
+            limit = shown_bytes(sizes.attachment)
+            raise AttachmentTooLarge(f"number {place} has {size:,} bytes, the limit is {limit}")
         total += size
-    if total > limits.attachments:
-        raise AttachmentTooLarge(
-            f"together they have {total} bytes, the limit is {limits.attachments}"
-        )
+    if total > sizes.attachments:
+        limit = shown_bytes(sizes.attachments)
+        raise AttachmentTooLarge(f"together they have {total:,} bytes, the limit is {limit}")
 
 
 def check_amounts(session: Session) -> None:

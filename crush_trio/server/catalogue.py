@@ -53,24 +53,21 @@ from crush_trio.wire.workspaces import AgentInfo, Workspace
 _CLIENT: Final = Query("client_id", "the client's UUID", required=True)
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
 _OPENING: Final = (
-    "config_invalid",
-    "migration_failed",
-    "store_corrupt",
-    "store_locked",
-    "store_too_new",
+    *("config_invalid", "migration_failed", "store_corrupt", "store_locked", "store_too_new"),
 )
 _RELOADING: Final = ("config_invalid", "workspace_closing")
 _WRITING: Final = (*_RELOADING, "config_locked", "config_not_written")
-_ADMISSION: Final = ("channel_mismatch", "client_retired", "server_shutting_down")
+_ADMISSION: Final = (
+    *("channel_mismatch", "client_retired", "server_shutting_down", "too_many_workspaces"),
+)
 _ACCEPTANCE: Final = ("agent_not_initialized", "workspace_closing", "acceptance_not_stored")
 _PROMPT: Final = (
-    "attachment_too_large",
-    "prompt_empty",
-    "session_missing",
-    "run_id_taken",
-    "session_busy",
+    *("attachment_too_large", "prompt_empty", "prompt_too_long", "queue_full"),
+    *("session_missing", "run_id_taken", "session_busy"),
 )
 _NO_SESSION: Final = ("session_not_found",)
+_TITLE: Final = ("title_too_long",)
+_RENAMING: Final = (*_NO_SESSION, *_TITLE)
 
 _NO_LOGIN: Final = "never has one: logging in to MCP servers is not built"
 _NO_DOCKER: Final = "never changes anything: the gateway is configured like any server"
@@ -156,9 +153,9 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
     "Sessions": under(
         f"{WORKSPACE}/sessions",
         Route("GET", "", "List the sessions, the last used first.", tuple[Session, ...]),
-        Route("POST", "", "Create a session; only the title is used.", Session, Session),
+        Route("POST", "", "Create one; only the title is used.", Session, Session, errors=_TITLE),
         Route("GET", "/{sid}", "Show a session.", Session, errors=_NO_SESSION),
-        Route("PUT", "/{sid}", "Save the one in the body.", Session, Session, errors=_NO_SESSION),
+        Route("PUT", "/{sid}", "Save the one in the body.", Session, Session, errors=_RENAMING),
         Route("DELETE", "/{sid}", "Stop a session's runs and delete it.", errors=_NO_SESSION),
         Route("GET", "/{sid}/history", "List the file versions it made.", tuple[File, ...]),
         Route(
@@ -233,7 +230,7 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
             "/cancel",
             "Cancel every run, whether it is active or waits.",
             ReceiptView,
-            query=(RECEIPT,),
+            query=(RECEIPT, Query("queue", "`keep` to leave alone the prompts that wait")),
             errors=("bad_request",),
             answer_optional=True,
         ),

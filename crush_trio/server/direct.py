@@ -24,7 +24,7 @@ from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.meters import note_route
 from crush_trio.server.native import accept
 from crush_trio.server.site import Site
-from crush_trio.server.status import error_body, status_of
+from crush_trio.server.status import error_body, hint_headers, status_of
 from crush_trio.wire.codec import encode
 from crush_trio.wire.requests import AgentMessage
 
@@ -116,7 +116,7 @@ async def _accepted(site: Site, wid: str, body: bytes) -> Reply:
     """Accept the prompt in *body*."""
     try:
         check_id(wid, "wid")
-        repeated = await accept(site, wid, decode_body(body, AgentMessage))
+        repeated = await accept(site, wid, decode_body(body, AgentMessage, limits=site.bodies))
     except Exception as error:  # noqa: BLE001 - as the framework does
         return _refused(error, wid)  # noqa: ASYNC910 - the answer is sent next
     return Reply(b"" if repeated is None else encode(repeated), 202)
@@ -128,7 +128,7 @@ async def _send(send: ASGISendCallable, replied: Reply) -> None:
     if rest is None:
         head = [_JSON] if body else []
         length = (b"content-length", b"%d" % len(body))
-        await send_whole(send, replied.status, [*head, length], body)
+        await send_whole(send, replied.status, [*head, length, *replied.hints], body)
         return
     await send({"type": "http.response.start", "status": replied.status, "headers": [_JSON]})
     await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -140,7 +140,7 @@ async def _send(send: ASGISendCallable, replied: Reply) -> None:
 def _refused(error: Exception, wid: str) -> Reply:
     with logged_for(wid):
         status, body = refusal(error)
-    return Reply(body, status)
+    return Reply(body, status, hints=tuple(hint_headers(error)))
 
 
 def refusal(error: Exception) -> tuple[int, bytes]:

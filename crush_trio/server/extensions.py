@@ -52,7 +52,10 @@ EXTENSIONS: Final = (
             "Change the text or the place of a run that waits.",
             tuple[QueueItem, ...],
             QueueEdit,
-            errors=("prompt_empty", "run_not_found", "run_not_queued", *STORE_ERRORS),
+            errors=(
+                *("prompt_empty", "prompt_too_long", "run_not_found", "run_not_queued"),
+                *STORE_ERRORS,
+            ),
         ),
         Route("DELETE", "/{rid}", "Cancel it.", errors=("run_not_found", "run_not_queued")),
     ),

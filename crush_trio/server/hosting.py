@@ -27,9 +27,11 @@ from crush_trio.backend.hosting import OpenWorkspace
 from crush_trio.backend.late_opening import LateOpener
 from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
+from crush_trio.config.limits import chosen_limits
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
-from crush_trio.server.admission import ConnectionLimits
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,
@@ -61,7 +63,8 @@ class HostSettings:
 
     backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
     guard: GuardSettings = field(factory=GuardSettings)
-    connections: ConnectionLimits = field(factory=ConnectionLimits)
+    sizes: SizeLimits = DEFAULTS
+    """How much the server takes, keeps and does at once."""
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     """What workspaces are configured by whose clients send no environment of their own."""
     patience: float = PATIENCE
@@ -79,7 +82,7 @@ class HostSettings:
         Workspaces get all of *environ* but the server's token, which is no business of theirs. A
         server that somebody started stays until somebody stops it. Only where the variable for the
         idle time is set does it end by itself, as one does that a client started for itself.
-        Raises `TokenUnusable`.
+        Raises `TokenUnusable`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's files.
         """
         backend = BackendSettings.from_environment(environ)
         if not environ.get(IDLE_VARIABLE):
@@ -90,6 +93,7 @@ class HostSettings:
             guard=guard,
             environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
+            sizes=chosen_limits(environ),
         )
 
 
@@ -119,6 +123,7 @@ async def run_server(
             open_backend(
                 metered(usual.open if opener is None else opener, meters),
                 settings=settings.backend,
+                sizes=settings.sizes,
                 version=__version__,
                 keeps_open=keeps_open,
             ) as backend,
@@ -139,7 +144,7 @@ async def run_server(
                 shutdown=lambda: _first_of(shutdown, backend),
                 on_draining=drain,
                 grace=grace,
-                limits=settings.connections,
+                sizes=settings.sizes,
                 require_token=settings.guard.token is not None,
                 task_status=task_status,
             )
@@ -151,6 +156,8 @@ async def run_server(
 def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedWorkspace]:
     """Return what opens workspaces as *settings* have it: data in SQLite, the agent configured."""
 
+    capacity = Capacity(settings.sizes.active_runs)
+
     def make() -> OpenWorkspace[OpenedWorkspace]:
         from crush_trio.backend.opening import workspace_opener
 
@@ -161,6 +168,8 @@ def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedW
             home=settings.home,
             logs=logs,
             patience=settings.patience,
+            sizes=settings.sizes,
+            capacity=capacity,
         )
 
     return LateOpener(make)

@@ -11,7 +11,7 @@ import trio
 from quart import Response, request
 
 from crush_trio.backend.opened import OpenedWorkspace
-from crush_trio.errors import DecodeError, NotAccepted, RunIdTaken, RunNotFound
+from crush_trio.errors import DecodeError, RunIdStored, RunIdTaken, RunNotFound, SessionBusy
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.receipt import Hit, StopReceipt
@@ -49,15 +49,11 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
         model=body.model,
     )
     runs, name = opened.durable.runs, submission.run_id
-    if submission.when_busy is not WhenBusy.ENQUEUE:
-        earlier = await _earlier(opened, submission)
-        if earlier is not None:  # before the policy could do to others what it did once
-            return _repeated(earlier)
     known = name is not None and runs.knows(name)
-    accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
     try:
+        accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
         await accepted.journaled()
-    except NotAccepted:
+    except (SessionBusy, RunIdStored):
         earlier = await _earlier(opened, submission)
         if earlier is None:
             raise
@@ -150,6 +146,14 @@ def queue_item(run: AcceptedRun) -> QueueItem:
 
 
 # ── Queries ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_kept() -> bool:
+    """Whether a cancel is to leave the queue alone, as the query says."""
+    value = request.args.get("queue", "cancel")
+    if value not in {"keep", "cancel"}:
+        raise DecodeError("queue is neither keep nor cancel")
+    return value == "keep"
 
 
 def _flag(name: str) -> bool:

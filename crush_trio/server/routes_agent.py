@@ -8,7 +8,7 @@ from crush_trio.errors import DecodeError, SessionBusy, SummaryFailed
 from crush_trio.runtime.outcome import Submission
 from crush_trio.server import reads
 from crush_trio.server.answers import answer, answer_values, nothing, read_body, respond
-from crush_trio.server.native import accept, stopped
+from crush_trio.server.native import accept, queue_kept, stopped
 from crush_trio.server.site import Site
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.native import RunKind, RunState
@@ -67,7 +67,8 @@ def _sessions(group: Blueprint) -> None:
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
     async def cancel(site: Site, wid: str, sid: str) -> Response:
-        return await stopped(partial(site.opened(wid).durable.runs.cancel, SessionId(sid)))
+        cancel_session = site.opened(wid).durable.runs.cancel
+        return await stopped(partial(cancel_session, SessionId(sid), keep_queue=queue_kept()))
 
     @group.post(f"{_BASE}/sessions/<sid>/summarize")
     async def summarize(site: Site, wid: str, sid: str) -> Response:

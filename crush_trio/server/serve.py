@@ -29,9 +29,10 @@ from hypercorn.typing import (
 )
 
 from crush_trio.errors import CrushError
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.acceptor import open_acceptor
-from crush_trio.server.admission import Admission, ConnectionLimits
+from crush_trio.server.admission import Admission
 from crush_trio.server.http1 import Terms, serve_connection
 from crush_trio.server.interrupt import Interrupt
 from crush_trio.server.outgoing import SEND_LIMIT
@@ -70,7 +71,7 @@ async def serve(
     grace: float = GRACE,
     keep_alive: float = KEEP_ALIVE,
     send_limit: float = SEND_LIMIT,
-    limits: ConnectionLimits | None = None,
+    sizes: SizeLimits = DEFAULTS,
     require_token: bool = False,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -80,11 +81,11 @@ async def serve(
     started and clients are answered. *on_draining* is called when nobody new gets in any more; it
     ends the streams. Cancelling is the way to stop without grace.
 
-    A client that takes nothing for *send_limit* seconds is dropped. *limits* are on connections and on
+    A client that takes nothing for *send_limit* seconds is dropped. *sizes* limits connections and
     requests that are slow to arrive. *require_token* says that *app*
     refuses requests without a token, which listening beyond this machine calls for.
     """
-    stopping, admission = Interrupt(), Admission(ConnectionLimits() if limits is None else limits)
+    stopping, admission = Interrupt(), Admission(sizes)
     async with (
         open_listeners(addresses, require_token=require_token) as listening,
         _open_lifespan(app) as state,

@@ -14,6 +14,7 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.meters import Meters
 from crush_trio.server.pending import AskFrames
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
@@ -35,6 +36,12 @@ class Site:
     """What was counted; to count runs too, the backend opens its workspaces through `metered`."""
     streams: Streams = field(factory=Streams, init=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
+    bodies: BodyLimits = field(init=False, repr=False)
+    """How much a request may ask of us."""
+
+    @bodies.default
+    def _bodies(self) -> BodyLimits:
+        return BodyLimits.of(self.backend.sizes)
 
     def opened(self, workspace_id: str) -> OpenedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""

@@ -30,9 +30,11 @@ STATUS: Final[Mapping[str, int]] = {
     "prompt_empty": HTTPStatus.BAD_REQUEST,
     "provider_key_invalid": HTTPStatus.BAD_REQUEST,
     "session_missing": HTTPStatus.BAD_REQUEST,
+    "title_too_long": HTTPStatus.BAD_REQUEST,
     "unknown_command": HTTPStatus.BAD_REQUEST,
     "attachment_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "prompt_too_long": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "http_version_unsupported": HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
     "request_too_slow": HTTPStatus.REQUEST_TIMEOUT,
     # There are too many. Not 503: clients take that for a server that is going away.
@@ -80,9 +82,11 @@ STATUS: Final[Mapping[str, int]] = {
     "no_room_for_prompt": HTTPStatus.INSUFFICIENT_STORAGE,
     # More than a limit allows; the same again later may be fine.
     "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
+    "too_many_workspaces": HTTPStatus.TOO_MANY_REQUESTS,
     # An MCP server was asked for the request itself, and it is what failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
     # A model was asked for the request itself, and its provider is what failed.
+    "answer_too_long": HTTPStatus.BAD_GATEWAY,
     "provider_garbled": HTTPStatus.BAD_GATEWAY,
     "provider_rate_limited": HTTPStatus.BAD_GATEWAY,
     "provider_refused": HTTPStatus.BAD_GATEWAY,
@@ -100,11 +104,15 @@ STATUS: Final[Mapping[str, int]] = {
     "cannot_listen": HTTPStatus.INTERNAL_SERVER_ERROR,
     "internal_error": HTTPStatus.INTERNAL_SERVER_ERROR,
     "lifespan_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "limit_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
     "token_unusable": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of every error this project raises, by its code."""
+
+RETRY_AFTER: Final = 1
+"""Seconds after which a client that met a limit may try again."""
 
 
 def status_of(exc: BaseException) -> int:
@@ -120,11 +128,18 @@ def error_body(exc: BaseException) -> bytes:
 
 
 def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
-    """Return the headers that go with `error_body`; a 401 has to say how to prove oneself.
+    """Return the headers that go with `error_body`.
 
     None of them is about origins: a page from elsewhere is not to read even a refusal.
     """
-    headers = [(b"content-type", b"application/json")]
-    if status_of(exc) == HTTPStatus.UNAUTHORIZED:
-        headers.append((b"www-authenticate", b"Bearer"))
-    return headers
+    return [(b"content-type", b"application/json"), *hint_headers(exc)]
+
+
+def hint_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
+    """Return what a client is told besides: how to prove who it is, or when to try again."""
+    match status_of(exc):
+        case HTTPStatus.UNAUTHORIZED:
+            return [(b"www-authenticate", b"Bearer")]
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            return [(b"retry-after", b"%d" % RETRY_AFTER)]
+    return []

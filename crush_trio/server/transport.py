@@ -41,8 +41,9 @@ from hypercorn.typing import (
 from hypercorn.utils import LifespanFailureError
 from typing_extensions import override
 
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.server.acceptor import refuse
-from crush_trio.server.admission import Admission, ConnectionLimits, Stage
+from crush_trio.server.admission import Admission, Stage
 from crush_trio.server.failures import places
 from crush_trio.server.outgoing import SEND_LIMIT, Outgoing
 from crush_trio.server.streaming import CARRIER, SendNow, StreamNeedsHttp1
@@ -209,13 +210,13 @@ def worker_of(scope: Mapping[str, Any]) -> Worker | None:
     )
 
 
-def safe_app(app: ASGIFramework, limits: ConnectionLimits | None = None) -> ASGIFramework:
+def safe_app(app: ASGIFramework, sizes: SizeLimits = DEFAULTS) -> ASGIFramework:
     """Wrap *app* to be served by `hypercorn -k trio`, which accepts connections itself.
 
     While the application's lifespan lasts, Hypercorn's worker makes connections of our kind; after
     it, nothing is left changed. A crash in the lifespan ends the worker, which would otherwise go
     on answering without the tasks that the application lives by. Our own server needs neither, so
-    under it the wrapping does nothing. *limits* are on the connections of such a worker.
+    under it the wrapping does nothing. *sizes* limits the connections of such a worker.
     """
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -224,7 +225,7 @@ def safe_app(app: ASGIFramework, limits: ConnectionLimits | None = None) -> ASGI
             return
         state = cast("dict[str, Any]", scope).get("state")
         if state is not None:  # the worker makes of it what each connection is given
-            state[_ADMISSION] = Admission(ConnectionLimits() if limits is None else limits)
+            state[_ADMISSION] = Admission(sizes)
         with _safe_worker():
             try:
                 await app(scope, receive, send)

@@ -32,9 +32,11 @@ from crush_trio.agent.transcript import Transcript
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.log import EventLog
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.providers.base import Provider
 from crush_trio.providers.conversing import Patience
 from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.runtime.run import Run, Turn
@@ -107,6 +109,7 @@ class ScriptedAgent:
     titles: bool = False
     patience: Patience = field(factory=Patience)
     hooks: ToolHooks = NO_HOOKS
+    sizes: SizeLimits = DEFAULTS
     desk: Desk | None = field(default=None, init=False)
     permissions: Permissions | None = field(default=None, init=False)
     attendance: Attendance = field(factory=Attendance, init=False)
@@ -132,6 +135,7 @@ class ScriptedAgent:
             permissions,
             self.patience,
             hooks=self.hooks,
+            sizes=self.sizes,
         )
         return Coordinator(self.desk, self, Titles(self.desk, self) if self.titles else None)
 
@@ -208,12 +212,13 @@ async def open_test_agent(
     titles: bool = False,
     patience: Patience | None = None,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
     store: Store | None = None,
     hooks: ToolHooks = NO_HOOKS,
 ) -> AsyncIterator[AgentBench]:
     """Open an agent for a test, in a workspace that has the session "s".
 
-    A *store* of your own must have that session already. *hooks* are asked before a tool is used.
+    *sizes* limits what it says, keeps and does at once. A *store* of your own must have that session already. *hooks* are asked before a tool is used.
     """
     agent = ScriptedAgent(
         provider,
@@ -222,6 +227,7 @@ async def open_test_agent(
         titles,
         Patience() if patience is None else patience,
         hooks,
+        sizes,
     )
     if store is None:
         store = MemoryStore("boot")
@@ -233,6 +239,8 @@ async def open_test_agent(
         clock=TrioClock(),
         ids=ids,
         limits=limits,
+        sizes=sizes,
+        capacity=Capacity(sizes.active_runs),
     ) as workspace:
         await workspace.recovery.done.wait()
         yield AgentBench(workspace, the_store, agent, Recorder(workspace.events))

@@ -11,7 +11,9 @@ from attrs import define, field
 
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.log import EventLog, Window, open_event_log
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.capacity import Capacity
 from crush_trio.runtime.journal import Journal
 from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.receipt import StopReceipt
@@ -61,6 +63,8 @@ async def open_test_workspace(
     *,
     journal: Journal | None = None,
     limits: Limits | None = None,
+    sizes: SizeLimits = DEFAULTS,
+    capacity: Capacity | None = None,
     window: Window | None = None,
     tick: float = 0.005,
 ) -> AsyncIterator[Bench]:
@@ -78,5 +82,7 @@ async def open_test_workspace(
             clock=clock,
             ids=CountingIds("run"),
             limits=limits,
+            sizes=sizes,
+            capacity=capacity,
         ) as workspace:
             yield Bench(workspace, events, transcript, Recorder(events))

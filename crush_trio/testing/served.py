@@ -36,6 +36,7 @@ from crush_trio.backend.opened import OpenedWorkspace, keeps_open
 from crush_trio.backend.opening import MakeTurn, workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.clock import CountingIds, TrioClock
+from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.server.app import create_app
@@ -310,6 +311,7 @@ async def open_test_server(
     turn: MakeTurn | None = None,
     *,
     settings: BackendSettings | None = None,
+    sizes: SizeLimits = DEFAULTS,
     guard: GuardSettings | None = None,
     faults: Iterable[StoreFault] = (),
 ) -> AsyncIterator[Served]:
@@ -326,11 +328,13 @@ async def open_test_server(
         open_store=stores.open,
         clock=clock,
         ids=CountingIds("id"),
+        sizes=sizes,
     )
     async with trio.open_nursery() as requests:
         async with open_backend(
             metered(opener, meters),
             settings=settings,
+            sizes=sizes,
             version="test",
             resolve=_key,
             keeps_open=keeps_open,

@@ -11,6 +11,8 @@ from unicodedata import category, east_asian_width
 from attrs import define, field, frozen
 from typing_extensions import override
 
+from crush_trio.limits import byte_size
+
 KEPT: Final = 512 * 1024
 """Bytes kept of a stream. Half of it holds what 30 000 columns can need, even of wide letters."""
 
@@ -62,7 +64,7 @@ class BoundedOutput:
         del self._tail[:size]
 
 
-def _whole(tail: bytearray) -> str:
+def _whole(tail: bytes | bytearray) -> str:
     """Decode the end of a stream, from the first whole character on."""
     torn = next((n for n, byte in enumerate(tail[:3]) if byte not in CONTINUATIONS), 3)
     return tail[torn:].decode(errors="replace")
@@ -70,11 +72,29 @@ def _whole(tail: bytearray) -> str:
 
 @frozen(kw_only=True)
 class Excerpt:
-    """The beginning and the end of a text; `lines` is how many lie between, None if nothing does."""
+    """The beginning and the end of a text; `lines` is how many lie between, None if nothing does.
+
+    `total` is how many bytes there were, if the note is to say so.
+    """
 
     head: str
     lines: int | None = None
     tail: str = ""
+    total: int | None = None
+
+    @classmethod
+    def of(cls, text: str, limit: int) -> "Excerpt":
+        """Return *text* in at most *limit* bytes, half from each end."""
+        if len(text) <= limit and byte_size(text) <= limit:
+            return cls(head=text)
+        data, half = text.encode(errors="replace"), limit // 2
+        rest = len(data) - half
+        return cls(
+            head=data[:half].decode(errors="ignore"),
+            lines=data.count(b"\n", half, rest),
+            tail=_whole(data[rest:]),
+            total=len(data),
+        )
 
     def clipped(self, columns: int) -> "Excerpt":
         """Return the same with a smaller beginning and end, if it takes more than *columns*."""
@@ -92,7 +112,9 @@ class Excerpt:
         if self.lines is None:
             return self.head
         lines = max(1, self.lines)
-        return f"{self.head}\n\n… {lines} {'line' if lines == 1 else 'lines'} truncated …\n\n{self.tail}"
+        whole = "" if self.total is None else f"; the whole output had {self.total:,} bytes"
+        note = f"… {lines} {'line' if lines == 1 else 'lines'} truncated{whole} …"
+        return f"{self.head}\n\n{note}\n\n{self.tail}"
 
 
 # ── Display columns ─────────────────────────────────────────────────────────────────────────────

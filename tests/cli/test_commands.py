@@ -223,6 +223,17 @@ def test_a_broken_configuration_is_a_failure(capsys, work):
     assert "→ correct the file" in report
 
 
+def test_limits_that_differ_are_shown_and_a_wrong_one_is_a_failure(capsys, monkeypatch):
+    assert "all as they come" in said(capsys, "doctor")
+    monkeypatch.setenv("CRUSH_TRIO_LIMITS", "answer=32MiB,active_runs=8")
+    report = " ".join(said(capsys, "doctor").split())
+    assert "✓ limits answer 32 MiB (default 16 MiB), active_runs 8 (default 64)" in report
+    monkeypatch.setenv("CRUSH_TRIO_LIMITS", "answer=much")
+    report = " ".join(said(capsys, "doctor", code=1).split())
+    assert "✗ limits a limit is not valid: CRUSH_TRIO_LIMITS: answer cannot be 'much'" in report
+    assert "→ write a number of bytes above 0" in report
+
+
 def test_another_program_at_the_address_is_noticed(capsys, work):
     path = work.parent / "run" / f"crush-{os.getuid()}.sock"
     with socket.socket(socket.AF_UNIX) as listener:

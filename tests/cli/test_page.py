@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import click
+import pytest
 
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.main import cli
@@ -33,11 +34,14 @@ def test_every_command_is_on_the_page():
     assert {names(row[0])[0] for row in rows("Command")} == set(cli.commands)
 
 
-def test_every_option_of_run_is_on_the_page():
-    listed = {name for row in rows("Option") for name in names(row[0])}
+@pytest.mark.parametrize(
+    ("command", "heading"), [("run", "Option"), ("serve", "Option of `serve`")]
+)
+def test_every_option_of_run_and_of_serve_is_on_the_page(command, heading):
+    listed = {name for row in rows(heading) for name in names(row[0])}
     options = {
         name
-        for each in cli.commands["run"].params
+        for each in cli.commands[command].params
         if isinstance(each, click.Option)
         for name in each.opts
     }

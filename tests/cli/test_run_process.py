@@ -43,6 +43,22 @@ def test_a_program_reads_one_object_for_each_thing_that_happens(home):
     assert lines[-1]["exit_code"] == 0
 
 
+def test_a_prompt_that_is_too_long_is_refused_with_a_sentence(home):
+    home.extra["CRUSH_TRIO_LIMITS"] = "prompt=10"
+    code, out, err = home.call("run", "hello, are you there?")
+    assert (code, out) == (1, "")
+    assert "the prompt is too long" in err
+    assert "Next: shorten it" in err
+
+
+def test_an_answer_that_is_too_long_ends_the_run_with_a_sentence(home):
+    home.extra["CRUSH_TRIO_LIMITS"] = "answer=20"
+    code, out, err = home.call("run", "hello")
+    assert code == 1
+    assert out.startswith("I am the offline dem")
+    assert "the answer is too long (answer_too_long)" in err
+
+
 def test_a_session_is_continued_by_its_id_or_because_it_is_the_last(home):
     _, out, _ = home.call("run", "-o", "json", "think about lunch")
     [first] = objects(out)

@@ -13,6 +13,7 @@ from crush_trio.cli.invocation import choose_address
 from crush_trio.cli.main import FAILED, MISUSED, main
 from crush_trio.cli.serve import GRACE
 from crush_trio.cli.serving import choose_settings
+from crush_trio.limits import SizeLimits
 from crush_trio.server import TcpAddress, UnixAddress
 
 TOKEN = "a-token-of-enough-characters"
@@ -51,6 +52,15 @@ def test_an_idle_timeout_changes_nothing_else_of_the_environment():
     settings = choose_settings(5.0, environ)
     assert settings.backend.detach_grace == 7.0
     assert settings.guard.token == TOKEN
+
+
+def test_limits_of_the_command_line_win_over_the_environment_and_that_over_the_users_file(tmp_path):
+    file = tmp_path / ".config" / "crush" / "crush.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"crush_trio": {"limits": {"queue": 1, "title": 2, "prompt": "3KiB"}}}')
+    environ = {"HOME": str(tmp_path), "CRUSH_TRIO_LIMITS": "queue=4,title=5"}
+    settings = choose_settings(None, environ, {"queue": 6})
+    assert settings.sizes == SizeLimits(queue=6, title=5, prompt=3072)
 
 
 # ── Refusing ────────────────────────────────────────────────────────────────────────────────────
@@ -110,6 +120,23 @@ def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
         main(["serve", f"{option}={text}"])
     assert ended.value.code == MISUSED
     assert "seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("answers=1", "write one of answer, tool_output"), ("answer=much", "such as 65536, 64KiB")],
+)
+def test_a_limit_that_makes_no_sense_is_a_misuse_that_says_what_to_write(capsys, text, sentence):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--limit", "queue=3", "--limit", text])
+    assert ended.value.code == MISUSED
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_wrong_limit_in_the_environment_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("CRUSH_TRIO_LIMITS", "queue=-1")
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert "CRUSH_TRIO_LIMITS: queue cannot be '-1'" in sentence(capsys)
 
 
 # ── Around it ───────────────────────────────────────────────────────────────────────────────────

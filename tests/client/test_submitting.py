@@ -7,12 +7,14 @@ from crush_trio.client import (
     AnswerLost,
 )
 from crush_trio.errors import (
+    PromptTooLong,
     RunIdTaken,
     SessionBusy,
 )
+from crush_trio.limits import SizeLimits
 from crush_trio.testing import Gate
 from crush_trio.testing.scripted import Pause
-from crush_trio.testing.served import WrittenTurns
+from crush_trio.testing.served import WrittenTurns, open_test_server
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.native import RunState, WhenBusy, WhenUnclaimed
@@ -40,6 +42,14 @@ async def test_the_same_submission_twice_is_one_run_and_another_one_is_refused()
         with pytest.raises(RunIdTaken) as taken:
             await place.submit("another", run_id=RunId("mine"))
         assert (taken.value.code, taken.value.detail) == ("run_id_taken", "mine")
+
+
+async def test_a_prompt_that_is_too_long_is_the_error_that_the_library_raises():
+    async with open_test_server(sizes=SizeLimits(prompt=10)) as server:
+        async with open_place(server=server) as place:
+            with pytest.raises(PromptTooLong) as refused:
+                await place.submit("hello, are you there?")
+    assert "it has 21 bytes, the limit is 10 bytes" in str(refused.value)
 
 
 async def test_every_policy_reaches_the_server():

@@ -236,6 +236,18 @@ async def test_a_cancel_says_what_it_hit_and_how_it_ended():
         assert (await place.workspace.cancel(place.session)).hits == ()
 
 
+async def test_a_cancel_that_keeps_the_queue_lets_the_next_prompt_run():
+    gate = Gate()
+    async with open_place(WrittenTurns({"think": [Pause(gate)]})) as place:
+        await place.submit("think")
+        await gate.reached()
+        later = await place.submit("later", run_id=RunId("later"))
+        await wait_all_tasks_blocked()
+        receipt = await place.workspace.cancel(place.session, keep_queue=True)
+        assert [hit.state for hit in receipt.hits] == ["active"]
+        assert (await later.wait()).state.value == "completed"
+
+
 async def test_others_see_which_session_a_client_looks_at():
     async with open_place() as place:
         await place.workspace.select(place.session)

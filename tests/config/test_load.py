@@ -254,7 +254,9 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     )
     loaded = await home.load()
     assert loaded.env == {}
-    assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith("say whom to trust")
+    assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith(
+        "say whom to trust and what the limits are"
+    )
 
 
 async def test_of_what_is_used_it_is_not_said_that_it_is_not(home):

@@ -176,6 +176,7 @@ async def test_what_could_not_be_stored_is_stored_later_and_not_published_before
 
     async def stream(run, transcript):
         opened = await answer(run, transcript)
+        await trio.testing.wait_all_tasks_blocked()
         opened.append_text("half")
         await trio.sleep(RETRY / 2)
         assert [e.change for e in message_events(bench.events, opened.id)] == [EventType.CREATED]

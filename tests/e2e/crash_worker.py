@@ -67,7 +67,8 @@ def make_turn(transcript):
     async def turn(run):
         await trio.lowlevel.checkpoint()
         await run.fold()
-        answer = await transcript.create(
+        record = transcript.turn(run.id, run.session_id)
+        answer = await record.create(
             Message(id=IDS.new(), role=Role.ASSISTANT, session_id=run.session_id)
         )
         run.partial = lambda: Completion(message_id=answer.id)
@@ -80,7 +81,7 @@ def make_turn(transcript):
             raise ValueError("this one fails")
         await trio.sleep(0.5 if run.prompt == "long" else 0.001)
         result = ToolResultPart(tool_call_id=call.id, name="view", content="seen")
-        await transcript.write(
+        await record.write(
             Message(id=IDS.new(), role=Role.TOOL, session_id=run.session_id, parts=(result,))
         )
         answer.seal(FinishPart(reason=FinishReason.END_TURN, time=1))

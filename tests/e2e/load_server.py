@@ -23,7 +23,7 @@ GRACE = 3.0
 def make_turn(transcript):
     async def turn(run):
         await trio.lowlevel.checkpoint()
-        answer = await transcript.create(
+        answer = await transcript.turn(run.id, run.session_id).create(
             Message(id=f"answer-{run.id}", role=Role.ASSISTANT, session_id=run.session_id)
         )
         for n in range(int(run.prompt)):

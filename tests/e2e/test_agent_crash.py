@@ -92,6 +92,7 @@ async def check_directory(directory):
         async with open_durable_workspace(
             store, lambda transcript: agent.make_turn(transcript, store, IDS)
         ) as workspace:
+            await workspace.recovery.done.wait()
             await withdraw_orphans(store, workspace.events.publish, CLOCK)
             assert await store.pending_asks() == []
             runs = {run.id: run for run in await store.runs(limit=100_000)}

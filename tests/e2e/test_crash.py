@@ -57,6 +57,7 @@ async def check_directory(directory):
         open_sqlite_store(directory / "data") as store,
         open_durable_workspace(store, make_turn) as workspace,
     ):
+        await workspace.recovery.done.wait()
         assert await store.orphans() == []
         runs = {run.id: run for run in await store.runs(limit=100_000)}
         for what, run_id in told:

@@ -272,11 +272,13 @@ async def test_a_run_promoted_and_then_cancelled_before_its_next_step_does_nothi
     async with open_test_workspace(turns) as bench:
         first, second = [await in_line(bench.accept(text, run_id=text)) for text in ("one", "two")]
 
-        def cancel_when_promoted(_seq, event):
-            if event == RunChange(run=second.view) and second.state is RunState.ACTIVE:
-                second.cancel()
+        class CancelsWhenPromoted:
+            def keep(self, _seq, event):
+                if event == RunChange(run=second.view) and second.state is RunState.ACTIVE:
+                    second.cancel()
+                return False
 
-        bench.events.keep = cancel_when_promoted
+        bench.events.keeper = CancelsWhenPromoted()
         gate.open()
         assert (await second.wait()).state is RunState.CANCELLED
         assert turns.started == ["one"]

@@ -204,6 +204,8 @@ class LaneMachine(RuleBasedStateMachine):
             for other in line:
                 self.promote(other)
         self.promote(model)
+        if not model.queue and model in self.line:
+            self.line.remove(model)
 
     def promote(self, model: Model) -> None:
         taken = sum(each.turn is not None for each in self.models)

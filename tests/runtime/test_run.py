@@ -462,7 +462,7 @@ async def test_a_turn_that_swallows_the_cancellation_of_its_surroundings_is_not_
 
 def test_limits_are_values():
     limits = Limits()
-    assert (limits.accept, limits.join, limits.queue) == (5, 15, 10_000)
+    assert (limits.accept, limits.join) == (5, 15)
     assert Limits(accept=5.0) == limits
     with pytest.raises(FrozenInstanceError):
         limits.accept = 60

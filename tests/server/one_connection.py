@@ -6,7 +6,8 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from crush_trio.server.admission import Admission, ConnectionLimits
+from crush_trio.limits import DEFAULTS
+from crush_trio.server.admission import Admission
 from crush_trio.server.http1 import Terms, serve_connection
 from crush_trio.server.interrupt import Interrupt
 
@@ -40,9 +41,9 @@ class Client:
 
 
 @asynccontextmanager
-async def open_pair(app, serving=serve_connection, limits=None, **options):
+async def open_pair(app, serving=serve_connection, limits=DEFAULTS, **options):
     """Serve *app* to one client, which leaves when the block ends."""
-    seat = Admission(ConnectionLimits() if limits is None else limits).admit(0)
+    seat = Admission(limits).admit(0)
     stopping = Interrupt()
     terms = Terms(**{"app": app, "state": {}, "stopping": stopping, "keep_alive": 60.0, **options})
     ours, theirs = trio.socket.socketpair()

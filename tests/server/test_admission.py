@@ -15,9 +15,10 @@ import trio.testing
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from crush_trio.limits import SizeLimits
 from crush_trio.server import acceptor
 from crush_trio.server.acceptor import open_acceptor
-from crush_trio.server.admission import Admission, ConnectionLimits, Rarely, Stage
+from crush_trio.server.admission import Admission, Rarely, Stage
 from tests.server.raw_client import open_client
 from tests.server.tiny_app import TinyApp, open_own_server, open_safe_hypercorn
 
@@ -34,9 +35,7 @@ def gone(seat):
 
 def crowd(count, stage=Stage.BUSY, waiting=(), **limits):
     """Return the connections of a server, all waiting for the same, but for those that wait for us."""
-    admission = Admission(
-        ConnectionLimits(**limits), descriptors=inf, readable=waiting.__contains__
-    )
+    admission = Admission(SizeLimits(**limits), descriptors=inf, readable=waiting.__contains__)
     seats = [admission.admit(3) for _ in range(count)]
     for seat in seats:
         seat.move(stage)
@@ -93,7 +92,7 @@ async def test_one_of_which_something_has_arrived_does_not_give_way(stage):
 
 
 async def test_half_of_the_descriptors_are_not_for_connections():
-    admission = Admission(ConnectionLimits(connections=1000), 20, lambda _: False)
+    admission = Admission(SizeLimits(connections=1000), 20, lambda _: False)
     seats = [admission.admit(3) for _ in range(10)]
     for seat in seats:
         seat.move(Stage.BUSY)
@@ -105,7 +104,7 @@ async def test_half_of_the_descriptors_are_not_for_connections():
 
 async def test_the_last_descriptors_are_not_for_connections_however_few_there_are():
     """Files of a store and pipes of commands may have taken more than their half."""
-    admission = Admission(ConnectionLimits(reserve=64), 256, lambda _: False)
+    admission = Admission(SizeLimits(reserve=64), 256, lambda _: False)
     assert admission.admit(256 - 32) is None
     idle = admission.admit(256 - 33)
     idle.move(Stage.IDLE)
@@ -139,7 +138,7 @@ class Crowds(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.admission = Admission(
-            ConnectionLimits(connections=4, heads=2), 100, lambda _descriptor: False
+            SizeLimits(connections=4, heads=2), 100, lambda _descriptor: False
         )
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(Rarely, "due", lambda _self: 0)  # which asks for the time
@@ -276,8 +275,8 @@ def open_server(request):
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_a_request_that_does_not_arrive_in_time_is_told_so(app, open_server):
-    limits = ConnectionLimits(head_time=0.3)
-    async with open_server(app.quart, limits=limits) as server, open_client(server.address) as slow:
+    limits = SizeLimits(head_time=0.3)
+    async with open_server(app.quart, sizes=limits) as server, open_client(server.address) as slow:
         with trio.fail_after(SOON):
             await slow.stream.send_all(HALF)
             said = await slow.wait_closed()
@@ -289,8 +288,8 @@ async def test_a_request_that_does_not_arrive_in_time_is_told_so(app, open_serve
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_a_client_that_says_a_little_now_and_then_has_no_more_time(app):
-    limits = ConnectionLimits(head_time=0.3)
-    async with open_own_server(app.quart, limits=limits) as server:
+    limits = SizeLimits(head_time=0.3)
+    async with open_own_server(app.quart, sizes=limits) as server:
         async with open_client(server.address) as slow:
             assert await slow.get("/hello") == (200, b"hello")
             await trio.sleep(0.5)  # idle, which is something else
@@ -316,8 +315,8 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_for_ever(app):
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_half_sent_heads_keep_nobody_out(app, open_server, caplog):
-    limits = ConnectionLimits(connections=8, heads=4)
-    async with open_server(app.quart, limits=limits) as server, trio.open_nursery() as nursery:
+    limits = SizeLimits(connections=8, heads=4)
+    async with open_server(app.quart, sizes=limits) as server, trio.open_nursery() as nursery:
 
         async def hold(task_status):
             async with open_client(server.address) as slow:
@@ -340,8 +339,8 @@ async def test_half_sent_heads_keep_nobody_out(app, open_server, caplog):
 @pytest.mark.real_clock
 async def test_many_who_come_at_the_same_moment_are_all_served(app, open_server):
     """They have sent their requests before the server had time to look at any of them."""
-    limits = ConnectionLimits(heads=3)
-    async with open_server(app.quart, limits=limits) as server:
+    limits = SizeLimits(heads=3)
+    async with open_server(app.quart, sizes=limits) as server:
         with ExitStack() as stack:
             place = server.address.host, server.address.port
             clients = [
@@ -358,7 +357,7 @@ async def test_many_who_come_at_the_same_moment_are_all_served(app, open_server)
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_many_who_connect_first_and_ask_later_are_all_served(app, open_server):
-    async with open_server(app.quart, limits=ConnectionLimits(heads=3)) as server:
+    async with open_server(app.quart, sizes=SizeLimits(heads=3)) as server:
         async with AsyncExitStack() as stack:
             clients = [
                 await stack.enter_async_context(open_client(server.address)) for _ in range(20)
@@ -371,8 +370,8 @@ async def test_many_who_connect_first_and_ask_later_are_all_served(app, open_ser
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_a_client_for_which_there_is_no_room_is_told_so_at_once(app, open_server):
-    limits = ConnectionLimits(connections=2)
-    async with open_server(app.quart, limits=limits) as server:
+    limits = SizeLimits(connections=2)
+    async with open_server(app.quart, sizes=limits) as server:
         async with open_client(server.address) as one, open_client(server.address) as other:
             for client in (one, other):
                 await client.request("/quiet")

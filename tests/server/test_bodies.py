@@ -18,6 +18,7 @@ from crush_trio.errors import (
     ClientIdMissing,
     DecodeError,
 )
+from crush_trio.limits import SizeLimits
 from crush_trio.server.bodies import (
     LIMITS,
     MIB,
@@ -112,7 +113,7 @@ def test_a_declared_length_can_be_refused_before_anything_is_read():
 
 
 def test_the_limits_leave_room_for_all_attachments_and_a_long_prompt():
-    assert 4 * LIMITS.attachments / 3 + 5 * MIB <= LIMITS.size
+    assert 4 * LIMITS.sizes.attachments / 3 + LIMITS.sizes.prompt + MIB <= LIMITS.size
 
 
 # ── Structure ──────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +220,7 @@ def submission(*sizes):
 
 
 def test_attachments_as_large_as_the_limits_are_taken():
-    limits = BodyLimits(attachment=10, attachments=25)
+    limits = BodyLimits(sizes=SizeLimits(attachment=10, attachments=25))
     value = decode_body(submission(10, 10, 5), AgentMessage, limits=limits)
     assert [len(each.content) for each in value.attachments] == [10, 10, 5]
 
@@ -232,7 +233,7 @@ def test_attachments_as_large_as_the_limits_are_taken():
     ],
 )
 def test_a_larger_attachment_or_sum_is_refused_by_name(sizes, reason):
-    limits = BodyLimits(attachment=10, attachments=25)
+    limits = BodyLimits(sizes=SizeLimits(attachment=10, attachments=25))
     with pytest.raises(AttachmentTooLarge, match=reason):
         decode_body(submission(*sizes), AgentMessage, limits=limits)
 

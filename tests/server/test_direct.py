@@ -9,9 +9,12 @@ import pytest
 import trio
 import trio.testing
 
+from crush_trio.limits import SizeLimits
 from crush_trio.server import direct, routes_agent
 from crush_trio.server.app import create_app, routed
-from crush_trio.testing.served import client_id, open_test_server
+from crush_trio.testing import Gate
+from crush_trio.testing.scripted import Pause
+from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
 from tests.server.raw_client import open_client
 from tests.server.tiny_app import open_own_server
 
@@ -21,9 +24,9 @@ A = client_id(1)
 
 
 @asynccontextmanager
-async def open_place():
+async def open_place(turns=None):
     """Open a workspace with a session on a server in memory, and that server on a socket."""
-    async with open_test_server() as served:
+    async with open_test_server(turns, sizes=SizeLimits(prompt=1000, queue=1)) as served:
         place = await served.create(A)
         session = await place.create_session()
         with await place.watch(A):
@@ -55,6 +58,7 @@ REQUESTS = {
     "a prompt": (202, lambda session: prompt(session)),
     "one that was sent before": (202, lambda session: prompt(session, run_id="same")),
     "a prompt that says nothing": (400, lambda session: prompt(session, prompt="")),
+    "a prompt that is too long": (413, lambda session: prompt(session, prompt="x" * 2000)),
     "no JSON": (400, lambda _: b"{"),
     "too deep": (400, lambda _: b"[" * 200 + b"]" * 200),
     "a wrong type": (400, lambda _: b'{"session_id":1}'),
@@ -72,6 +76,24 @@ async def test_a_prompt_is_answered_as_its_route_would(name):
         answers = [await post(address, path, body(session), whole=whole) for whole in (True, False)]
     assert answers[0] == answers[1]
     assert status is None or answers[0][0] == status
+
+
+async def test_a_full_queue_is_told_as_its_route_would_and_when_to_try_again():
+    gate = Gate()
+    async with open_place(WrittenTurns({"wait": [Pause(gate)]})) as (address, place, session):
+        path = f"{place.path}/agent"
+        await post(address, path, prompt(session, prompt="wait", run_id="1"), whole=True)
+        await gate.reached()
+        await post(address, path, prompt(session, run_id="2"), whole=True)
+        over = prompt(session, run_id="3")
+        answers = [await post(address, path, over, whole=whole) for whole in (True, False)]
+    (status, headers, text), other = answers
+    assert other == answers[0]
+    assert (status, headers[b"retry-after"], orjson.loads(text)["code"]) == (
+        429,
+        b"1",
+        "queue_full",
+    )
 
 
 @pytest.mark.parametrize("wid", ["nobody", "x" * 300, "a%00b"])

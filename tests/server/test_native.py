@@ -183,6 +183,17 @@ async def test_a_session_is_cancelled_with_a_receipt_or_without():
         assert (plain.status, plain.body) == (200, b"")
 
 
+async def test_a_cancel_can_leave_the_queue_alone():
+    async with busy("two", "three") as (place, session, _):
+        target = f"/agent/sessions/{session}/cancel"
+        refused(await place.request("POST", f"{target}?queue=all"), 400, "bad_request")
+        receipt = (await place.request("POST", f"{target}?receipt=1&queue=keep")).json()
+        assert [(h["run_id"], h["ended"]) for h in receipt["hits"]] == [("r1", "cancelled")]
+        await wait_all_tasks_blocked()
+        states = [(await get(place, f"/runs/{name}"))["state"] for name in ("r1", "two", "three")]
+        assert states == ["cancelled", "completed", "completed"]
+
+
 async def test_a_turn_that_will_not_end_does_not_hold_the_receipt():
     stuck = trio.Event()
 

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from crush_trio.agent import otel
+from crush_trio.limits import ABOUT, shown
 from crush_trio.server import logging_setup
 from crush_trio.server.status import STATUS
 from crush_trio.testing.served import client_id, open_test_server
@@ -130,3 +131,19 @@ async def test_the_route_that_shows_what_a_run_waits_for_exists():
         place = await server.create(client_id(1))
         assert "/v1/workspaces/{wid}/tasks" in PAGE
         assert (await place.request("GET", "/tasks")).status == 200
+
+
+def test_the_page_has_a_row_for_every_size_limit_with_its_default_code_and_status():
+    told = {
+        name: (default, code.strip("`"), status)
+        for name, default, _, _, code, status in rows("Named limit")
+    }
+    assert told == {
+        each.name: (shown(each.name, each.default), each.code, refused_with(each.code))
+        for each in ABOUT.values()
+    }
+
+
+def refused_with(code):
+    """Return the status that a client sees; a run that fails is no answer to a request."""
+    return "" if not code or code == "answer_too_long" else str(int(STATUS[code]))

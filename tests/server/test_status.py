@@ -151,9 +151,12 @@ def test_a_text_that_is_not_unicode_can_still_be_answered():
     assert body["message"].startswith("path is required: bad")
 
 
-def test_only_a_401_asks_for_a_token_and_nothing_is_permitted_to_other_origins():
+def test_a_401_asks_for_a_token_a_429_for_patience_and_nothing_is_permitted_to_other_origins():
+    hints = {
+        HTTPStatus.UNAUTHORIZED: {b"www-authenticate": b"Bearer"},
+        HTTPStatus.TOO_MANY_REQUESTS: {b"retry-after": b"1"},
+    }
     for leaf in LEAVES:
         headers = dict(error_headers(leaf()))
         assert headers.pop(b"content-type") == b"application/json"
-        challenged = status_of(leaf()) == HTTPStatus.UNAUTHORIZED
-        assert headers == ({b"www-authenticate": b"Bearer"} if challenged else {})
+        assert headers == hints.get(status_of(leaf()), {})

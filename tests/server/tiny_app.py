@@ -10,6 +10,7 @@ from hypercorn.trio import serve as hypercorn_serve
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from crush_trio.limits import DEFAULTS
 from crush_trio.server import StreamNeedsHttp1, TcpAddress, begin_stream, safe_app, serve
 
 HERE = TcpAddress("127.0.0.1", 0)
@@ -128,10 +129,10 @@ async def open_own_server(app, addresses=(HERE,), **options):
 
 
 @asynccontextmanager
-async def open_safe_hypercorn(app, *, grace=3.0, keep_alive=120.0, limits=None):
+async def open_safe_hypercorn(app, *, grace=3.0, keep_alive=120.0, sizes=DEFAULTS):
     """Serve *app* with Hypercorn, made safe."""
     timeouts = {"graceful_timeout": grace, "keep_alive_timeout": keep_alive}
-    async with open_stock_server(safe_app(app, limits), **timeouts) as serving:
+    async with open_stock_server(safe_app(app, sizes), **timeouts) as serving:
         yield serving
 
 

@@ -158,7 +158,7 @@ class SqliteStore(Store):
         with trio.move_on_after(CATCH_UP) as patience, suppress(StoreUnavailable):
             # What has failed cannot be seen, what is there can.
             await self._database.transact(lambda _: None)
-        return not patience.cancelled_caught
+        return not patience.cancelled_caught  # noqa: ASYNC910  # likewise
 
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
