@@ -170,7 +170,10 @@ class Canceller(Client):
             receipt, twice = self.random.random() < 0.3, self.random.random() < 0.3
             live = [p for p in talk.prompts if p.named and not p.refused and not p.state]
             for _ in range(1 + twice):
-                if live and self.random.random() < 0.7:
+                chance = self.random.random()
+                if chance < 0.15:
+                    await self.desk.cancel_active(self.line, talk)
+                elif live and chance < 0.7:
                     await self.desk.cancel_run(self.line, self.random.choice(live), receipt=receipt)
                 else:
                     await self.desk.cancel(self.line, talk, receipt=receipt)

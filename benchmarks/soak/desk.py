@@ -161,6 +161,19 @@ class Desk:
             self._read_receipt(reply)
         return True
 
+    async def cancel_active(self, line: Line, talk: Talk) -> None:
+        """Cancel what a session does now, and leave its queue alone."""
+        stop = self.ledger.stop(talk, "cancel of the active run", time.monotonic())
+        target = f"{self.base}/agent/sessions/{talk.id}/cancel?queue=keep&receipt=1"
+        reply = await line.ask("POST", target)
+        if reply is None or self.judge("cancel", reply, 200):
+            return
+        stop.answered = time.monotonic()
+        self.site.counts.add("cancels that keep the queue")
+        if any(hit["state"] == "queued" for hit in reply.json()["hits"]):
+            raise Violation(f"a cancel that keeps the queue hit it: {reply.body[:1000]!r}")
+        self._read_receipt(reply)
+
     async def cancel_run(self, line: Line, prompt: Prompt, *, receipt: bool = False) -> bool:
         """Cancel one run; return whether that was answered."""
         stop = self.ledger.stop_one(prompt, "cancel", time.monotonic())

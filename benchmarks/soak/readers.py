@@ -247,6 +247,8 @@ class Reader:
                 raise Violation(f"{key} ended as {before.state} and as {state}")
             if before.life == self._life:
                 raise Violation(f"{key} ended twice in one start of the server ({state})")
+            if not self.ledger.troubled_at(before.at):
+                raise Violation(f"{key} {state} was told again by the next start of the server")
             self.site.counts.add("endings told again by the next start")
         now = time.monotonic()
         self.endings[key] = Told(state, self._life, now)

@@ -160,6 +160,7 @@ class Site:
 
     async def kill(self) -> None:
         """End the server with SIGKILL."""
+        self.stopped.pop(self.lives, None)  # a stop in order is cut short
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
