@@ -1,6 +1,7 @@
 """The soak as a whole: begin, mix, come to rest, stop, and look at the disk."""
 
 import random
+import signal
 import time
 from collections.abc import Callable
 from math import inf
@@ -59,9 +60,19 @@ class Soak:
         """Soak; `violations` says afterwards what was wrong."""
         with self._scope:
             try:
-                await self._run()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_early)
+                    await self._run()
+                    nursery.cancel_scope.cancel()
             except* Violation as group:
-                self.violations.extend(_leaves(group))
+                for violation in _leaves(group):
+                    self.report(violation)
+
+    async def _end_early(self) -> None:
+        """Leave nothing behind if the soak is told to end."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                self.report(Violation(f"ended early by {signal.Signals(number).name}"))
 
     def report(self, exc: Exception) -> None:
         """Note a violation, and end the soak."""
