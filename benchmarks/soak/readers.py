@@ -26,8 +26,12 @@ from crush_trio.testing.replica import Replica
 _READ: Final = 65536
 _SMALL_WINDOW: Final = 4096
 _PRUNE: Final = 2000
-_IN_ORDER: Final = 2.5
-"""Seconds after a SIGTERM in which a stream that ends was not cut."""
+_IN_ORDER: Final = 2.0
+"""Seconds after a SIGTERM in which a stream ends only because its workspace has closed.
+
+After three quarters of the grace of 3 s it ends anyway, and endings that are not stored by then are not
+on it.
+"""
 
 
 @frozen
@@ -274,7 +278,7 @@ class Reader:
     def check_complete(self) -> None:
         """See that nothing was missing on the last stream, if the server has ended it in order.
 
-        One that is still open after the grace is cut, which in this form looks the same.
+        One that ends late was ended without its workspace, which in this form looks the same.
         """
         stopped = self.site.stopped.get(self._life, float("inf"))
         if self.habit.form != CRUSH or not stopped <= self._left < stopped + _IN_ORDER:
