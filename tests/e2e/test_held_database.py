@@ -26,6 +26,8 @@ class RunStates:
     """The states of runs, as a native stream shows them."""
 
     shown: list = field(factory=list)
+    answering: trio.Event = field(factory=trio.Event)
+    """Set when the first words of an answer have come."""
     more: trio.Event = field(factory=trio.Event)
 
     async def read(self, stream):
@@ -33,6 +35,8 @@ class RunStates:
         async for chunk in stream:
             *frames, rest = (rest + chunk).split(b"\n\n")
             for frame in frames:
+                if b"piece " in frame:
+                    self.answering.set()
                 if b"\nevent: run\ndata: " in frame:
                     self.shown.append(json.loads(frame.rpartition(b"data: ")[2]))
             self.more.set()
@@ -78,7 +82,7 @@ async def test_a_run_that_was_answered_is_completed_however_long_the_database_is
         body = {"session_id": session["id"], "prompt": PROMPT, "run_id": "answered"}
         async with watching(server, base) as states:
             assert (await server.call("POST", f"{base}/agent", body))[0] == 202
-            await states.until("answered", "active")
+            await states.answering.wait()
             with held(tmp_path):
                 shown = await states.until("answered", "ending")
                 assert shown["outcome"] == "completed"
