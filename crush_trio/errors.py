@@ -309,8 +309,11 @@ class AcceptanceNotStored(NotAccepted):
     message = "prompt could not be stored and was not accepted"
 
 
-class RunIdStored(AcceptanceNotStored):
-    """The store knows a run by this id that the workspace does not remember."""
+class RunIdStored(NotAccepted):
+    """The store has a run of this id that the workspace does not remember, and it cannot be read."""
+
+    code = "run_id_stored"
+    message = "a run of this id was accepted before and cannot be read now; send the prompt again"
 
 
 class NoRoomForPrompt(NotAccepted):

@@ -60,7 +60,10 @@ _WRITING: Final = (*_RELOADING, "config_locked", "config_not_written")
 _ADMISSION: Final = (
     *("channel_mismatch", "client_retired", "server_shutting_down", "too_many_workspaces"),
 )
-_ACCEPTANCE: Final = ("agent_not_initialized", "workspace_closing", "acceptance_not_stored")
+_ACCEPTANCE: Final = (
+    *("agent_not_initialized", "workspace_closing", "acceptance_not_stored"),
+    *("no_room_for_prompt", "run_id_stored"),
+)
 _PROMPT: Final = (
     *("attachment_too_large", "prompt_empty", "prompt_too_long", "queue_full"),
     *("session_missing", "run_id_taken", "session_busy"),

@@ -79,6 +79,7 @@ STATUS: Final[Mapping[str, int]] = {
     "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_slow": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
+    "run_id_stored": HTTPStatus.SERVICE_UNAVAILABLE,
     "no_room_for_prompt": HTTPStatus.INSUFFICIENT_STORAGE,
     # More than a limit allows; the same again later may be fine.
     "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
