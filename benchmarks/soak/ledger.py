@@ -263,7 +263,7 @@ class Ledger:
     def troubled_at(self, when: float) -> bool:
         """Whether the disk did not work at that time, or just before or after it.
 
-        What could not be stored before the server was gone is told again by the next one.
+        An ending whose place among the events could not be stored is told again by later starts.
         """
         return any(t.sent - ECHO < when < t.answered + ECHO for t in self.troubles)
 

@@ -72,7 +72,9 @@ class Told:
 
     state: str
     life: int
+    """Which start of the server said so last."""
     at: float
+    """When the first one did."""
 
 
 @define(eq=False)
@@ -255,7 +257,7 @@ class Reader:
                 raise Violation(f"{key} {state} was told again by the next start of the server")
             self.site.counts.add("endings told again by the next start")
         now = time.monotonic()
-        self.endings[key] = Told(state, self._life, now)
+        self.endings[key] = Told(state, self._life, now if before is None else before.at)
         if run.get("run_id"):
             self.ledger.end(run["run_id"], state, now)
 
