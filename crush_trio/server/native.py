@@ -80,7 +80,7 @@ async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView |
     if submission.run_id is None or opened.durable.runs.knows(submission.run_id):
         return None
     try:
-        stored = await opened.store.run(submission.run_id, fresh=False)
+        stored = await opened.store.run(submission.run_id)
     except (RunNotFound, StoreUnavailable):
         return None
     if stored.view.run_id != submission.run_id:  # our own id of some other run

@@ -220,12 +220,8 @@ class MessageReads(Protocol):
 class RunReads(Protocol):
     """Reads runs."""
 
-    async def run(self, run_id: RunId, *, fresh: bool = True) -> StoredRun:
-        """Return a run, by our id or by its caller's, or raise `RunNotFound`.
-
-        A run that is not *fresh* was stored before anything that is being written now, which is then
-        not waited for.
-        """
+    async def run(self, run_id: RunId) -> StoredRun:
+        """Return a run, by our id or by its caller's, or raise `RunNotFound`."""
         ...
 
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:

@@ -182,7 +182,7 @@ class MemoryStore(Store):
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
     @override
-    async def run(self, run_id: RunId, *, fresh: bool = True) -> StoredRun:
+    async def run(self, run_id: RunId) -> StoredRun:
         await trio.lowlevel.checkpoint()
         row = self._tables.runs.get(run_id) or self._tables.run_called(run_id)
         if row is None:

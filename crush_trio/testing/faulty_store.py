@@ -348,8 +348,8 @@ class FaultyStore(Store):
         return await self.inner.run_messages(run_ids)
 
     @override
-    async def run(self, run_id: RunId, *, fresh: bool = True) -> StoredRun:
-        return await self.inner.run(run_id, fresh=fresh)
+    async def run(self, run_id: RunId) -> StoredRun:
+        return await self.inner.run(run_id)
 
     @override
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:

@@ -205,9 +205,8 @@ class SqliteStore(Store):
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
     @override
-    async def run(self, run_id: RunId, *, fresh: bool = True) -> StoredRun:
-        read = self._read if fresh else self._database.read
-        return await read(lambda c: runs.read_run(c, run_id))
+    async def run(self, run_id: RunId) -> StoredRun:
+        return await self._read(lambda c: runs.read_run(c, run_id))
 
     @override
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
