@@ -27,7 +27,8 @@ class Row:
     text: str
     folded_into: str | None
     began: bool
-    withdrawn: bool
+    placed: bool
+    """Whether the place of its ending among the events is stored."""
 
 
 @define(eq=False)
@@ -52,9 +53,6 @@ def read_disk(workspace: Path) -> Disk:
         found = connection.execute("PRAGMA integrity_check").fetchone()[0]
         if found != "ok":
             raise Violation(f"the database of {workspace.name} is damaged: {found}")
-        withdrawn = {
-            run for (run,) in connection.execute("SELECT run_id FROM messages WHERE withdrawn")
-        }
         rows = {
             row[0]: Row(
                 id=row[0],
@@ -66,11 +64,11 @@ def read_disk(workspace: Path) -> Disk:
                 text=row[5],
                 folded_into=row[6],
                 began=row[7] is not None,
-                withdrawn=row[0] in withdrawn,
+                placed=row[8] is not None,
             )
             for row in connection.execute(
-                "SELECT id, run_id, session_id, state, prompt, text, folded_into, started_at "
-                "FROM runs WHERE kind = 'prompt'"
+                "SELECT id, run_id, session_id, state, prompt, text, folded_into, started_at, "
+                "ending_seq FROM runs WHERE kind = 'prompt'"
             )
         }
         order: dict[str, list[str]] = {}
@@ -156,6 +154,10 @@ class Audit:
             if rows[key].state != told.state:
                 tag = rows[key].tag
                 raise Violation(f"{name} was told {tag} {told.state}, disk: {rows[key].state}")
+        for key in reader.again:
+            row = rows[key]
+            if row.placed and row.state != "interrupted":
+                raise Violation(f"{name} was told that {row.tag} {row.state} by two starts")
         if not reader.promised:
             return
         for key, row in rows.items():

@@ -19,9 +19,6 @@ CANCEL_LIMIT: Final = 60.0
 IN_FLIGHT: Final = 5.0
 """Seconds that a request to the model may be on its way when the cancel of its run is answered."""
 
-ECHO: Final = 3.0
-"""Seconds for which a fault of the disk is felt after it is over."""
-
 _TAG: Final = re.compile(r"#(\S+)")
 
 
@@ -259,13 +256,6 @@ class Ledger:
         yield from prompt.stops
         yield from prompt.talk.stops
         yield from self.shutdowns
-
-    def troubled_at(self, when: float) -> bool:
-        """Whether the disk did not work at that time, or just before or after it.
-
-        What could not be stored before the server was gone is told again by the next one.
-        """
-        return any(t.sent - ECHO < when < t.answered + ECHO for t in self.troubles)
 
     def check_due(self, now: float) -> None:
         """Raise if a cancelled run should have ended by now."""

@@ -90,6 +90,8 @@ class Reader:
     place: str = field(default="", init=False)
     endings: dict[str, Told] = field(factory=dict, init=False)
     """The endings it was told, by our id of the run."""
+    again: set[str] = field(factory=set, init=False)
+    """The endings that it was told by more than one start of the server."""
     connections: int = field(default=0, init=False)
     hurry: bool = field(default=False, init=False)
     """Whether it reads as fast as it can from now on, and stays: the soak comes to its end."""
@@ -251,8 +253,7 @@ class Reader:
                 raise Violation(f"{key} ended as {before.state} and as {state}")
             if before.life == self._life:
                 raise Violation(f"{key} ended twice in one start of the server ({state})")
-            if not self.ledger.troubled_at(before.at):
-                raise Violation(f"{key} {state} was told again by the next start of the server")
+            self.again.add(key)
             self.site.counts.add("endings told again by the next start")
         now = time.monotonic()
         self.endings[key] = Told(state, self._life, now)
