@@ -42,14 +42,18 @@ class Tail(Keeper):
     """The seq of the last ending that was given to keep."""
     _settled: int = field(default=0, init=False)
     """The seq of the last ending that the log was told of."""
-    _writing: bool = field(default=False, init=False)
-    """Whether there is a task that hands over what was gathered."""
     _log: EventLog | None = field(default=None, init=False)
     _tasks: trio.Nursery | None = field(default=None, init=False)
+    _closing: trio.Event = field(factory=trio.Event, init=False)
 
     def attach(self, log: EventLog, tasks: trio.Nursery) -> None:
         """Tell *log* from now on which endings are stored. Endings come from nowhere else."""
         self._log, self._tasks = log, tasks
+
+    def close(self) -> None:
+        """Hand over what was gathered, and try nothing again from now on."""
+        self._closing.set()
+        self.flush()
 
     @override
     def keep(self, seq: int, event: Event) -> bool:
@@ -61,6 +65,8 @@ class Tail(Keeper):
         if text is None:
             return False
         ended = event.run.id if isinstance(event, RunChange) else None
+        if not self._gathered and self._tasks is not None:
+            self._tasks.start_soon(self._hand_over, name="events to keep")
         self._gathered.append(
             TailKept(
                 seq=seq,
@@ -72,14 +78,11 @@ class Tail(Keeper):
             )
         )
         self.last = seq
-        if ended is not None:
-            self._ending = seq
         if self._tasks is None:
             self.flush()
             return False
-        if not self._writing:
-            self._writing = True
-            self._tasks.start_soon(self._write, name="events to keep")
+        if ended is not None:
+            self._ending = seq
         return ended is not None
 
     @override
@@ -89,21 +92,30 @@ class Tail(Keeper):
             self.store.post(*self._gathered)
             self._gathered.clear()
 
-    async def _write(self) -> None:  # noqa: ASYNC910 - it is started when there is something to do
-        """Hand over what was gathered, and tell the log when the places of endings are stored.
+    async def _hand_over(self) -> None:  # noqa: ASYNC910 - it is a task of its own
+        """Hand over what was gathered in one moment; a task for each such moment.
 
-        If they cannot be stored the store logs that. A reader may hear of an ending twice then, after
-        a crash.
+        If there are endings, the log is told when their places are stored, or when readers have waited
+        long enough for that. Places that could not be stored are tried again.
         """
-        assert self._log is not None
-        while self._gathered or self._settled < self._ending:
+        if self._settled == self._ending:
             self.flush()
-            if self._settled < self._ending:
-                ending = self._ending
-                await self.store.submit().known_within(STORE_LIMIT)
-                self._log.settle(ending)
-                self._settled = ending
-        self._writing = False
+            return  # noqa: ASYNC910 - there is nothing to wait for
+        ending, events = self._ending, tuple(self._gathered)
+        self._gathered.clear()
+        commit = self.store.submit(*events)
+        await commit.known_within(STORE_LIMIT)
+        assert self._log is not None
+        self._log.settle(ending)
+        self._settled = max(self._settled, ending)
+        while not commit.stored and not await self._closed_within(STORE_LIMIT):
+            if commit.known:
+                commit = self.store.submit(*events)
+
+    async def _closed_within(self, seconds: float) -> bool:
+        with trio.move_on_after(seconds):
+            await self._closing.wait()
+        return self._closing.is_set()  # noqa: ASYNC910 - the wait is a checkpoint
 
 
 def _remembered(event: Event) -> str | None:

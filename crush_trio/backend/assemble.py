@@ -7,7 +7,7 @@ have nothing left to do, then the store is told that this start of the program e
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import trio
 from attrs import define, field
@@ -96,20 +96,21 @@ async def open_durable_workspace(
         tail.attach(events, writers)
         transcript = Transcript(store, events, clock, writers, pace)
         recovery = await find_orphans(store, events, clock, ids)
-        async with open_workspace(
-            make_turn(transcript),
-            events=events,
-            journal=StoreJournal(transcript, clock, ids),
-            clock=clock,
-            ids=ids,
-            limits=limits,
-            sizes=sizes,
-            capacity=capacity,
-        ) as runs:
-            for session_id in recovery.sessions:
-                runs.hold(session_id)
-            runs.services.start_soon(recovery.run, runs.release, name="recovery")
-            yield DurableWorkspace(runs, events, transcript, store, recovery)
+        with closing(tail):
+            async with open_workspace(
+                make_turn(transcript),
+                events=events,
+                journal=StoreJournal(transcript, clock, ids),
+                clock=clock,
+                ids=ids,
+                limits=limits,
+                sizes=sizes,
+                capacity=capacity,
+            ) as runs:
+                for session_id in recovery.sessions:
+                    runs.hold(session_id)
+                runs.services.start_soon(recovery.run, runs.release, name="recovery")
+                yield DurableWorkspace(runs, events, transcript, store, recovery)
     tail.flush()
     await _close_boot(store, BootClosed(at=clock.unix(), last=tail.last))
 

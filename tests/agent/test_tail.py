@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from attrs import evolve
 
-from crush_trio.agent.tail import Tail
+from crush_trio.agent.tail import STORE_LIMIT, Tail
 from crush_trio.events.facts import Fact, MessageChange, Position, RunChange, agent_error
 from crush_trio.events.forms import Form
 from crush_trio.events.growing import GrowingMessage
@@ -348,6 +348,25 @@ async def test_events_that_could_not_be_kept_are_not_passed_over_in_silence(heal
         replica = Replica()
         await come_back(bench, replica, Position(boot="b1", seq=2))
         assert replica.resyncs == 1 or ended.id in replica.endings
+
+
+async def test_an_ending_whose_place_was_stored_late_is_not_told_again():
+    """The disk is full for a while just after the ending was stored; then there is a kill."""
+    memory_store = await memory()
+    fault = StoreFault(of=(TailKept,), error=DiskFull)
+    async with open_bench(store=FaultyStore(memory_store, [fault])) as bench:
+        replica = Replica()
+        reader = await bench.workspace.new_reader(Form.NATIVE)
+        ended = bench.accept("hello")
+        await ended.wait()
+        while ended.id not in replica.endings:
+            replica.feed((await reader.read()).encode(Form.NATIVE))
+        bench.store.heal()
+        await trio.sleep(2 * STORE_LIMIT)
+        left = memory_store.reopened("b2")
+    async with open_bench(store=left) as bench:
+        await come_back(bench, replica, Position.parse(replica.last_id))  # raises if told twice
+        assert list(replica.endings) == [ended.id]
 
 
 async def test_an_ending_that_was_stored_late_is_not_told_twice():
