@@ -11,6 +11,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
+from benchmarks.driver.pulse import open_pulse
 from benchmarks.driver.targets import write_config
 from benchmarks.figures import percentile
 from benchmarks.soak.clients import Canceller, Editor, Herd, Talker
@@ -18,7 +19,6 @@ from benchmarks.soak.counts import Counts
 from benchmarks.soak.desk import Desk
 from benchmarks.soak.disk import Audit, read_disk
 from benchmarks.soak.faults import Faults
-from benchmarks.soak.health import open_health
 from benchmarks.soak.ledger import Ledger, Stop, Violation
 from benchmarks.soak.model import open_model
 from benchmarks.soak.readers import HABITS, Reader
@@ -96,7 +96,8 @@ class Soak:
             site = self._site(model.base_url)
             try:
                 await site.start(lives)
-                async with open_health(site.place, self.counts.health):
+                async with open_pulse(site.place) as pulse:
+                    self.counts.health = pulse.seconds
                     await self._soak(site, lives)
             finally:
                 await site.end()
