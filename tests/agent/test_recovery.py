@@ -238,6 +238,26 @@ async def test_the_runs_of_this_start_are_no_orphans():
         assert await bench.store.orphans() == []
 
 
+async def test_recovery_reads_and_writes_a_hundred_runs_at_a_time():
+    reads = []
+
+    class Counting(MemoryStore):
+        async def run_messages(self, run_ids):
+            reads.append(len(run_ids))
+            return await super().run_messages(run_ids)
+
+        async def messages(self, *_about):
+            raise AssertionError("a whole session was read")
+
+    crash = await crashed([run(f"r{n}", seq=n) for n in range(250)])
+    store = FaultyStore(Counting("b2", crash._tables))
+    async with open_bench(store=store) as bench:
+        assert len(bench.workspace.recovered) == 250
+        assert reads == [100, 100, 50]
+        ends = [sum(isinstance(each, RunEnded) for each in commit) for commit in store.commits]
+        assert [count for count in ends if count] == [100, 100, 50]
+
+
 async def test_a_second_recovery_finds_nothing_to_do():
     store = await crashed(*STEPS.values(), run("q", seq=2))
     async with open_bench(store=store):

@@ -23,7 +23,7 @@ from crush_trio.testing.scripted_provider import ScriptedProvider
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import EventType
 from crush_trio.wire.messages import Role, ToolResultPart
-from crush_trio.wire.native import RunState
+from crush_trio.wire.native import RunKind, RunState
 from tests.agent.durable import check_complete, parts_of, text_of, told
 from tests.agent.whole_turn import (
     FULL,
@@ -98,8 +98,10 @@ async def check_true(played):
     for view in recorder.endings:
         stored = (await store.run(view.id)).view
         assert stored == view, "the stream and the disk say different things"
-    for event in recorder.events:
-        if isinstance(event, MessageChange) and event.change is not EventType.DELETED:
+    changes = [event for event in recorder.events if isinstance(event, MessageChange)]
+    deleted = {each.message_id for each in changes if each.change is EventType.DELETED}
+    for event in changes:
+        if event.message_id not in deleted:
             await check_claim(store, event.message)
     await check_mended(played)
 
@@ -190,6 +192,28 @@ def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undon
         states = {view.state for view in played.endings.values()}
         assert states <= {RunState.CANCELLED, RunState.COMPLETED, RunState.FOLDED}
         assert played.bench.recorder.errors == []
+
+
+@pytest.mark.item("A19")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_cancel_in_the_moment_in_which_a_commit_fails_is_never_an_error(scenario):
+    def begin(number, played):
+        def fail():
+            played.bench.cancel()
+            return DiskFull()
+
+        store = played.bench.store
+        store.spoil(OneCommit(store=store, number=number, error=fail))
+
+    cancelled = 0
+    for number in range(1, commits_of(scenario)):
+        played = run_on(scenario, check_true, partial(begin, number))
+        # A task is told by its run, a moment later; its own failure is a failure until then.
+        views = [view for view in played.endings.values() if view.kind is not RunKind.TASK]
+        states = {view.state for view in views}
+        assert states <= {RunState.CANCELLED, RunState.COMPLETED, RunState.FOLDED}, number
+        cancelled += RunState.CANCELLED in states
+    assert cancelled
 
 
 # ── What the record has in the end ──────────────────────────────────────────────────────────────
