@@ -87,8 +87,7 @@ class _Serving:
             worker = await self._known_worker()
             await worker.stopping()
             nursery.cancel_scope.cancel()
-        begin_drain(self.site)
-        await end_streams_late(self.site, worker.grace)
+        await end_streams_late(self.site, begin_drain(self.site), worker.grace)
 
     async def _known_worker(self) -> Worker:
         await self._met.wait()

@@ -27,8 +27,8 @@ class Host(Protocol):
     """What an ending needs to know of its workspace."""
 
     @property
-    def overdue(self) -> bool:
-        """Whether the workspace should have closed by now."""
+    def overdue(self) -> trio.Event:
+        """Set when the workspace should have closed by now."""
         ...
 
 
@@ -46,7 +46,7 @@ async def owed(
         try:
             if not await entry.commit.known_within(limits.notice):
                 show_ending(runs)
-                await entry.commit.certain(within=limits.accept if host.overdue else inf)
+                await entry.commit.certain(within=limits.accept if host.overdue.is_set() else inf)
             entry.commit.unwrap()
         except StoreFailed:
             log.exception("run.ending_given_up", extra=_names(runs))
@@ -59,11 +59,12 @@ async def owed(
             if not failed:
                 log.exception("run.ending_not_stored", extra=_names(runs))
                 show_ending(runs)
-            if host.overdue:
+            if host.overdue.is_set():
                 log.exception("run.ending_given_up", extra=_names(runs))
                 return False  # noqa: ASYNC910  # it has waited for the store
             failed = True
-            await trio.sleep(limits.retry)
+            with trio.move_on_after(limits.retry):
+                await host.overdue.wait()
             entry.again()
         else:
             return True

@@ -83,8 +83,8 @@ class RunHost(Protocol):
         ...
 
     @property
-    def overdue(self) -> bool:
-        """Whether the workspace should have closed by now."""
+    def overdue(self) -> trio.Event:
+        """Set when the workspace should have closed by now."""
         ...
 
 

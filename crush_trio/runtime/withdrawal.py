@@ -20,13 +20,16 @@ from crush_trio.runtime.outcome import Outcome
 TOGETHER: Final = 250
 """How many endings are written in one commit."""
 
+ACTIVE_FIRST: Final = 1.0
+"""Seconds for which the active run, if it was cancelled too, may write its ending before the others."""
+
 
 class Host(Protocol):
     """What ending runs needs of their workspace."""
 
     @property
-    def overdue(self) -> bool:
-        """Whether the workspace should have closed by now."""
+    def overdue(self) -> trio.Event:
+        """Set when the workspace should have closed by now."""
         ...
 
     def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
@@ -42,27 +45,32 @@ class Host(Protocol):
 class Withdrawal:
     """Runs of one lane that a cancel withdrew, in their order.
 
-    The endings of the first ones are handed over when it is made, in the step of the cancel.
+    The endings of the first ones are handed over when it is made, in the step of the cancel. If the
+    cancel hit the active run too, *after* is that one: its record ends before theirs begin.
     """
 
     _runs: tuple[AcceptedRun, ...]
     _journal: Journal = field(repr=False)
     _limits: Limits
     _host: Host = field(repr=False)
-    _entry: JournalEntry = field(init=False, repr=False)
+    _after: AcceptedRun | None = None
+    _entry: JournalEntry | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._entry = self._hand_over(self._runs[:TOGETHER])
+        if self._after is None:
+            self._entry = self._hand_over(self._runs[:TOGETHER])
 
     async def end(self) -> None:  # noqa: ASYNC910  # there is a run
         """Have all endings stored and announced. The body of a task that belongs to the runs."""
         left = self._runs
         with trio.CancelScope(shield=True):
+            if self._after is not None:
+                with trio.move_on_after(ACTIVE_FIRST):
+                    await self._after.wait_ended()
             while left:
                 part, left = left[:TOGETHER], left[TOGETHER:]
-                entry = self._entry
-                if left:
-                    self._entry = self._hand_over(left[:TOGETHER])
+                entry = self._entry or self._hand_over(part)
+                self._entry = self._hand_over(left[:TOGETHER]) if left else None
                 await self._announce(part, entry)
 
     def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry:

@@ -8,9 +8,9 @@ Everything that decides is synchronous. What waits, waits for others' tasks to e
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from itertools import chain, count
+from itertools import count
 from typing import Final
 
 import trio
@@ -66,8 +66,8 @@ class Workspace:
     _known: KnownRuns = field(factory=KnownRuns, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
     _report: CloseReport | None = field(default=None, init=False, repr=False)
-    overdue: bool = field(default=False, init=False, repr=False)
-    """Whether the workspace should have closed by now: endings are not waited for much longer."""
+    overdue: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Set when the workspace should have closed by now: endings are not waited for any longer."""
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────────
 
@@ -167,9 +167,8 @@ class Workspace:
     def cancel(self, session_id: SessionId, *, keep_queue: bool = False) -> StopReceipt:
         """Cancel every run the session has now: active, queued, or accepted a moment ago (A13).
 
-        With *keep_queue* the runs that wait go on waiting, and the first of them is next. Anybody
-        may call this at any instant. Cancelling an idle session does nothing and leaves nothing
-        behind that could hit a later run (A14).
+        With *keep_queue* the runs that wait go on waiting, and the first of them is next. Cancelling
+        an idle session leaves nothing behind that could hit a later run (A14).
         """
         lane = self._lanes.get(session_id)
         if lane is None:
@@ -194,10 +193,7 @@ class Workspace:
         return StopReceipt(()) if lane is None else self._cancel(lane, lane.waiting)
 
     def interrupt(self, run: AcceptedRun) -> None:
-        """Cancel what was accepted in the session before *run*, if *run* asked for that.
-
-        Called when the acceptance of *run* is stored.
-        """
+        """Cancel what its session accepted before *run*, if it asked for that; it is stored now."""
         if run.submission.when_busy is WhenBusy.INTERRUPT and not run.cancel_requested:
             lane = self._lanes[run.session_id]
             self._cancel(lane, [other for other in lane.runs if other.view.seq < run.view.seq])
@@ -208,13 +204,14 @@ class Workspace:
     def _cancel(self, lane: RunLane, runs: Sequence[AcceptedRun]) -> StopReceipt:
         """Cancel *runs* of a lane; those that had not begun are ended here, together."""
         receipt = StopReceipt.of(runs)
-        self.withdraw(lane.cancel(runs))
+        active = lane.active
+        self.withdraw(lane.cancel(runs), after=active if active in runs else None)
         return receipt
 
-    def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
-        """End runs that were cancelled before they began."""
+    def withdraw(self, runs: Sequence[AcceptedRun], after: AcceptedRun | None = None) -> None:
+        """End runs that were cancelled before they began, *after* one that was active."""
         if runs:
-            withdrawal = Withdrawal(tuple(runs), self._journal, self._limits, self)
+            withdrawal = Withdrawal(tuple(runs), self._journal, self._limits, self, after)
             self._runs.start_soon(withdrawal.end, name="withdrawn runs")
 
     def close(self) -> StopReceipt:
@@ -223,11 +220,15 @@ class Workspace:
             self._closing = self.cancel_all()
         return self._closing
 
+    def hurry(self) -> None:
+        """Have closing wait no longer for endings that the store does not take."""
+        self.overdue.set()
+
     async def stop(self) -> CloseReport:
         """Close, and wait for the runs to end, but not for ever. Say what did not end.
 
-        Runs whose endings cannot be stored in that time end as interrupted, which is what the next
-        start will find. Waits once: stopping again gives the same report.
+        Runs whose endings cannot be stored in that time end as interrupted, as the next start will
+        find them. Waits once: stopping again gives the same report.
         """
         await trio.lowlevel.cancel_shielded_checkpoint()
         if self._report is not None:
@@ -243,17 +244,20 @@ class Workspace:
         return report
 
     async def _join(self, receipt: StopReceipt) -> None:
-        """Wait for the runs of *receipt*, first in good faith, and then without a store that hangs."""
-        with trio.move_on_after(self._limits.join):
-            await receipt.settled()
-        self.overdue = True
+        """Wait for the runs of *receipt*, for a while with the store, and then without it."""
+        async with open_hidden_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + self._limits.join
+            nursery.start_soon(_cancel_after, receipt.settled, nursery.cancel_scope)
+            await self.overdue.wait()
+            nursery.cancel_scope.cancel()
+        self.overdue.set()
         if not receipt.complete and not await self._can_store():
             self._journal.give_up()
             with trio.move_on_after(self._limits.retry + GIVE_UP):
                 await receipt.settled()
 
     async def _can_store(self) -> bool:
-        """Whether the runs that have not ended have only themselves to blame, and not the journal."""
+        """Whether it is not the journal's fault that there are runs which have not ended."""
         if any(run.state is RunState.ENDING for run in self.runs):
             return False  # noqa: ASYNC910  # stopping waits before and after this
         return await self._journal.answers(within=GIVE_UP)
@@ -263,7 +267,7 @@ class Workspace:
     @property
     def runs(self) -> tuple[AcceptedRun, ...]:
         """Every run that has not ended, session by session."""
-        return tuple(chain.from_iterable(lane.runs for lane in self._lanes.values()))
+        return tuple(run for lane in self._lanes.values() for run in lane.runs)
 
     @property
     def busy(self) -> bool:
@@ -347,6 +351,11 @@ class Workspace:
 
 def _task_name(accepted: AcceptedRun) -> str:
     return f"run {accepted.id}"
+
+
+async def _cancel_after(wait: Callable[[], Awaitable[object]], scope: trio.CancelScope) -> None:
+    await wait()
+    scope.cancel()
 
 
 def _boot_name(ids: IdSource) -> str:

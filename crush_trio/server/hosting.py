@@ -6,8 +6,10 @@ its reason to exist, for clients are to see how their runs end:
 1. the streams are told that the server goes away, the sockets close, nobody new gets in;
 2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
 3. each workspace closes its log, and its streams send what is left in it and a last event;
-4. after three quarters of the grace, streams of a workspace that still has not closed end anyway;
-5. after the grace whatever is left is cut off. What a run's ending needs is shielded from that.
+4. after half of the grace, endings that a store has not taken are given up: their runs end as
+   interrupted, which is what the next start will find;
+5. after three quarters of it, streams of a workspace that still has not closed end anyway;
+6. after the grace whatever is left is cut off. What a run's ending needs is shielded from that.
 """
 
 import gc
@@ -50,6 +52,7 @@ PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
 _OWN_SECRETS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE})
 """Variables that are for the server alone: no command of a workspace sees them."""
 
+_ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75
 _CLOSE_MARGIN: Final = 0.5
 """Seconds past the grace that the closing may take: it begins when the connections have ended."""
@@ -134,9 +137,9 @@ async def run_server(
                 late.start_soon(settle_in, usual, whole_process)
 
             def drain() -> None:
-                begin_drain(site)
+                closing = begin_drain(site)
                 life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
-                late.start_soon(end_streams_late, site, grace)
+                late.start_soon(end_streams_late, site, closing, grace)
 
             await serve(
                 create_app(site, settings.guard),
@@ -188,15 +191,27 @@ async def settle_in(opener: LateOpener[OpenedWorkspace], whole_process: bool) ->
         gc.freeze()
 
 
-def begin_drain(site: Site) -> None:
-    """Refuse new work and end what there is; the streams of *site* see it happen, and end."""
+def begin_drain(site: Site) -> tuple[OpenedWorkspace, ...]:
+    """Refuse new work and end what there is; the streams of *site* see it happen, and end.
+
+    Return the workspaces that are closing now.
+    """
+    closing = tuple(hosted.opened for hosted in site.backend.workspaces())
     site.drain.announce()
     site.backend.close()
+    return closing
 
 
-async def end_streams_late(site: Site, grace: float) -> None:
-    """End the streams of workspaces that have not closed when most of the *grace* is over."""
-    await trio.sleep(grace * _STREAMS_SHARE)
+async def end_streams_late(site: Site, closing: Sequence[OpenedWorkspace], grace: float) -> None:
+    """See to it that streams end in time, and before that the runs that they show.
+
+    After half of the *grace* no ending is waited for that a store has not taken; after three quarters
+    of it, the streams of workspaces that have not closed end.
+    """
+    await trio.sleep(grace * _ENDINGS_SHARE)
+    for opened in closing:
+        opened.durable.runs.hurry()
+    await trio.sleep(grace * (_STREAMS_SHARE - _ENDINGS_SHARE))
     site.drain.end_streams()
 
 

@@ -55,6 +55,9 @@ so that while one is, nothing that is posted needs a commit of its own."""
 
 CLOSE_LIMIT: Final = 10.0
 
+ABANDONED_LIMIT: Final = 0.5
+"""Seconds for a thread to end whose disk was given up already."""
+
 
 def _nothing_to_check() -> None:
     """Stand in for `InPlace.check` where a connection has no files."""
@@ -188,9 +191,8 @@ class Writer:
         """
         self._refuse(StoreFailed(f"{self._path} is closed"))
         self._queue.put(None)
-        await trio.to_thread.run_sync(
-            self._thread.join, self._close_limit, limiter=trio.CapacityLimiter(1)
-        )
+        limit = ABANDONED_LIMIT if self._abandoned else self._close_limit
+        await trio.to_thread.run_sync(self._thread.join, limit, limiter=trio.CapacityLimiter(1))
         if not self.stopped:
             log.error("store.writer_stuck", extra={"path": str(self._path)})
             self._abandon("the writer did not stop in time")
