@@ -8,10 +8,9 @@ Everything that decides is synchronous. What waits, waits for others' tasks to e
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import count
-from typing import Final
 
 import trio
 from attrs import define, evolve, field
@@ -24,6 +23,7 @@ from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.closing import wait_for_runs
 from crush_trio.runtime.ending import announce
 from crush_trio.runtime.folding import fold
 from crush_trio.runtime.journal import Journal, MemoryJournal
@@ -40,9 +40,6 @@ from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.native import RunState, RunView, WhenBusy
 
 log = logging.getLogger(__name__)
-
-GIVE_UP: Final = 1.0
-"""Seconds for runs to end once it is certain that their endings will not be stored."""
 
 
 @define(eq=False)
@@ -236,31 +233,12 @@ class Workspace:
         began = self._clock.monotonic()
         receipt = self.close()
         with trio.CancelScope(shield=True):
-            await self._join(receipt)
+            await wait_for_runs(receipt, self.overdue, self._limits, self._journal)
         report = CloseReport(receipt, self._clock.monotonic() - began, receipt.unfinished)
         if report.unfinished:
             log.error("workspace.stop_incomplete", extra={"report": str(report)})
         self._report = report
         return report
-
-    async def _join(self, receipt: StopReceipt) -> None:
-        """Wait for the runs of *receipt*, for a while with the store, and then without it."""
-        async with open_hidden_nursery() as nursery:
-            nursery.cancel_scope.deadline = trio.current_time() + self._limits.join
-            nursery.start_soon(_cancel_after, receipt.settled, nursery.cancel_scope)
-            await self.overdue.wait()
-            nursery.cancel_scope.cancel()
-        self.overdue.set()
-        if not receipt.complete and not await self._can_store():
-            self._journal.give_up()
-            with trio.move_on_after(self._limits.retry + GIVE_UP):
-                await receipt.settled()
-
-    async def _can_store(self) -> bool:
-        """Whether it is not the journal's fault that there are runs which have not ended."""
-        if any(run.state is RunState.ENDING for run in self.runs):
-            return False  # noqa: ASYNC910  # stopping waits before and after this
-        return await self._journal.answers(within=GIVE_UP)
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -351,11 +329,6 @@ class Workspace:
 
 def _task_name(accepted: AcceptedRun) -> str:
     return f"run {accepted.id}"
-
-
-async def _cancel_after(wait: Callable[[], Awaitable[object]], scope: trio.CancelScope) -> None:
-    await wait()
-    scope.cancel()
 
 
 def _boot_name(ids: IdSource) -> str:

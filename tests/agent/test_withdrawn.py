@@ -70,6 +70,12 @@ def told(model):
     return {words for request in model.requests for words in user_words(request)}
 
 
+async def check_turns_are_together(bench):
+    """Each prompt is followed by its own answer, also where a cancel wrote that."""
+    roles = [message.role for message in await bench.messages()]
+    assert roles == [Role.USER, Role.ASSISTANT] * (len(roles) // 2)
+
+
 async def stored_prompts(bench):
     return [text_of(m) for m in await bench.messages() if m.role is Role.USER]
 
@@ -99,7 +105,27 @@ async def cancel_a_burst_then_prompt():
         assert runs[-1].outcome.text == "late", "answered with another prompt's words"
         assert told(model) == {"first", "late"}
         assert await stored_prompts(bench) == ["first", "waiting 0", "waiting 1", "late"]
+        await check_turns_are_together(bench)
         await check_complete(bench.store)
+    return tuple(states)
+
+
+async def cancel_three_then_prompt():
+    model = echo()
+    async with open_test_agent(model) as bench:
+        runs = [bench.accept(text, run_id=text) for text in ("first", "second", "third")]
+
+        async def cancel_and_prompt():
+            await runs[-1].journaled()
+            bench.cancel()
+            runs.append(bench.accept("late", run_id="late"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_and_prompt)
+        states = [(await run.wait()).state for run in runs]
+        assert runs[-1].outcome.text == "late"
+        await check_turns_are_together(bench)
+        assert await stored_prompts(bench) == ["first", "second", "third", "late"]
     return tuple(states)
 
 
@@ -124,6 +150,7 @@ async def interrupt_then_prompt():
         assert [run.outcome.text for run in runs[2:]] == ["now", "then"]
         assert "waiting" not in told(model)
         assert await stored_prompts(bench) == ["first", "waiting", "now", "then"]
+        await check_turns_are_together(bench)
     return tuple(states)
 
 
@@ -144,6 +171,7 @@ async def cancel_on_entry_then_prompt():
         asked = bool(runs[0].outcome.message_id)
         assert ("first" in told(model)) is asked, "told of a prompt that never began"
         assert await stored_prompts(bench) == ["first", "late"]
+        await check_turns_are_together(bench)
         await check_complete(bench.store)
     return tuple(states), asked
 
@@ -153,6 +181,7 @@ async def cancel_on_entry_then_prompt():
     ("scenario", "at_least"),
     [
         (cancel_a_burst_then_prompt, 100),
+        (cancel_three_then_prompt, 100),
         (interrupt_then_prompt, 100),
         (cancel_on_entry_then_prompt, 100),
     ],
@@ -336,8 +365,11 @@ async def test_a_herd_of_withdrawn_prompts_is_stored_whole_and_in_order(how, tmp
             workspace.runs.accept(prompt(f"p{n}", run_id=f"r{n}" if n % 2 else None))
             for n in range(herd)
         ]
-        while runs[0].state is not RunState.ACTIVE or {r.state for r in runs[1:]} != {QUEUED}:
-            await trio.lowlevel.checkpoint()
+        for run in runs:
+            await run.journaled()
+        await settle()
+        assert runs[0].state is RunState.ACTIVE
+        assert {run.state for run in runs[1:]} == {QUEUED}
         cursor = workspace.events.cursor()
         if how == "close":
             await workspace.runs.stop()

@@ -8,12 +8,10 @@ from functools import partial
 
 import trio
 
-from crush_trio.backend.backend import open_backend
 from crush_trio.backend.opening import workspace_opener
 from crush_trio.runtime import Completion
-from crush_trio.server.app import create_app
-from crush_trio.server.serve import serve, wait_for_signal
-from crush_trio.server.site import Site
+from crush_trio.server.hosting import run_server
+from crush_trio.server.serve import wait_for_signal
 from crush_trio.wire.addresses import parse_address
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
 
@@ -36,21 +34,18 @@ def make_turn(transcript):
 
 
 async def main():
-    async with open_backend(workspace_opener(make_turn=make_turn)) as backend:
-        site = Site(backend)
-        async with trio.open_nursery() as nursery:
-            addresses = await nursery.start(
-                partial(
-                    serve,
-                    create_app(site),
-                    [parse_address("tcp://127.0.0.1:0")],
-                    shutdown=wait_for_signal,
-                    on_draining=site.drain.end_streams,
-                    grace=GRACE,
-                )
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(
+            partial(
+                run_server,
+                [parse_address("tcp://127.0.0.1:0")],
+                opener=workspace_opener(make_turn=make_turn),
+                shutdown=wait_for_signal,
+                grace=GRACE,
             )
-            sys.stdout.write(f"{addresses[0].port}\n")
-            sys.stdout.flush()
+        )
+        sys.stdout.write(f"{addresses[0].port}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Everything is real: the server is a process, the lock is SQLite's, and the clien
 """
 
 import json
+import signal
 import sqlite3
 from contextlib import asynccontextmanager, closing, contextmanager
 
@@ -94,3 +95,30 @@ async def test_a_run_that_was_answered_is_completed_however_long_the_database_is
         assert states.of("answered").count("completed") == 1
         _, runs = await server.call("GET", f"{base}/runs")
         assert [(run["run_id"], run["state"]) for run in runs] == [("answered", "completed")]
+
+
+@pytest.mark.item("B1")
+async def test_a_server_that_stops_while_the_database_is_held_tells_how_its_runs_end(tmp_path):
+    with serving() as server, trio.fail_after(LIMIT):
+        base = await open_workspace(server, tmp_path)
+        _, session = await server.call("POST", f"{base}/sessions", {"title": "s"})
+        body = {"session_id": session["id"], "prompt": PROMPT, "run_id": "answered"}
+        async with watching(server, base) as states:
+            assert (await server.call("POST", f"{base}/agent", body))[0] == 202
+            await states.answering.wait()
+            with held(tmp_path):
+                await states.until("answered", "ending")
+                server.process.send_signal(signal.SIGTERM)
+                await states.until("answered", "interrupted")
+                await trio.to_thread.run_sync(server.process.wait)
+    with serving() as server, trio.fail_after(LIMIT):
+        base = await open_workspace(server, tmp_path)
+        async with watching(server, base) as states:
+            late = {"session_id": session["id"], "prompt": "1", "run_id": "late"}
+            assert (await server.call("POST", f"{base}/agent", late))[0] == 202
+            await states.until("late", "completed")
+        _, runs = await server.call("GET", f"{base}/runs")
+        assert {run["run_id"]: run["state"] for run in runs} == {
+            "answered": "interrupted",
+            "late": "completed",
+        }

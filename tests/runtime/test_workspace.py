@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import RunIdTaken, RunNotFound, WorkspaceClosing
 from crush_trio.events import RunChange, open_event_log
-from crush_trio.runtime import Limits, MemoryJournal, open_workspace
+from crush_trio.runtime import Limits, MemoryJournal, Outcome, open_workspace
 from crush_trio.runtime.known_runs import REMEMBERED
 from crush_trio.testing import Gate
 from crush_trio.testing.faults import FaultyJournal, JournalFault
@@ -229,6 +229,22 @@ async def test_a_closed_workspace_refuses_also_a_run_id_it_knows():
         for run_id in ("mine", "new"):
             with pytest.raises(WorkspaceClosing):
                 bench.accept("hello", run_id=run_id)
+
+
+async def test_a_workspace_that_is_to_hurry_does_not_wait_for_a_dead_store():
+    journal = FaultyJournal(MemoryJournal(), (JournalFault(method="end"),))
+    async with open_test_workspace(ScriptedTurns(), journal=journal) as bench:
+        run = bench.accept("hello")
+        await trio.sleep(1)
+        assert run.state is RunState.ENDING
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.workspace.stop)
+            await trio.sleep(3)
+            bench.workspace.hurry()
+        assert trio.current_time() - began < 4
+        assert run.outcome == Outcome.interrupted()
+        assert bench.recorder.endings_per_run[run.id] == 1
 
 
 async def test_everybody_who_stops_a_workspace_gets_the_same_answer():
