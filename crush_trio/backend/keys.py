@@ -40,12 +40,14 @@ def check_path(path: str) -> None:
 def key_of(path: str) -> WorkspaceKey:
     """Return the key of *path*; reads the file system. A relative path starts at our directory.
 
-    Raises `PathInvalid` for text that cannot be a path on this system.
+    Raises `PathInvalid` for text that cannot be a path on this system, or that cannot be followed.
     """
     try:
         return WorkspaceKey(os.path.realpath(path))
     except ValueError as exc:  # a NUL, or a character the file system's encoding lacks
         raise PathInvalid("it has a character that no path of this system can have") from exc
+    except OSError as exc:
+        raise PathInvalid(f"{path} cannot be followed: {exc.strerror}") from exc
 
 
 async def resolve_key(path: str) -> WorkspaceKey:

@@ -65,6 +65,15 @@ def test_text_that_cannot_be_a_path_is_refused(path):
 # ── Paths that can be a workspace ───────────────────────────────────────────────────────────────
 
 
+def test_a_path_that_may_not_be_followed_is_refused(monkeypatch):
+    def refuse(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.path.realpath", refuse)
+    with pytest.raises(PathInvalid, match="cannot be followed: Permission denied"):
+        key_of("/somewhere")
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [("a/b", "relative"), (".", "relative"), ("~/a", "expanded"), ("~", "expanded")],
