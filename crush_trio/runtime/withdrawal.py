@@ -73,16 +73,20 @@ class Withdrawal:
                 self._entry = self._hand_over(left[:TOGETHER]) if left else None
                 await self._announce(part, entry)
 
-    def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry:
-        for run in runs:
+    def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry | None:
+        """Hand the endings of *runs* over, of those that were not refused by now."""
+        present = [run for run in runs if not run.refused]
+        for run in present:
             self._host.decide(run, Outcome.cancelled())
-        return self._journal.withdraw(runs)
+        return self._journal.withdraw(present) if present else None
 
-    async def _announce(self, runs: tuple[AcceptedRun, ...], entry: JournalEntry) -> None:
+    async def _announce(self, runs: tuple[AcceptedRun, ...], entry: JournalEntry | None) -> None:
         accepted = [run for run in runs if await run.known()]
+        if entry is None:
+            return  # noqa: ASYNC910  # it has waited for each run
         if not accepted:  # all of them were refused: there is nothing to end
             entry.commit.withdraw()
-            return  # noqa: ASYNC910  # it has waited for each run
+            return  # noqa: ASYNC910  # likewise
         stored = await owed(entry, self._limits, accepted, self._host)
         outcome = Outcome.cancelled() if stored else Outcome.interrupted()
         if stored:

@@ -283,7 +283,7 @@ class Explored:
 
 
 SCENARIOS = [
-    Explored(accept_cancel_enter, 4, 8_000, {(CANCELLED,), (COMPLETED,)}),
+    Explored(accept_cancel_enter, 4, 7_000, {(CANCELLED,), (COMPLETED,)}),
     Explored(
         two_accepts_cancel_third_accept,
         2,
