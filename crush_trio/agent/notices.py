@@ -1,9 +1,8 @@
 """What an agent tells its readers besides messages and endings."""
 
 from crush_trio.events.facts import Fact
-from crush_trio.providers.conversing import Waiting
-from crush_trio.runtime.run import Run
 from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
+from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.views import Session
 
 
@@ -15,14 +14,14 @@ def finished_notice(session: Session) -> Fact:
     )
 
 
-def waiting_notice(run: Run, waiting: Waiting) -> Fact:
-    """Return the notice that the run waits for its model, and for how long it has."""
+def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -> Fact:
+    """Return the notice that a run waits for its model, and for how long it has."""
     return _agent_fact(
         AgentEvent(
             type=AgentEventType.RESPONSE,
-            run_id=run.submission.run_id,
-            session_id=run.session_id,
-            progress=str(waiting),
+            run_id=run_id,
+            session_id=session_id,
+            progress=progress,
         )
     )
 

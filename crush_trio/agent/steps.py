@@ -199,7 +199,9 @@ class Steps:
         )
 
     def _waiting(self, waiting: Waiting) -> None:
-        self.run.publish(waiting_notice(self.run, waiting))
+        self.run.publish(
+            waiting_notice(self.run.session_id, self.run.submission.run_id, str(waiting))
+        )
 
     async def _answer_calls(
         self, answer: Answer, ending: Finished, tools: Tools

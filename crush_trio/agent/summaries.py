@@ -16,7 +16,7 @@ from crush_trio.agent.plan import Desk, TurnPlan
 from crush_trio.agent.prompt import Abilities, affinity, build_prompt
 from crush_trio.agent.usage import estimate, side_usage
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
-from crush_trio.providers.conversing import converse
+from crush_trio.providers.conversing import Waiting, converse
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import SessionEdited
@@ -92,10 +92,15 @@ class Summarizer:
                 request,
                 answer,
                 patience=self.desk.patience,
-                waiting=lambda waiting: self.run.publish(waiting_notice(self.run, waiting)),
+                waiting=self._waiting,
             )
             span.answered(ending, lambda: answer.message().parts)
         return ending
+
+    def _waiting(self, waiting: Waiting) -> None:
+        self.run.publish(
+            waiting_notice(self.run.session_id, self.run.submission.run_id, str(waiting))
+        )
 
     def _request(self, session: Session, messages: list[Message]) -> ModelRequest:
         model = self.plan.model
