@@ -27,23 +27,22 @@ from hypercorn.utils import LifespanFailureError
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.opened import OpenedWorkspace, keeps_open
+from crush_trio.backend.workspace import OpenedWorkspace, keeps_open
 from crush_trio.errors import ServerShuttingDown
+from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import HostForbidden, refuse
-from crush_trio.server.hosting import (
+from crush_trio.server.http.hypercorn import Worker, worker_of
+from crush_trio.server.run import (
     HostSettings,
     begin_drain,
     end_streams_late,
     settle_in,
     usual_opener,
 )
-from crush_trio.server.meters import Meters, metered
-from crush_trio.server.site import Site
-from crush_trio.server.transport import Worker, worker_of
-from crush_trio.tools.recent_logs import keeping_logs
-from crush_trio.wire.addresses import TcpAddress, is_loopback
+from crush_trio.server.server import Meters, Site, metered
+from crush_trio.tools.info import keeping_logs
 
 _ANSWER_TIME: Final = 1.0
 """Seconds that the client who asked for the shutdown has to take the answer."""

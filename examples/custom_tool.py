@@ -12,9 +12,9 @@ import trio
 from attrs import define, frozen
 
 from crush_trio import ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
 from crush_trio.client import open_client
-from crush_trio.server.embedding import open_server
+from crush_trio.server.embed import open_server
 from crush_trio.tools.arguments import About, read_arguments, schema_of
 
 

@@ -32,7 +32,7 @@ from crush_trio.client import (
 )
 from crush_trio.wire.asks import PermissionRequest
 from crush_trio.wire.messages import FinishPart, Message, TextPart, ToolCallPart, ToolResultPart
-from crush_trio.wire.native import ReceiptView
+from crush_trio.wire.runs import ReceiptView
 
 ENOUGH: Final = 320
 """How many characters of an endless answer are heard before something happens."""

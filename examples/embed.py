@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 import trio
 
 from crush_trio.client import RunEnded, TextPiece, open_client
-from crush_trio.server.embedding import open_server
-from crush_trio.server.hosting import HostSettings
-from crush_trio.wire.addresses import Address
+from crush_trio.net.address import Address
+from crush_trio.server.embed import open_server
+from crush_trio.server.run import HostSettings
 
 
 async def ask(address: Address, directory: str) -> None:

@@ -6,7 +6,7 @@ import trio
 
 from crush_trio import RunId, RunState
 from crush_trio.client import RemoteWorkspace, RunEvent, open_client
-from crush_trio.server.embedding import open_server
+from crush_trio.server.embed import open_server
 from crush_trio.wire.asks import PermissionRequest
 from crush_trio.wire.events import Envelope
 

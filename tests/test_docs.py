@@ -18,11 +18,11 @@ from attrs import frozen
 
 from crush_trio.events import EventLog, Form, GrowingMessage, MessageChange, Position, RunChange
 from crush_trio.events.log import Window
-from crush_trio.server.coverage import POSTPONED
-from crush_trio.testing.replica import Replica
+from crush_trio.server.openapi import POSTPONED
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.events import EventType
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 pytest_plugins = ["pytester"]
 

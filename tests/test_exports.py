@@ -122,9 +122,9 @@ def test_importing_the_library_loads_no_server_no_database_and_no_test_code():
 def test_importing_the_harness_needs_no_pytest():
     """Schedules can be explored from a plain script; only the plugin is about pytest."""
     loaded = loaded_by(
-        "import sys; sys.modules['pytest'] = None; import crush_trio.testing.harness"
+        "import sys; sys.modules['pytest'] = None; import crush_trio.testing.server.workspace"
     )
-    assert "crush_trio.testing.explore" in loaded
+    assert "crush_trio.testing.explore.explorer" in loaded
     assert loaded & (HEAVY - {"pytest"}) == set()
 
 

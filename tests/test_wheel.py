@@ -65,12 +65,12 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     files = (path for path in (ROOT / "crush_trio").rglob("*") if path.is_file())
     wanted = {str(path.relative_to(ROOT)) for path in files if path.parent.name != "__pycache__"}
     assert wanted >= {
-        "crush_trio/agent/coder.md",
+        "crush_trio/agent/turn/coder.md",
         "crush_trio/providers/catalog.json",
         "crush_trio/py.typed",
         "crush_trio/store/sqlite/schema/0001_initial.sql",
         "crush_trio/store/sqlite/schema/0002_endings.sql",
-        "crush_trio/tools/bash.md",
+        "crush_trio/tools/shell/bash.md",
     }
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
 

@@ -26,7 +26,7 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.providers.base import Finished, TextDelta, Usage
-from crush_trio.testing.model_openai import OpenAIAnswer
+from crush_trio.testing.model.openai import OpenAIAnswer
 from crush_trio.wire.fields import Json
 from crush_trio.wire.messages import FinishReason
 

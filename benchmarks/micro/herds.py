@@ -15,14 +15,14 @@ import trio
 from attrs import frozen
 
 from benchmarks.micro.timing import MET, MISSED
-from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.store.changes import RunAccepted, SessionCreated
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 
 FEW: Final = 1_000

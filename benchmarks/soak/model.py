@@ -28,7 +28,7 @@ from benchmarks.driver.provider import (
 )
 from benchmarks.soak.ledger import Ledger, tags_of
 from crush_trio.providers.base import Finished, StreamPart, TextDelta, ToolCallBegin, ToolCallDelta
-from crush_trio.testing.model_openai import OpenAIAnswer
+from crush_trio.testing.model.openai import OpenAIAnswer
 from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason

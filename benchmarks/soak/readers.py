@@ -21,7 +21,7 @@ from benchmarks.driver.frames import CRUSH, NATIVE, Json, split_frame
 from benchmarks.driver.stage import client_id
 from benchmarks.soak.ledger import ENDED, Ledger, Violation
 from benchmarks.soak.server import LOST, Site
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 
 _READ: Final = 65536
 _SMALL_WINDOW: Final = 4096

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, Self
 
-from crush_trio.agent.models import ChosenModel
+from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.providers.base import Finished, ModelRequest
 from crush_trio.runtime.run import Run
 from crush_trio.tools.base import ToolResult

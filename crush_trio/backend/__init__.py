@@ -2,11 +2,17 @@
 
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.claims import Claim, Claims, Graces
-from crush_trio.backend.clients import client_id_of
-from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, WorkspacePlan
-from crush_trio.backend.keys import Resolve, WorkspaceKey, resolve_key
-from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.claims import Claim, Claims, Graces, client_id_of
+from crush_trio.backend.settings import (
+    BackendSettings,
+    Hosted,
+    OpenWorkspace,
+    Resolve,
+    Terms,
+    WorkspaceKey,
+    WorkspacePlan,
+    resolve_key,
+)
 
 __all__ = [
     "Backend",

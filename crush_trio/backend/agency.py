@@ -12,38 +12,35 @@ from pathlib import Path
 from attrs import define, evolve, field, frozen
 
 from crush_trio import __version__
-from crush_trio.agent.attendance import Attendance
-from crush_trio.agent.configured_models import ConfiguredModels
-from crush_trio.agent.coordinator import Coordinator
-from crush_trio.agent.permissions import Permissions
-from crush_trio.agent.plan import Desk
-from crush_trio.agent.planning import ConfiguredPlanner
-from crush_trio.agent.questions import Questions
-from crush_trio.agent.subagents import AgentTool
-from crush_trio.agent.titles import Titles
-from crush_trio.agent.tool_calls import ToolHooks
-from crush_trio.agent.toolbox import ExtraTools, Toolbox, no_tools, secrets_now
-from crush_trio.agent.transcript import Transcript
+from crush_trio.agent.asks.asks import Attendance
+from crush_trio.agent.asks.permissions import Permissions
+from crush_trio.agent.asks.questions import Questions
+from crush_trio.agent.coordinator import Coordinator, ExtraTools, Toolbox, no_tools, secrets_now
+from crush_trio.agent.record.transcript import Transcript
+from crush_trio.agent.turn.model import ConfiguredModels
+from crush_trio.agent.turn.plan import Desk
+from crush_trio.agent.turn.planner import ConfiguredPlanner
+from crush_trio.agent.turn.subagent import AgentTool
+from crush_trio.agent.turn.title import Titles
+from crush_trio.agent.turn.tool_calls import ToolHooks
 from crush_trio.clock import Clock, IdSource
-from crush_trio.config.expand import CommandFailed, RunCommand
 from crush_trio.config.live import Configuration
-from crush_trio.config.loaded import LoadedConfig
 from crush_trio.config.redaction import REDACTED
-from crush_trio.config.shown import shown_config
+from crush_trio.config.snapshot import LoadedConfig, shown_config
 from crush_trio.config.sources import CONFIG_NAME
+from crush_trio.config.template import CommandFailed, RunCommand
 from crush_trio.integrations.base import Integrations
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.base import Provider
-from crush_trio.providers.families import Providers, open_providers
+from crush_trio.providers.registry import Providers, open_providers
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
-from crush_trio.tools.crush_info import InfoReport
-from crush_trio.tools.environment import shell_argv, unattended
-from crush_trio.tools.jobs import Jobs, Opens
-from crush_trio.tools.processes import Command, open_process_group, run_command
-from crush_trio.tools.recent_logs import RecentLogs
+from crush_trio.tools.info import InfoReport, RecentLogs
+from crush_trio.tools.shell.environment import shell_argv, unattended
+from crush_trio.tools.shell.jobs import Jobs, Opens
+from crush_trio.tools.shell.process import Command, open_process_group, run_command
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import Config
 from crush_trio.wire.ids import WorkspaceId

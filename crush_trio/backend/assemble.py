@@ -12,26 +12,24 @@ from contextlib import asynccontextmanager, closing
 import trio
 from attrs import define, field
 
-from crush_trio.agent.journal import StoreJournal
-from crush_trio.agent.reader import Reader, new_reader
-from crush_trio.agent.recall import Recall
-from crush_trio.agent.recovery import Recovery, find_orphans
-from crush_trio.agent.tail import KEPT, Tail
-from crush_trio.agent.transcript import PACE, Transcript
+from crush_trio.agent.record.event_reader import Reader, new_reader
+from crush_trio.agent.record.event_tail import KEPT, Recall, Tail
+from crush_trio.agent.record.journal import StoreJournal
+from crush_trio.agent.record.recovery import Recovery, find_orphans
+from crush_trio.agent.record.transcript import PACE, Transcript
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.events.facts import Position
-from crush_trio.events.forms import Form
+from crush_trio.events.frames import Form
 from crush_trio.events.log import EventLog, Window, open_event_log
-from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.capacity import Capacity
-from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.lane import Capacity
 from crush_trio.runtime.run import Turn
 from crush_trio.runtime.workspace import Workspace, open_workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import BootClosed
 from crush_trio.store.errors import StoreLost, StoreUnavailable
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 
 log = logging.getLogger(__name__)
 

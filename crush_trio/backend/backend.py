@@ -19,12 +19,19 @@ from typing import Generic
 import trio
 from attrs import define, field
 
-from crush_trio.backend.claims import Claims
-from crush_trio.backend.clients import RetiredClients, client_id_of, version_notice
-from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
-from crush_trio.backend.keys import Resolve, WorkspaceKey, check_path, resolve_key
-from crush_trio.backend.linger import Linger
-from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.claims import Claims, Linger, RetiredClients, client_id_of, version_notice
+from crush_trio.backend.settings import (
+    BackendSettings,
+    Hosted,
+    OpenWorkspace,
+    Resolve,
+    Terms,
+    W,
+    WorkspaceKey,
+    WorkspacePlan,
+    check_path,
+    resolve_key,
+)
 from crush_trio.backend.slot import Pending, Slot, Stage
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import (

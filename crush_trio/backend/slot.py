@@ -17,7 +17,7 @@ from attrs import define, field
 from outcome import Error, Outcome, Value, capture
 
 from crush_trio.backend.claims import Claims, TearDown, WakeAt
-from crush_trio.backend.hosting import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
+from crush_trio.backend.settings import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
 from crush_trio.clock import Clock
 from crush_trio.errors import ServerShuttingDown, WorkspaceClosing
 from crush_trio.wire.ids import ClientId

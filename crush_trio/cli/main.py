@@ -7,29 +7,66 @@ import what they need when they are run, so that asking for help costs next to n
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final
 
 import click
+from typing_extensions import override
 
 from crush_trio import __version__
-from crush_trio.cli.attach import attach
-from crush_trio.cli.cancel import cancel
-from crush_trio.cli.config import config
-from crush_trio.cli.doctor import doctor
 from crush_trio.cli.exits import ExitCode, exit_code_of, expected, explain
-from crush_trio.cli.importing import import_sessions
-from crush_trio.cli.invocation import Invocation, debug_option
-from crush_trio.cli.run import run
-from crush_trio.cli.serve import serve
-from crush_trio.cli.sessions import sessions
-from crush_trio.cli.visible import visible
+from crush_trio.cli.options import Invocation, debug_option
+from crush_trio.cli.terminal.text import visible
 from crush_trio.errors import CrushError
 
 FAILED = ExitCode.FAILED
 MISUSED = ExitCode.MISUSED
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "serve": ("serve", "serve", "Serve workspaces over HTTP and server-sent events."),
+    "run": ("run", "run", "Run PROMPT and print the answer."),
+    "attach": ("attach", "attach", "Watch SESSION live and take part in it."),
+    "sessions": (
+        "sessions",
+        "sessions",
+        "List the sessions of a directory, or show, rename or delete one.",
+    ),
+    "cancel": ("cancel", "cancel", "Cancel the runs of a session, or one run."),
+    "config": ("config", "config", "Look at the configuration."),
+    "import": ("import_", "import_sessions", "Import the sessions of the Go program."),
+    "doctor": ("doctor", "doctor", "Examine this installation and the current directory."),
+}
+"""Each command's module in `cli.commands`, its function there, and its line in the help."""
+
+
+class LazyCommands(click.Group):
+    """A group that imports a command when it is called, so that help and completion stay fast."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, function, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(f"crush_trio.cli.commands.{module}"), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyCommands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="crush-trio %(version)s")
 @debug_option
 def cli() -> None:
@@ -37,10 +74,6 @@ def cli() -> None:
 
     Without a server, commands that need one bring their own.
     """
-
-
-for command in (serve, run, attach, sessions, cancel, config, import_sessions, doctor):
-    cli.add_command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,14 +15,15 @@ from crush_trio.client.errors import (
 )
 from crush_trio.client.events import (
     Disconnected,
+    EventReader,
     MessageEvent,
     Reconnected,
     Resynced,
     RunEvent,
     WorkspaceEvent,
 )
-from crush_trio.client.following import Asked, RunEnded, RunPiece, Settled
-from crush_trio.client.pieces import (
+from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.messages import (
     MessageFinished,
     MessagePiece,
     MessageRestarted,
@@ -32,8 +33,7 @@ from crush_trio.client.pieces import (
     ToolCallFinished,
     ToolResult,
 )
-from crush_trio.client.run_handle import RunHandle, RunStream
-from crush_trio.client.window import EventReader
+from crush_trio.client.run import RunHandle, RunStream
 from crush_trio.client.workspace import RemoteWorkspace
 
 __all__ = [

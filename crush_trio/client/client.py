@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
-from crush_trio.client.link import Link, open_link, segment
+from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
-from crush_trio.wire.addresses import Address, default_address, parse_address
+from crush_trio.net.address import Address, default_address, parse_address
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
-from crush_trio.wire.views import Version
-from crush_trio.wire.workspaces import Workspace
+from crush_trio.wire.views import Version, Workspace
 
 if TYPE_CHECKING:
     import httpx

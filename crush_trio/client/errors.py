@@ -12,7 +12,7 @@ from typing import Final
 from crush_trio import errors
 from crush_trio.errors import CrushError, DecodeError, Unavailable
 from crush_trio.wire.codec import decode
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import ErrorBody
 
 

@@ -3,19 +3,32 @@
 Most events are the wire's own `Envelope`: something was created, updated or deleted. Messages and runs
 have classes of their own here, because the native stream says more about them. The rest is about the
 stream itself.
+
+The newest events of a workspace, kept once for everybody who reads them.
+
+There is one connection and there are any number of readers. A reader is a number: how far it has
+read. Nobody waits for a reader and no reader has a buffer, so a slow one costs nothing. It is given the
+newest state of a message and not each one on the way there; and if it has fallen out of the window,
+a `Resynced` and the endings it has missed.
+
+Kept: the window is bounded by count and by bytes, whatever readers do; an ending outlives it.
 """
 
-from typing import TypeAlias
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Final, Self, TypeAlias
 
+import trio
 from attrs import define, field, frozen
 
-from crush_trio.client.growing import MessageView
-from crush_trio.client.pieces import MessagePiece, is_older, pieces_between
+from crush_trio.client.messages import MessagePiece, MessageView, is_older, pieces_between
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.events import Envelope, EventType
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 
 
 @define(eq=False)
@@ -119,3 +132,170 @@ WorkspaceEvent: TypeAlias = (
     MessageEvent | RunEvent | Envelope | Resynced | Disconnected | Reconnected
 )
 """Anything that a reader of a workspace's events is given."""
+
+
+WINDOW_EVENTS: Final = 4096
+"""How many events are kept at least, if they are not too large."""
+
+WINDOW_WEIGHT: Final = 16 * 1024 * 1024
+"""How many bytes of events are kept at most."""
+
+ENDINGS: Final = 512
+"""How many endings are kept beyond the window."""
+
+_by_seq = attrgetter("seq")
+
+
+@define(eq=False)
+class Entry:
+    """An event in its place; `superseded` if a later one shows all that it shows."""
+
+    seq: int
+    event: WorkspaceEvent
+    weight: int
+    superseded: bool = field(default=False, init=False)
+
+
+@define(eq=False)
+class Window:
+    """See the module. *snapshot* tells the state of now, for readers that have lost their place."""
+
+    _snapshot: Callable[[], Resynced] = field(repr=False)
+    events: int = WINDOW_EVENTS
+    weight: int = WINDOW_WEIGHT
+    head: int = field(default=0, init=False)
+    closed: bool = field(default=False, init=False)
+    _floor: int = field(default=0, init=False)
+    _total: int = field(default=0, init=False)
+    _entries: list[Entry] = field(factory=list, init=False, repr=False)
+    _updates: dict[MessageId, Entry] = field(factory=dict, init=False, repr=False)
+    _endings: deque[Entry] = field(factory=lambda: deque(maxlen=ENDINGS), init=False, repr=False)
+    _readers: trio.lowlevel.ParkingLot = field(
+        factory=trio.lowlevel.ParkingLot, init=False, repr=False
+    )
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, event: WorkspaceEvent, weight: int = 0) -> None:
+        """Append *event*, which takes up *weight* bytes. Costs the same however many read."""
+        self.head += 1
+        entry = Entry(self.head, event, weight)
+        if isinstance(event, MessageEvent):
+            self._supersede(event, entry)
+        self._total += entry.weight
+        self._entries.append(entry)
+        if len(self._entries) > 2 * self.events or self._total > self.weight:
+            self._trim()
+        self._readers.unpark_all()
+
+    def close(self) -> None:
+        """Let readers end once they have read what there is. Closing again does nothing."""
+        self.closed = True
+        self._readers.unpark_all()
+
+    def _supersede(self, event: MessageEvent, entry: Entry) -> None:
+        """Let *entry* stand for the update before it, with its weight: they share their text."""
+        last = self._updates.pop(event.message_id, None)
+        if last is not None:
+            last.superseded = True
+            entry.weight += last.weight
+            if last.seq > self._floor:
+                self._total -= last.weight
+            last.weight = 0
+        if event.change is EventType.UPDATED and not event.finished:
+            self._updates[event.message_id] = entry
+
+    def _trim(self) -> None:
+        """Drop what nobody is given any more, then the oldest until the window fits again.
+
+        Frees a good part of it at a time, so that the cost per event is constant.
+        """
+        self._entries = [entry for entry in self._entries if not entry.superseded]
+        start, last = 0, len(self._entries) - 1
+        heavy = self._total > self.weight
+        while start < last and (
+            len(self._entries) - start > self.events or (heavy and self._total > self.weight // 2)
+        ):
+            self._drop(self._entries[start])
+            start += 1
+        del self._entries[:start]
+
+    def _drop(self, entry: Entry) -> None:
+        self._floor = entry.seq
+        self._total -= entry.weight
+        if _is_ending(entry.event):
+            self._endings.append(entry)
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────
+
+    def reader(self, after: int | None = None) -> "EventReader":
+        """Return a reader of what comes after *after*, by default of what comes from now on."""
+        return EventReader(self, self.head if after is None else after)
+
+    def next(self, after: int) -> Entry | None:
+        """Return the first entry after *after* that is not superseded; None if there is none yet."""
+        for place in range(bisect_right(self._entries, after, key=_by_seq), len(self._entries)):
+            if not self._entries[place].superseded:
+                return self._entries[place]
+        return None
+
+    def lost(self, after: int) -> tuple[WorkspaceEvent, ...] | None:
+        """Return what to tell a reader whose place is gone; None if it is still there."""
+        if after >= self._floor:
+            return None
+        kept = (*self._endings, *self._entries)
+        missed = (entry.event for entry in kept if entry.seq > after and _is_ending(entry.event))
+        return (self._snapshot(), *missed)
+
+    async def wait_beyond(self, after: int) -> None:
+        """Wait until there is an event after *after*, or none can come."""
+        await trio.lowlevel.checkpoint()
+        while self.head <= after and not self.closed:
+            await self._readers.park()
+
+
+def _is_ending(event: WorkspaceEvent) -> bool:
+    return isinstance(event, RunEvent) and event.run.state.terminal
+
+
+@define(eq=False)
+class EventReader:
+    """One reader's place. Iterating gives events until the workspace is left.
+
+    It holds nothing: it may be left at any point, and reading on later begins where it stopped.
+    """
+
+    _window: Window = field(repr=False)
+    _after: int
+    _owed: deque[WorkspaceEvent] = field(factory=deque, init=False, repr=False)
+
+    def take(self) -> WorkspaceEvent | None:
+        """Return the next event that is there already; None if there is none."""
+        if not self._owed:
+            self._look()
+        return self._owed.popleft() if self._owed else None
+
+    def _look(self) -> None:
+        owed = self._window.lost(self._after)
+        if owed is not None:
+            self._after = self._window.head
+            self._owed.extend(owed)
+            return
+        entry = self._window.next(self._after)
+        if entry is None:
+            self._after = self._window.head
+        else:
+            self._after = entry.seq
+            self._owed.append(entry.event)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WorkspaceEvent:
+        """Wait for the next event and return it."""
+        await trio.lowlevel.checkpoint()
+        while (event := self.take()) is None:
+            if self._window.closed:
+                raise StopAsyncIteration
+            await self._window.wait_beyond(self._after)
+        return event

@@ -12,25 +12,34 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.client.asks import PermissionRoutes, QuestionRoutes
-from crush_trio.client.calls import Calls
+from crush_trio.client.attachment import Backoff, Calls, Keeper, bounded
 from crush_trio.client.errors import NoAnswer
-from crush_trio.client.integrations import LspRoutes, McpRoutes, SkillRoutes
-from crush_trio.client.keeping import Backoff, Keeper, bounded
-from crush_trio.client.link import Link
-from crush_trio.client.picture import Picture
-from crush_trio.client.queues import AgentRoutes, QueueRoutes, RunRoutes, session_path
-from crush_trio.client.run_handle import RunHandle
-from crush_trio.client.sessions import SessionRoutes
-from crush_trio.client.settings import ConfigRoutes, ProjectRoutes
-from crush_trio.client.window import EventReader
+from crush_trio.client.events import EventReader
+from crush_trio.client.http import Link
+from crush_trio.client.run import RunHandle
+from crush_trio.client.session_routes import (
+    AgentRoutes,
+    PermissionRoutes,
+    QuestionRoutes,
+    QueueRoutes,
+    RunRoutes,
+    SessionRoutes,
+    session_path,
+)
+from crush_trio.client.state import Picture
+from crush_trio.client.workspace_routes import (
+    ConfigRoutes,
+    LspRoutes,
+    McpRoutes,
+    ProjectRoutes,
+    SkillRoutes,
+)
 from crush_trio.clock import IdSource
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.catalog import CatalogProvider, SelectedModel
+from crush_trio.wire.config import CatalogProvider, SelectedModel
 from crush_trio.wire.ids import NO_SESSION, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
-from crush_trio.wire.native import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import (
     AgentMessage,
     Attachment,
@@ -38,8 +47,8 @@ from crush_trio.wire.requests import (
     ShellRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import ShellResult
-from crush_trio.wire.workspaces import Workspace
+from crush_trio.wire.runs import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
+from crush_trio.wire.views import ShellResult, Workspace
 
 PATIENCE: Final = 60.0
 """Seconds for which a server may be away before a client gives it up."""

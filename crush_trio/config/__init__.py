@@ -5,25 +5,35 @@ turns it all into a `LoadedConfig`, which never changes. `live` keeps the newest
 and makes changes through `writing`. `shown` is what clients get to see of it.
 """
 
-from crush_trio.config.context_files import CONTEXT_NAMES, ContextFile, ContextPath
-from crush_trio.config.demo import DEMO_CHOICE, DEMO_CONFIG, DEMO_MODEL, DEMO_PROVIDER
-from crush_trio.config.enabling import EnabledProvider
+from crush_trio.config.context_files import (
+    CONTEXT_NAMES,
+    ContextFile,
+    ContextPath,
+    mark_initialized,
+    needs_init,
+)
 from crush_trio.config.errors import (
     ConfigInvalid,
     ConfigLocked,
     ConfigNotWritten,
     ExpansionFailed,
     NotConfigured,
+    Notice,
+    NoticeKind,
 )
-from crush_trio.config.expand import CommandFailed, RunCommand
 from crush_trio.config.live import LiveConfig, open_live_config
 from crush_trio.config.load import load_config
-from crush_trio.config.loaded import LoadedConfig, Resolved
-from crush_trio.config.models import ModelSlot
-from crush_trio.config.notices import Notice, NoticeKind
-from crush_trio.config.project import mark_initialized, needs_init
-from crush_trio.config.shown import shown_config
+from crush_trio.config.models import (
+    DEMO_CHOICE,
+    DEMO_CONFIG,
+    DEMO_MODEL,
+    DEMO_PROVIDER,
+    EnabledProvider,
+    ModelSlot,
+)
+from crush_trio.config.snapshot import LoadedConfig, Resolved, shown_config
 from crush_trio.config.sources import Places, Source, SourceKind
+from crush_trio.config.template import CommandFailed, RunCommand
 
 __all__ = [
     "CONTEXT_NAMES",

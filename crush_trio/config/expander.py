@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 import trio
 from attrs import evolve, field, frozen
 
-from crush_trio.config.errors import ExpansionFailed
-from crush_trio.config.expand import (
+from crush_trio.config.errors import ExpansionFailed, Notice, NoticeKind
+from crush_trio.config.sources import Layers, Source, Tree
+from crush_trio.config.template import (
     COMMAND_LIMIT,
     Command,
     CommandFailed,
@@ -26,12 +27,9 @@ from crush_trio.config.expand import (
     parse,
     refuse_command,
 )
-from crush_trio.config.merge import Layers, Tree
-from crush_trio.config.notices import Notice, NoticeKind
-from crush_trio.config.sources import Source
 from crush_trio.wire.config import Config, LspServerConfig, McpServerConfig, ProviderConfig
+from crush_trio.wire.converters import key_step
 from crush_trio.wire.fields import Json
-from crush_trio.wire.reading import key_step
 
 E = TypeVar("E", ProviderConfig, McpServerConfig, LspServerConfig)
 

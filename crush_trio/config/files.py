@@ -3,6 +3,12 @@
 A reader needs no lock: a file is replaced in one step, so whoever opens it sees all of the old one or
 all of the new one. The lock is for those who read in order to write. It is held within one synchronous
 call and released by the kernel even if the process dies in it.
+
+What a configuration file is: JSON of a known shape, in which more may stand than we know.
+
+A value of the wrong type ends the reading with one error that names the file, the way to the value and
+what should be there. A key that nobody knows is kept and reported: it may be a typing error, or from a
+newer version.
 """
 
 import errno
@@ -10,10 +16,23 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+import attrs
+import orjson
+from attrs import field, frozen
+
+from crush_trio.config.errors import ConfigInvalid
+from crush_trio.config.sources import Layers, S, Tree
+from crush_trio.errors import DecodeError
+from crush_trio.wire.codec import decode, structure
+from crush_trio.wire.config import Config
+from crush_trio.wire.converters import key_step
+from crush_trio.wire.fields import Json, OmitEmpty, wire_fields
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -84,3 +103,104 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+FILE_LIMIT: Final = 4 * 1024 * 1024
+"""How many bytes a configuration file may have."""
+
+OWN_KEY: Final = "crush_trio"
+
+_SECTIONS: Final = {each.key for each in wire_fields(Config) if get_origin(each.type) is Mapping}
+
+
+@frozen(kw_only=True)
+class OwnConfig:
+    """What only this program knows. Ignored in files that came with a project."""
+
+    trusted_directories: OmitEmpty[tuple[str, ...]] = ()
+    limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
+    """By the names of `crush_trio.limits.SizeLimits`."""
+
+
+@frozen(kw_only=True)
+class ConfigFile(Config):
+    """One configuration file: everything that clients may see, and what is ours alone."""
+
+    crush_trio: OmitEmpty[OwnConfig | None] = None
+
+
+def read_tree(path: Path) -> Tree | None:
+    """Return the object in a file, or None if there is no such file. Touches the disk.
+
+    Raises `ConfigInvalid` for what is no JSON, too large or unreadable.
+    """
+    try:
+        data = read_file(path, FILE_LIMIT + 1)
+    except OSError as error:
+        raise ConfigInvalid.at(path, "", f"cannot be read: {error.strerror}") from None
+    return None if data is None else parse_tree(data, path)
+
+
+def parse_tree(data: bytes, path: Path) -> Tree:
+    """Return the object that *data* is, which stands or is going to stand in *path*."""
+    if len(data) > FILE_LIMIT:
+        raise ConfigInvalid.at(path, "", f"expected at most {FILE_LIMIT} bytes")
+    try:
+        tree: Json = decode(data, Any)
+    except DecodeError as error:
+        raise ConfigInvalid.at(path, "", error.detail) from None
+    if tree is not None and not isinstance(tree, dict):
+        raise ConfigInvalid.at(path, "", "expected an object")
+    return tree or {}
+
+
+def check_types(tree: Tree, path: Path) -> ConfigFile:
+    """Return the values of a file, or raise `ConfigInvalid` for the first of the wrong type."""
+    try:
+        return structure(tree, ConfigFile)
+    except DecodeError as error:
+        raise ConfigInvalid.at(path, "", error.detail) from None
+
+
+def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:
+    """Return what checked files amount to, as a tree and as values.
+
+    An entry that is null is none: so a file can take away what one below it added.
+    """
+    tree = layers.tree()
+    for name in _SECTIONS & tree.keys():
+        tree[name] = {key: item for key, item in (tree[name] or {}).items() if item is not None}
+    return tree, structure(tree, Config)
+
+
+def write_tree(tree: Tree) -> bytes:
+    """Return the bytes of a file: for people too, who may want to edit it."""
+    return orjson.dumps(tree, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def unknown_keys(tree: Tree) -> Iterator[str]:
+    """Return the way to every key of a file that nobody knows; *tree* has been checked."""
+    return (way.removeprefix(".") for way in _unknown(tree, ConfigFile))
+
+
+def _unknown(value: Json, shape: Any, way: str = "") -> Iterator[str]:  # noqa: ANN401 - a class or an alias
+    """Walk value and type side by side; where the type is open, so is the value."""
+    origin, args = get_origin(shape), get_args(shape)
+    if value is None:
+        return
+    if origin in {Union, UnionType}:
+        inner = next(arg for arg in args if arg is not NoneType)
+        yield from _unknown(value, inner, way)
+    elif origin is tuple:
+        for index, item in enumerate(value):
+            yield from _unknown(item, args[0], f"{way}[{index}]")
+    elif origin is Mapping:
+        for key, item in value.items():
+            yield from _unknown(item, args[1], way + key_step(key))
+    elif attrs.has(shape):
+        known = {each.key: each.type for each in wire_fields(shape)}
+        for key, item in value.items():
+            if key in known:
+                yield from _unknown(item, known[key], way + key_step(key))
+            else:
+                yield way + key_step(key)

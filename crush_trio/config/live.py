@@ -18,12 +18,8 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
-from crush_trio.config.expand import RunCommand, refuse_command
-from crush_trio.config.load import finish, load_config, read_draft
-from crush_trio.config.loaded import LoadedConfig
-from crush_trio.config.project import mark_initialized, needs_init
-from crush_trio.config.sources import Places
-from crush_trio.config.writing import (
+from crush_trio.config.context_files import mark_initialized, needs_init
+from crush_trio.config.edits import (
     Change,
     remove_value,
     set_compact_mode,
@@ -33,9 +29,13 @@ from crush_trio.config.writing import (
     trust_directory,
     write_change,
 )
+from crush_trio.config.load import finish, load_config, read_draft
+from crush_trio.config.snapshot import LoadedConfig
+from crush_trio.config.sources import Places
+from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.catalog import CatalogProvider, SelectedModel
+from crush_trio.wire.config import CatalogProvider, SelectedModel
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType, Scope
 

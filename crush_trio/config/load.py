@@ -6,6 +6,11 @@ before anything is written.
 
 The second fills in `env`, which may take commands, and then decides without waiting which providers can
 be used and which models are meant. Other templates stay as they are until somebody needs their values.
+
+The limits that hold in a server: as the user's files and the environment have them.
+
+They hold for the whole server, so they are read once, when it starts. Files that come with a project
+have no say, and neither has the environment that a client sends along.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +21,16 @@ from typing import Final
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.config.checks import check_hooks, check_meaning
-from crush_trio.config.enabling import Known, enable_providers
-from crush_trio.config.environment import known_providers
-from crush_trio.config.errors import ConfigInvalid, ExpansionFailed
-from crush_trio.config.expand import RunCommand, refuse_command
+from crush_trio.config.checks import (
+    PRE_TOOL_USE,
+    check_hooks,
+    check_meaning,
+    unknown_events,
+    withhold,
+)
+from crush_trio.config.errors import ConfigInvalid, ExpansionFailed, Notice, NoticeKind
 from crush_trio.config.expander import Expander, key_text, templates_of
-from crush_trio.config.format import (
+from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
     check_types,
@@ -30,18 +38,18 @@ from crush_trio.config.format import (
     read_tree,
     unknown_keys,
 )
-from crush_trio.config.hooks import PRE_TOOL_USE, unknown_events
-from crush_trio.config.limits import LIMITS_KEY, file_limits
-from crush_trio.config.loaded import ExpandedEnv, LoadedConfig
-from crush_trio.config.merge import Layer, Layers, Tree
-from crush_trio.config.models import select_models
-from crush_trio.config.notices import Notice, NoticeKind
+from crush_trio.config.known_providers import known_providers
+from crush_trio.config.models import Known, enable_providers, select_models
+from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
 from crush_trio.config.sources import (
     DataDir,
+    Layer,
+    Layers,
     Places,
     Project,
     Source,
     SourceKind,
+    Tree,
     Trusted,
     choose_data_dir,
     find_project,
@@ -49,10 +57,44 @@ from crush_trio.config.sources import (
     real_path,
     straying_data_dirs,
 )
-from crush_trio.config.withheld import withhold
-from crush_trio.wire.catalog import CatalogProvider
-from crush_trio.wire.config import Config
+from crush_trio.config.template import RunCommand, refuse_command
+from crush_trio.errors import LimitInvalid
+from crush_trio.limits import DEFAULTS, VARIABLE, SizeLimits, read_pairs, read_value
+from crush_trio.wire.config import CatalogProvider, Config
 from crush_trio.wire.requests import ModelType
+
+LIMITS_KEY = f"{OWN_KEY}.limits"
+
+
+def chosen_limits(environ: Mapping[str, str]) -> SizeLimits:
+    """Return the limits of the user's files, with those of `CRUSH_TRIO_LIMITS` over them.
+
+    Raises `ConfigInvalid` for a file, `LimitInvalid` for the variable. Touches the disk.
+    """
+    home = Path(environ.get("HOME") or "/")
+    places = Places(
+        directory=Path("/"), home=home if home.is_absolute() else Path("/"), environment=environ
+    )
+    limits = DEFAULTS
+    for source in places.user_sources():
+        tree = read_tree(source.path)
+        if tree is not None:
+            limits = limits.changed(file_limits(check_types(tree, source.path), source.path))
+    try:
+        return limits.changed(read_pairs(environ.get(VARIABLE, "")))
+    except LimitInvalid as error:
+        raise LimitInvalid(f"{VARIABLE}: {error.detail}") from None
+
+
+def file_limits(content: ConfigFile, path: Path) -> dict[str, float]:
+    """Return the limits that one of the user's files sets; raise `ConfigInvalid` for a wrong one."""
+    own = content.crush_trio
+    try:
+        written = {} if own is None else own.limits
+        return {name: read_value(name, value) for name, value in written.items()}
+    except LimitInvalid as error:
+        raise ConfigInvalid.at(path, LIMITS_KEY, error.detail) from None
+
 
 Overlay = Mapping[Path, Tree]
 """What to take for the content of some files, instead of what they hold."""

@@ -11,8 +11,12 @@ from typing import Final
 from attrs import define, field
 
 from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
-from crush_trio.events.forms import (
+from crush_trio.events.frames import (
     Form,
+    Packed,
+    PackedFact,
+    PackedMessage,
+    compacted,
     completion,
     crush_frame,
     data_of,
@@ -20,8 +24,7 @@ from crush_trio.events.forms import (
     message_change,
     native_frame,
 )
-from crush_trio.events.growing import MessageView
-from crush_trio.events.packed import Packed, PackedFact, PackedMessage, compacted
+from crush_trio.events.growing_message import MessageView
 from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
 from crush_trio.wire.events import EventType, PayloadType
 

@@ -3,6 +3,8 @@
 Three kinds are enough. A `MessageChange` is a message seen at one moment, a `RunChange` a run in a
 new state, and a `Fact` any other change of something the wire knows. What each looks like in bytes
 is the business of `events.forms`.
+
+What an agent tells its readers besides messages and endings.
 """
 
 from typing import Final
@@ -10,7 +12,7 @@ from typing import Final
 from attrs import Factory, field, frozen
 from typing_extensions import override
 
-from crush_trio.events.growing import MessageView
+from crush_trio.events.growing_message import MessageView
 from crush_trio.wire.codec import encode_change
 from crush_trio.wire.events import (
     ENTITIES,
@@ -22,7 +24,8 @@ from crush_trio.wire.events import (
 )
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
+from crush_trio.wire.views import Session
 
 _UNSYNCED: Final = "~"
 
@@ -141,3 +144,32 @@ def agent_error(session_id: SessionId, run_id: RunId | None, error: str) -> Fact
             type=AgentEventType.ERROR, error=error, run_id=run_id, session_id=session_id
         ),
     )
+
+
+def finished_notice(session: Session) -> Fact:
+    """Return the notice by which clients re-read the state of a session (D28)."""
+    finished = AgentEventType.AGENT_FINISHED
+    return _agent_fact(
+        AgentEvent(type=finished, session_id=session.id, session_title=session.title)
+    )
+
+
+def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -> Fact:
+    """Return the notice that a run waits for its model, and for how long it has."""
+    return _agent_fact(
+        AgentEvent(
+            type=AgentEventType.RESPONSE,
+            run_id=run_id,
+            session_id=session_id,
+            progress=progress,
+        )
+    )
+
+
+def session_fact(session: Session, change: EventType = EventType.UPDATED) -> Fact:
+    """Return the news that a session is now as *session*."""
+    return Fact(payload_type=PayloadType.SESSION, change=change, entity=session)
+
+
+def _agent_fact(event: AgentEvent) -> Fact:
+    return Fact(payload_type=PayloadType.AGENT_EVENT, change=EventType.CREATED, entity=event)

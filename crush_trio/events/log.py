@@ -30,14 +30,12 @@ from typing import Final, Protocol
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.events.audience import Audience
-from crush_trio.events.cursor import Batch, Cursor
-from crush_trio.events.endings import SETTLE_LIMIT, Endings
+from crush_trio.events.cursor import Audience, Batch, Cursor
 from crush_trio.events.entry import Entry, Meter
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange
-from crush_trio.events.forms import Form
-from crush_trio.events.live import Live
+from crush_trio.events.frames import Form
 from crush_trio.events.pieces import JOINED
+from crush_trio.events.state import SETTLE_LIMIT, Endings, Live
 from crush_trio.nursery import open_hidden_nursery
 
 _by_id = attrgetter("id")

@@ -11,12 +11,12 @@ from attrs import frozen
 
 from crush_trio.events.entry import Entry
 from crush_trio.events.facts import Position, Resync, RunChange
-from crush_trio.events.forms import Form, crush_frame, encode_run, message_change, native_frame
-from crush_trio.events.growing import MessageView
+from crush_trio.events.frames import Form, crush_frame, encode_run, message_change, native_frame
+from crush_trio.events.growing_message import MessageView
 from crush_trio.events.pieces import Chunk, Content, assemble, grains_of
 from crush_trio.wire.codec import encode
 from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 
 _RUN_SIZE: Final = 400
 """Bytes of a run's JSON, or a little more than that."""

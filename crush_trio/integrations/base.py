@@ -5,6 +5,8 @@ wait behind anything. What has to be done may wait. A request is not what keeps 
 that a client has started belongs to the workspace, and stays when that client hangs up (T13).
 
 A workspace has all three, always. Where there is nothing of a kind, it has the one that says so.
+
+What can go wrong with what a workspace has from outside, as clients are told.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -17,7 +19,7 @@ from trio.lowlevel import checkpoint
 
 from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
-from crush_trio.errors import LspNotFound, SkillNotFound
+from crush_trio.errors import CrushError, LspNotFound, SkillNotFound
 from crush_trio.events.facts import Fact
 from crush_trio.tools.base import Tool
 from crush_trio.wire.ids import SkillId, WorkspaceId
@@ -34,7 +36,15 @@ from crush_trio.wire.integrations import (
 from crush_trio.wire.views import Diagnostics
 
 if TYPE_CHECKING:
-    from crush_trio.tools.changing import FileChanges
+    from crush_trio.tools.files.changes import FileChanges
+
+
+class McpFailed(CrushError):
+    """An MCP server did not do what it was asked; the detail says which one, and why."""
+
+    code = "mcp_failed"
+    message = "MCP server failed"
+
 
 # ── What can be asked ───────────────────────────────────────────────────────────────────────────
 

@@ -17,10 +17,10 @@ from typing import Final
 import orjson
 from attrs import evolve, field, frozen
 
-from crush_trio.config.hooks import PRE_TOOL_USE, Hooks, hooks_before_tools
+from crush_trio.config.checks import PRE_TOOL_USE, Hooks, hooks_before_tools
 from crush_trio.config.redaction import redact_text
 from crush_trio.tools.base import ToolCall, ToolResult
-from crush_trio.tools.telling import clipped
+from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json, JsonObject
 

@@ -6,7 +6,7 @@ was up, or because the run was cancelled. Each has a deadline of its own, so a s
 another its answer, and one that ignores being told to stop is killed a second later.
 
 Which hooks there are is read from the configuration when a call is made. What came with a project that
-the user does not trust is not in there any more (`config/withheld.py`).
+the user does not trust is not in there any more (`config/checks.py`).
 """
 
 import logging
@@ -37,10 +37,10 @@ from crush_trio.integrations.hook_answers import (
 )
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.environment import shell_argv, unattended
-from crush_trio.tools.jobs import Opens, Running
-from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command, Ended, open_process_group
+from crush_trio.tools.shell.environment import shell_argv, unattended
+from crush_trio.tools.shell.jobs import Opens, Running
+from crush_trio.tools.shell.output import BoundedOutput
+from crush_trio.tools.shell.process import Command, Ended, open_process_group
 from crush_trio.wire.config import HookConfig
 
 log = logging.getLogger(__name__)

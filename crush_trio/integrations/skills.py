@@ -16,12 +16,12 @@ from attrs import define, field
 
 from crush_trio.config.context_files import ContextPath
 from crush_trio.config.errors import ExpansionFailed
-from crush_trio.config.loaded import LoadedConfig
+from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import real_path
 from crush_trio.errors import SkillNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import AgentSkill, Surroundings
-from crush_trio.integrations.finding import (
+from crush_trio.integrations.skill_files import (
     PROJECT_DIRECTORIES,
     Found,
     SkillPlace,

@@ -3,10 +3,10 @@
 Read in this order: `lane`, `accepted`, `run`, `workspace`.
 """
 
+from crush_trio.limits import Limits
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal, MemoryJournal
 from crush_trio.runtime.lane import Active, CancelledOnEntry, Entry, Folded, Lane
-from crush_trio.runtime.limits import Limits
 from crush_trio.runtime.outcome import Completion, Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, Hit, StopReceipt
 from crush_trio.runtime.run import Run, Turn

@@ -20,7 +20,7 @@ from crush_trio.errors import NotAccepted, RunReentered
 from crush_trio.runtime.lane import Active, Entry, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState, RunView
+from crush_trio.wire.runs import RunKind, RunState, RunView
 
 if TYPE_CHECKING:
     from crush_trio.runtime.journal import JournalEntry

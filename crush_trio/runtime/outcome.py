@@ -12,10 +12,10 @@ from crush_trio.errors import PromptEmpty, PromptTooLong, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
 from crush_trio.limits import DEFAULTS, SizeLimits, byte_size, shown_bytes
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.catalog import SelectedModel
+from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunKind, RunState, WhenBusy, WhenUnclaimed
 
 INTERRUPTED_BY_RESTART = "interrupted by restart"
 CANCELLED_WHILE_ACTIVE = "run cancelled"

@@ -13,7 +13,7 @@ from typing_extensions import override
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 
 @define(eq=False)

@@ -6,10 +6,12 @@ inside reaches the run's siblings.
 
 A run that is folded, or cancelled before it began, does not end here: the run that folded it, or the
 cancel, ends it together with the others that it concerns.
+
+Folding: the active run takes the prompts that wait behind it into its own turn (C2, C3).
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Protocol
@@ -29,11 +31,11 @@ from crush_trio.errors import (
 )
 from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
-from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.limits import Limits
+from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.ending import owed
 from crush_trio.runtime.journal import Journal, JournalEntry
-from crush_trio.runtime.lane import Active
-from crush_trio.runtime.limits import Limits
+from crush_trio.runtime.lane import Active, Folded
 from crush_trio.runtime.outcome import (
     CANCELLED_WHILE_ACTIVE,
     NOTHING_YET,
@@ -41,11 +43,58 @@ from crush_trio.runtime.outcome import (
     Outcome,
     Submission,
 )
-from crush_trio.runtime.watch import CancelWatch
+from crush_trio.runtime.tasks import CancelWatch
 from crush_trio.store.errors import DiskFull
 from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunKind
+from crush_trio.wire.runs import RunKind
+
+
+class Host(Protocol):
+    """What folding needs of a workspace."""
+
+    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Decide how *run* ends. It is to be handed to the journal in the same step."""
+        ...
+
+    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Announce the ending of *run* and let it leave its lane."""
+        ...
+
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
+        """End runs that were cancelled before they began."""
+        ...
+
+
+async def fold(
+    into: AcceptedRun, lane: RunLane, journal: Journal, host: Host
+) -> tuple[Submission, ...]:
+    """Take the prompts that wait without a caller's run id into the turn of *into*.
+
+    They are stored and ended when this returns; a cancel of *into* waits for that. If it fails they
+    wait again, first in line, and the error is raised.
+    """
+    folded = lane.fold(into)
+    if not folded:
+        await trio.lowlevel.checkpoint()
+        return ()
+    taken = tuple(run.submission for run in folded)  # once they have ended, they are forgotten
+    outcome = Outcome.folded(into.id)
+    for run in folded:
+        host.decide(run, outcome)
+    entry = journal.fold(folded, into)
+    try:
+        await entry.commit.certain()
+    except BaseException:
+        host.withdraw(lane.unfold(folded))
+        raise
+    entry.tell()
+    for run in folded:
+        run.decide(Folded(into=into.id))
+        host.settle(run, outcome)
+    await trio.lowlevel.checkpoint()
+    return taken
+
 
 log = logging.getLogger(__name__)
 

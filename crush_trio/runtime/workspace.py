@@ -19,25 +19,19 @@ from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import QueueFull, RunNotQueued, SessionBusy, WorkspaceClosing
 from crush_trio.events.facts import RunChange
 from crush_trio.events.log import EventLog, open_event_log
-from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.accepted import AcceptedRun, RunLane
-from crush_trio.runtime.capacity import Capacity
-from crush_trio.runtime.closing import wait_for_runs
-from crush_trio.runtime.ending import announce
-from crush_trio.runtime.folding import fold
-from crush_trio.runtime.journal import Journal, MemoryJournal
+from crush_trio.runtime.ending import Withdrawal, announce, wait_for_runs
+from crush_trio.runtime.journal import NOBODY, Journal, MemoryJournal, RunMeter
 from crush_trio.runtime.known_runs import KnownRuns
-from crush_trio.runtime.lane import Lane
-from crush_trio.runtime.limits import Limits
-from crush_trio.runtime.meter import NOBODY, RunMeter
+from crush_trio.runtime.lane import Capacity, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
-from crush_trio.runtime.run import Run, Turn, conduct
+from crush_trio.runtime.run import Run, Turn, conduct, fold
 from crush_trio.runtime.tasks import TaskTree, task_tree
-from crush_trio.runtime.withdrawal import Withdrawal
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunState, RunView, WhenBusy
+from crush_trio.wire.runs import RunState, RunView, WhenBusy
 
 log = logging.getLogger(__name__)
 

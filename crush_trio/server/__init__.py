@@ -4,17 +4,7 @@
 only package that knows of Quart and Hypercorn.
 """
 
-from crush_trio.server.serve import LifespanFailed, serve, wait_for_signal
-from crush_trio.server.sockets import (
-    AddressExposed,
-    AddressInUse,
-    CannotListen,
-    Listening,
-    open_listeners,
-)
-from crush_trio.server.streaming import StreamNeedsHttp1, begin_stream
-from crush_trio.server.transport import safe_app
-from crush_trio.wire.addresses import (
+from crush_trio.net.address import (
     Address,
     BadAddress,
     TcpAddress,
@@ -22,6 +12,16 @@ from crush_trio.wire.addresses import (
     default_address,
     is_loopback,
     parse_address,
+)
+from crush_trio.server.http.hypercorn import safe_app
+from crush_trio.server.http.outgoing import StreamNeedsHttp1, begin_stream
+from crush_trio.server.http.serve import LifespanFailed, serve, wait_for_signal
+from crush_trio.server.http.sockets import (
+    AddressExposed,
+    AddressInUse,
+    CannotListen,
+    Listening,
+    open_listeners,
 )
 
 __all__ = [

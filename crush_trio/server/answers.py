@@ -14,7 +14,7 @@ from quart import Response, request
 
 from crush_trio.server.bodies import decode_body
 from crush_trio.server.listings import JsonPages, ValuePages
-from crush_trio.server.site import site_of
+from crush_trio.server.server import site_of
 from crush_trio.wire.codec import encode
 
 T = TypeVar("T")

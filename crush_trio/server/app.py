@@ -22,41 +22,40 @@ from quart_trio.wrappers import TrioRequest
 from typing_extensions import override
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from crush_trio.logging_context import logged_for
-from crush_trio.server import (
-    routes_agent,
-    routes_asks,
-    routes_config,
-    routes_docs,
-    routes_integrations,
-    routes_metrics,
-    routes_native,
-    routes_sessions,
-    routes_system,
-    routes_workspaces,
-)
+from crush_trio.log_context import logged_for
 from crush_trio.server.answers import send_whole, with_cleanup
 from crush_trio.server.bodies import BodyTooLarge, check_id
 from crush_trio.server.direct import direct, refusal
-from crush_trio.server.exchange import take_whole_body
 from crush_trio.server.guard import GuardSettings, guarded
-from crush_trio.server.meters import counted, note_route
+from crush_trio.server.http.exchange import take_whole_body
+from crush_trio.server.http.hypercorn import safe_app
+from crush_trio.server.routes import (
+    agent,
+    asks,
+    docs,
+    integrations,
+    metrics,
+    sessions,
+    system,
+    workspaces,
+)
+from crush_trio.server.routes import config as routes_config
+from crush_trio.server.routes import runs as routes_native
 from crush_trio.server.rules import MatchedRule
-from crush_trio.server.site import Site, at_site, site_of
+from crush_trio.server.server import Site, at_site, counted, note_route, site_of
 from crush_trio.server.status import hint_headers
-from crush_trio.server.transport import safe_app
 
 _GROUPS: Final = (
-    routes_system,
-    routes_workspaces,
-    routes_sessions,
-    routes_agent,
-    routes_asks,
+    system,
+    workspaces,
+    sessions,
+    agent,
+    asks,
     routes_config,
-    routes_integrations,
+    integrations,
     routes_native,
-    routes_docs,
-    routes_metrics,
+    docs,
+    metrics,
 )
 
 

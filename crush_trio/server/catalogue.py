@@ -10,7 +10,7 @@ Run as a module it prints `docs/wire-coverage.md`.
 from collections.abc import Mapping
 from typing import Final
 
-from crush_trio.server.route import (
+from crush_trio.server.routing import (
     EVENTS,
     PART_OF_MESSAGES,
     RECEIPT,
@@ -21,10 +21,9 @@ from crush_trio.server.route import (
     under,
 )
 from crush_trio.wire import requests as sent
-from crush_trio.wire.catalog import CatalogProvider, SelectedModel, TokenImport
-from crush_trio.wire.config import Config
+from crush_trio.wire.config import CatalogProvider, Config, SelectedModel, TokenImport
 from crush_trio.wire.events import Envelope
-from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.fields import JsonObject, Timestamp
 from crush_trio.wire.integrations import (
     AuthUrl,
     LspClientInfo,
@@ -36,9 +35,9 @@ from crush_trio.wire.integrations import (
     SkillInfo,
 )
 from crush_trio.wire.messages import Message
-from crush_trio.wire.native import ReceiptView, Repeated
-from crush_trio.wire.times import Timestamp
+from crush_trio.wire.runs import ReceiptView, Repeated
 from crush_trio.wire.views import (
+    AgentInfo,
     Diagnostics,
     File,
     NeedsInit,
@@ -47,8 +46,8 @@ from crush_trio.wire.views import (
     Session,
     ShellResult,
     Version,
+    Workspace,
 )
-from crush_trio.wire.workspaces import AgentInfo, Workspace
 
 _CLIENT: Final = Query("client_id", "the client's UUID", required=True)
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")

@@ -16,14 +16,13 @@ from attrs import field, frozen
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from crush_trio.errors import CrushError
-from crush_trio.logging_context import logged_for
+from crush_trio.log_context import logged_for
 from crush_trio.server import reads
 from crush_trio.server.answers import JSON, Reply, send_whole
 from crush_trio.server.bodies import check_id, decode_body
-from crush_trio.server.exchange import take_whole_body
-from crush_trio.server.meters import note_route
-from crush_trio.server.native import accept
-from crush_trio.server.site import Site
+from crush_trio.server.http.exchange import take_whole_body
+from crush_trio.server.routes.agent import accept
+from crush_trio.server.server import Site, note_route
 from crush_trio.server.status import error_body, hint_headers, status_of
 from crush_trio.wire.codec import encode
 from crush_trio.wire.requests import AgentMessage

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from crush_trio.server.route import (
+from crush_trio.server.routing import (
     HTML,
     METRICS,
     RECEIPT,
@@ -14,7 +14,7 @@ from crush_trio.server.route import (
 )
 from crush_trio.wire.asks import Grant, PermissionRequest, QuestionRequest
 from crush_trio.wire.fields import JsonObject
-from crush_trio.wire.native import QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
+from crush_trio.wire.runs import QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
 from crush_trio.wire.views import Resolved
 
 EXTENSIONS: Final = (

@@ -29,7 +29,7 @@ from hypercorn.typing import (
 from crush_trio.errors import CrushError
 from crush_trio.server.answers import send_whole
 from crush_trio.server.status import error_body, error_headers, status_of
-from crush_trio.wire.reading import shown
+from crush_trio.wire.converters import shown
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token."""

@@ -11,12 +11,12 @@ from typing import Final
 
 import trio
 
-from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.backend.workspace import OpenedWorkspace
 from crush_trio.errors import DecodeError, MessageNotFound
 from crush_trio.server.answers import Reply, reply
 from crush_trio.server.bodies import check_id
 from crush_trio.server.listings import JsonPages
-from crush_trio.server.site import Site
+from crush_trio.server.server import Site
 from crush_trio.store.pages import (
     SESSION_REST,
     FileVersions,

@@ -36,10 +36,10 @@ from attrs import define, field
 from crush_trio.errors import LogClosed
 from crush_trio.events.cursor import Batch
 from crush_trio.events.facts import Position
-from crush_trio.events.forms import Form
+from crush_trio.events.frames import Form
 from crush_trio.events.pieces import Chunk, Content, pieces_after
-from crush_trio.server.interrupt import Interrupt
-from crush_trio.server.streaming import SendNow, send_nothing_now
+from crush_trio.nursery import Interrupt
+from crush_trio.server.http.outgoing import SendNow, send_nothing_now
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.codec import encode
 

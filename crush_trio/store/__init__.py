@@ -20,7 +20,7 @@ from crush_trio.store.base import (
     TailReads,
     Totals,
 )
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 
 __all__ = [
     "AskReads",

@@ -6,15 +6,16 @@ checkpoint, a look into the middle of things, a model that says what is written.
 be told to say is in `model_script`.
 """
 
-from crush_trio.testing.checkpoints import (
+from crush_trio.testing.explore.checkpoints import (
     Call,
     CheckpointFaults,
     Fault,
+    Gate,
     Raise,
     Stall,
     checkpoints_of,
 )
-from crush_trio.testing.explore import (
+from crush_trio.testing.explore.explorer import (
     Deadlock,
     Exploration,
     ExplorerBroken,
@@ -24,10 +25,9 @@ from crush_trio.testing.explore import (
     find_violation,
     replay,
 )
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_server import ModelServer, open_model_server
-from crush_trio.testing.schedule import Chooser, controlled, seeded
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.schedule import Chooser, controlled, seeded
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.server import ModelServer, open_model_server
 
 __all__ = [
     "Call",

@@ -30,7 +30,7 @@ import pytest
 from trio.abc import Clock
 from trio.testing import MockClock
 
-from crush_trio.testing.schedule import seeded
+from crush_trio.testing.explore.schedule import seeded
 
 _CLOCK: Final = "crush_trio_default_clock"
 _SEED: Final = pytest.StashKey[int]()

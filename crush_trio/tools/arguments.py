@@ -3,11 +3,19 @@
 From the class comes the JSON Schema that the model is given, and into it goes what the model sends.
 A field says what it is for in its annotation, `Annotated[str, About("…")]`; a field without default
 is required. What does not fit is told to the model in one sentence, never guessed at.
+
+What the tools of this package have in common: how a model is told of them.
+
+A tool names the class of its arguments, and its description stands in `<name>.md` beside its module.
+Both are the same for every run, and a model is told of every tool in every step, so what is made of
+them is made once.
 """
 
 from enum import Enum
+from functools import cache
+from importlib.resources import files
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, NewType, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, NewType, TypeVar, Union, get_args, get_origin
 
 import attrs
 import orjson
@@ -16,7 +24,7 @@ from attrs import frozen
 from crush_trio.errors import DecodeError
 from crush_trio.tools.base import ToolError
 from crush_trio.wire.codec import structure
-from crush_trio.wire.fields import Json, wire_fields
+from crush_trio.wire.fields import Json, JsonObject, wire_fields
 
 A = TypeVar("A", bound=attrs.AttrsInstance)
 
@@ -89,3 +97,33 @@ def read_arguments(text: str, cls: type[A]) -> A:
 
 INVALID_JSON: Final = "the arguments of this tool call were not valid JSON"
 """What a model is told whose arguments could not be read at all (D14b)."""
+
+
+class BuiltIn:
+    """A tool of ours, less what it does: `run` is all that it lacks to be a `Tool`."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    parallel: ClassVar[bool] = False
+    arguments: ClassVar[type[Any]]
+
+    @property
+    def description(self) -> str:
+        """What the model is told."""
+        return _described(type(self).__module__.rpartition(".")[0], self.name)
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The schema of the arguments."""
+        return _cached_schema(self.arguments)  # type: ignore[arg-type]  # mypy: a class is not Hashable
+
+
+@cache
+def _described(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+@cache
+def _cached_schema(arguments: type[Any]) -> JsonObject:
+    return schema_of(arguments)

@@ -8,9 +8,8 @@ from attrs import define, frozen
 
 from crush_trio.events.facts import Fact
 from crush_trio.store.changes import SessionEdited
-from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
-from crush_trio.tools.built_in import BuiltIn
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.events import EventType, PayloadType

@@ -21,13 +21,20 @@ from attrs import define, field
 from cattrs import Converter
 
 from crush_trio.errors import DecodeError
-from crush_trio.wire import reading
+from crush_trio.wire import converters
+from crush_trio.wire.converters import (
+    Mismatch,
+    Reader,
+    class_writer,
+    clean_text,
+    dump,
+    object_at,
+    within,
+    write_bytes,
+)
 from crush_trio.wire.events import ENTITIES, Entity, Envelope, EventType, PayloadType
-from crush_trio.wire.fields import Json
+from crush_trio.wire.fields import Json, Timestamp
 from crush_trio.wire.messages import PARTS, FinishReason, Message, Part
-from crush_trio.wire.reading import Mismatch, Reader, object_at, within
-from crush_trio.wire.times import Timestamp
-from crush_trio.wire.writing import class_writer, clean_text, dump, write_bytes
 
 __all__ = [
     "USER_CANCELLED",
@@ -165,7 +172,7 @@ def _write_finish_reason(reason: FinishReason) -> str:
 
 def _read_finish_reason(value: object, _type: object) -> FinishReason:
     """Read a reason. Peers may have more of them, and a message is worth more than its reason."""
-    text = reading.read_text(value, str)
+    text = converters.read_text(value, str)
     if text == _CANCELLED:
         return FinishReason.CANCELLED
     try:
@@ -190,7 +197,7 @@ def _read_part(value: object, _type: object) -> Json:
     read_data = _DATA_READERS.get(kind) if isinstance(kind, str) else None
     if read_data is None:
         with within("type"):
-            raise Mismatch(f"unknown part type {reading.shown(reading.read_text(kind, str))}")
+            raise Mismatch(f"unknown part type {converters.shown(converters.read_text(kind, str))}")
     try:
         return read_data(source.get("data"), None)
     except Mismatch as mismatch:
@@ -246,16 +253,16 @@ def _make_converter() -> Converter:
         converter.register_structure_hook(cls, reader)
     for cls, writer in _PLAIN_WRITERS.items():
         converter.register_unstructure_hook(cls, writer)
-    converter.register_structure_hook_func(lambda cls: cls is Any, reading.read_open)
+    converter.register_structure_hook_func(lambda cls: cls is Any, converters.read_open)
     converter.register_structure_hook_factory(
         lambda cls: isinstance(cls, NewType),
         lambda cls: converter.get_structure_hook(cls.__supertype__),
     )
-    converter.register_structure_hook_func(lambda cls: cls is Timestamp, reading.read_timestamp)
-    converter.register_structure_hook_factory(_is_tuple, reading.tuple_reader)
-    converter.register_structure_hook_factory(_is_mapping, reading.mapping_reader)
-    converter.register_structure_hook_factory(_is_optional, reading.optional_reader)
-    converter.register_structure_hook_factory(attrs.has, reading.class_reader)
+    converter.register_structure_hook_func(lambda cls: cls is Timestamp, converters.read_timestamp)
+    converter.register_structure_hook_factory(_is_tuple, converters.tuple_reader)
+    converter.register_structure_hook_factory(_is_mapping, converters.mapping_reader)
+    converter.register_structure_hook_factory(_is_optional, converters.optional_reader)
+    converter.register_structure_hook_factory(attrs.has, converters.class_reader)
     converter.register_unstructure_hook_factory(attrs.has, class_writer)
     converter.register_structure_hook_func(_is_part, _read_one_kind)
     converter.register_unstructure_hook_factory(_is_part, _part_writer)
@@ -264,13 +271,13 @@ def _make_converter() -> Converter:
 
 
 _PLAIN_READERS: Final[Mapping[Any, Reader]] = {
-    str: reading.read_text,
-    int: reading.read_integer,
-    float: reading.read_number,
-    bool: reading.read_flag,
-    bytes: reading.read_bytes,
-    StrEnum: reading.read_enum,
-    IntEnum: reading.read_enum,
+    str: converters.read_text,
+    int: converters.read_integer,
+    float: converters.read_number,
+    bool: converters.read_flag,
+    bytes: converters.read_bytes,
+    StrEnum: converters.read_enum,
+    IntEnum: converters.read_enum,
     FinishReason: _read_finish_reason,
     Envelope: _read_envelope,
 }
@@ -285,6 +292,6 @@ _PLAIN_WRITERS: Final[Mapping[Any, Callable[[Any], Json]]] = {
 
 _converter: Final = _make_converter()
 _DATA_READERS: Final[Mapping[str, Reader]] = {
-    kind: reading.class_reader(cls, _converter) for kind, cls in PARTS.items()
+    kind: converters.class_reader(cls, _converter) for kind, cls in PARTS.items()
 }
 _write_head: Final = class_writer(Message, _converter, without="parts")

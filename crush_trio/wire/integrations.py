@@ -8,9 +8,8 @@ from enum import IntEnum, StrEnum
 
 from attrs import frozen
 
-from crush_trio.wire.fields import OmitEmpty
+from crush_trio.wire.fields import ZERO_TIME, OmitEmpty, Timestamp
 from crush_trio.wire.ids import SkillId
-from crush_trio.wire.times import ZERO_TIME, Timestamp
 
 
 class LspState(IntEnum):

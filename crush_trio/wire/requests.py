@@ -16,7 +16,7 @@ from crush_trio.wire.asks import (
     PermissionRequest,
     QuestionResponse,
 )
-from crush_trio.wire.catalog import SelectedModel
+from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.fields import Json, OmitEmpty
 from crush_trio.wire.ids import (
     NO_ASK,
@@ -30,7 +30,7 @@ from crush_trio.wire.ids import (
     SkillId,
     WorkspaceId,
 )
-from crush_trio.wire.native import WhenBusy, WhenUnclaimed
+from crush_trio.wire.runs import WhenBusy, WhenUnclaimed
 
 
 class Scope(IntEnum):

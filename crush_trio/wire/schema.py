@@ -14,9 +14,8 @@ from attrs import define, field
 
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.events import ENTITIES, Envelope, EventType
-from crush_trio.wire.fields import Json, WireField, wire_fields
+from crush_trio.wire.fields import Json, Timestamp, WireField, wire_fields
 from crush_trio.wire.messages import PARTS, Part
-from crush_trio.wire.times import Timestamp
 
 Schema: TypeAlias = dict[str, Json]
 """A JSON Schema, or a piece of a document that has some in it."""

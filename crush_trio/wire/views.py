@@ -1,16 +1,23 @@
 """What routes answer with, and entities that are read rather than sent.
 
 Times are unix seconds. Lists that clients expect to exist are written even when they are empty.
+
+A workspace and its agent as clients see them.
+
+Apart from the other views because these carry the configuration and the catalogue, which most
+programs that watch a stream never load.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
+from crush_trio.wire.config import CatalogModel, Config, SelectedModel
 from crush_trio.wire.fields import JsonObject, OmitEmpty
-from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, FileId, MessageId, SessionId
+from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, FileId, MessageId, SessionId, WorkspaceId
+from crush_trio.wire.integrations import SkillState
 
 Diagnostics: TypeAlias = Mapping[str, tuple[JsonObject, ...]]
 """A language server's diagnostics by document, as the server wrote them."""
@@ -118,3 +125,33 @@ class PromptText:
     """A prompt, ready to be sent."""
 
     prompt: str
+
+
+@frozen(kw_only=True)
+class Workspace:
+    """A hosted directory; `version` is the server's. The environment stays out of `repr`."""
+
+    id: WorkspaceId
+    path: str
+    yolo: OmitEmpty[bool] = False
+    debug: OmitEmpty[bool] = False
+    data_dir: OmitEmpty[str] = ""
+    version: OmitEmpty[str] = ""
+    config: OmitEmpty[Config | None] = None
+    env: OmitEmpty[tuple[str, ...]] = field(default=(), repr=False)
+    channels: OmitEmpty[tuple[str, ...]] = ()
+    skills: OmitEmpty[tuple[SkillState, ...]] = ()
+    degraded: OmitEmpty[str] = ""
+    """What is wrong with its store, in a sentence."""
+    warnings: OmitEmpty[tuple[ErrorBody, ...]] = ()
+    """What a user should know about it although it works."""
+
+
+@frozen(kw_only=True)
+class AgentInfo:
+    """Whether the agent can be asked, and what would answer. All zero before it is initialised."""
+
+    is_busy: bool = False
+    is_ready: bool = False
+    model: CatalogModel = field(factory=CatalogModel)
+    model_cfg: SelectedModel = field(factory=SelectedModel)

@@ -11,15 +11,14 @@ import orjson
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.agent.attendance import PATIENCE, Attendance
-from crush_trio.agent.permissions import Permissions
-from crush_trio.agent.question_tool import QuestionTool
-from crush_trio.agent.questions import Questions
+from crush_trio.agent.asks.asks import PATIENCE, Attendance
+from crush_trio.agent.asks.permissions import Permissions
+from crush_trio.agent.asks.questions import Questions, QuestionTool
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.log import EventLog
 from crush_trio.store.changes import AskOpened, AskResolved
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.faulty_store import FaultyStore
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.server.faulty_store import FaultyStore
 from crush_trio.tools.base import ToolCall, ToolError, Wanted
 from crush_trio.wire.asks import (
     PermissionNotification,

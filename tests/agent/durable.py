@@ -11,17 +11,17 @@ import trio
 import trio.testing
 from attrs import define, evolve, field
 
-from crush_trio.agent.transcript import PACE, Transcript
-from crush_trio.agent.turn_record import Remainder
+from crush_trio.agent.record.transcript import PACE, Transcript
+from crush_trio.agent.record.turn_record import Remainder
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.runtime.outcome import Completion, Outcome
 from crush_trio.store.changes import RunEnded
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.faulty_store import FaultyStore
-from crush_trio.testing.scripted import prompt
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.server.faulty_store import FaultyStore
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     FinishPart,

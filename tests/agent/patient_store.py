@@ -2,7 +2,7 @@
 
 from attrs import define, field
 
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 
 
 @define(eq=False)

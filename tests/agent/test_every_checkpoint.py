@@ -14,13 +14,13 @@ import trio.abc
 from attrs import define, field, frozen
 from trio.testing import MockClock
 
-from crush_trio.agent.subagents import AgentTool
+from crush_trio.agent.turn.subagent import AgentTool
 from crush_trio.runtime.ending import owed
 from crush_trio.runtime.tasks import awaited_frames
 from crush_trio.store.commit import Commit
-from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault, Raise
-from crush_trio.testing.schedule import seeded
-from crush_trio.wire.native import RunState
+from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault, Raise
+from crush_trio.testing.explore.schedule import seeded
+from crush_trio.wire.runs import RunState
 from tests.agent.whole_turn import FULL, SUMMARY, WHOLE, Played, check_kept, play
 
 CANCELLED = RunState.CANCELLED

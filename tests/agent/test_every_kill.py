@@ -11,13 +11,13 @@ from attrs import evolve
 from trio.testing import MockClock
 
 from crush_trio.store.changes import PartPut
-from crush_trio.testing.agents import open_test_agent
-from crush_trio.testing.faulty_store import FaultyStore
-from crush_trio.testing.model_script import Say
-from crush_trio.testing.schedule import seeded
+from crush_trio.testing.explore.schedule import seeded
+from crush_trio.testing.model.script import Say
+from crush_trio.testing.server.agent import open_test_agent
+from crush_trio.testing.server.faulty_store import FaultyStore
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import Role, ToolResultPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 from tests.agent.durable import check_complete, memory, open_bench
 from tests.agent.whole_turn import (
     FULL,

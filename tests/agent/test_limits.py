@@ -16,12 +16,12 @@ from crush_trio.providers.base import (
     Usage,
 )
 from crush_trio.runtime.outcome import Submission
-from crush_trio.testing.agents import TEST_MODEL, ScriptedTool, open_test_agent
-from crush_trio.testing.model_script import CallTool, Cut, Say, Think
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Cut, Say, Think
+from crush_trio.testing.server.agent import TEST_MODEL, ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolError, ToolResult
 from crush_trio.wire.messages import FinishReason, ReasoningPart, TextPart, ToolResultPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 from tests.agent.durable import check_complete, finish_of, parts_of
 
 

@@ -7,12 +7,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from crush_trio.agent.otel import CAPTURE_VARIABLE, captures_content
 from crush_trio.providers.base import Finished, Usage
-from crush_trio.testing.agents import ScriptedTool
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.agent import ScriptedTool
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.messages import FinishReason
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.agent.tracing import open_traced_agent
 
 SECRET = "sk-0123456789abcdefghij"

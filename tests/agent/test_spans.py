@@ -13,10 +13,10 @@ from crush_trio.agent import otel
 from crush_trio.agent.otel import CAPTURE_VARIABLE, OtelSpans, process_spans
 from crush_trio.agent.spans import NO_SPANS, configured_spans
 from crush_trio.store.changes import SessionCreated
-from crush_trio.testing.agents import ScriptedTool, open_test_agent
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Refuse, Say
+from crush_trio.testing.server.agent import ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolError, ToolResult
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.views import Session

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.open_message import RETRY
+from crush_trio.agent.record.message_writer import RETRY
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.errors import NotAccepted
 from crush_trio.events.facts import MessageChange
@@ -26,11 +26,11 @@ from crush_trio.store.changes import (
 from crush_trio.store.errors import DiskFull, StoreFailed
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import Moment
-from crush_trio.testing.faulty_store import FaultyStore, StoreFault
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.server.faults import Moment
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.messages import FinishReason, Role, ToolCallPart
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.agent.durable import (
     END,
     Turns,

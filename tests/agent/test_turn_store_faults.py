@@ -14,16 +14,16 @@ from trio.testing import MockClock
 from crush_trio.events.facts import MessageChange
 from crush_trio.store.changes import MessageCreated, RunEnded
 from crush_trio.store.errors import DiskFull
-from crush_trio.testing.agents import ScriptedTool, open_test_agent
-from crush_trio.testing.faults import Moment
-from crush_trio.testing.faulty_store import FaultyStore, StoreFault
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.testing.schedule import seeded
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.schedule import seeded
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.agent import ScriptedTool, open_test_agent
+from crush_trio.testing.server.faults import Moment
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import EventType
 from crush_trio.wire.messages import Role, ToolResultPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 from tests.agent.durable import check_complete, parts_of, text_of, told
 from tests.agent.whole_turn import (
     FULL,

@@ -17,16 +17,16 @@ from attrs import frozen
 
 from crush_trio.runtime.ending import announce
 from crush_trio.store.changes import SessionCreated
-from crush_trio.testing.agents import ScriptedTool, open_test_agent
-from crush_trio.testing.explore import explore, find_violation
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import CallTool, Pause, Say, by_text
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.explore.explorer import explore, find_violation
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Say, by_text
+from crush_trio.testing.server.agent import ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolResult, Wanted
 from crush_trio.wire.asks import PermissionAction
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import ToolResultPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 from crush_trio.wire.views import Session
 from tests.agent.durable import parts_of
 from tests.agent.whole_turn import Played, check_settled, new_store

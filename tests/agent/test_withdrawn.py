@@ -4,22 +4,23 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.summaries import REQUEST
+from crush_trio.agent.turn.summary import REQUEST
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.errors import NotAccepted
 from crush_trio.store.changes import RunAccepted, RunEnded
 from crush_trio.store.errors import DiskFull
 from crush_trio.store.sqlite.store import open_sqlite_store
-from crush_trio.testing import Gate, explore
-from crush_trio.testing.agents import ScriptedTool, open_test_agent
-from crush_trio.testing.faulty_store import FaultyStore, StoreFault
-from crush_trio.testing.model_script import CallTool, Pause, Say
-from crush_trio.testing.scripted import prompt
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing import Gate
+from crush_trio.testing.explore import explore
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Say
+from crush_trio.testing.server.agent import ScriptedTool, open_test_agent
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
+from crush_trio.testing.server.turns import prompt
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import FinishReason, Message, Role, ShellCommandPart, TextPart
-from crush_trio.wire.native import RunKind, RunState, WhenBusy
+from crush_trio.wire.runs import RunKind, RunState, WhenBusy
 from tests.agent.durable import (
     END,
     Turns,

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from crush_trio.agent.otel import OtelSpans
-from crush_trio.testing.agents import open_test_agent
+from crush_trio.testing.server.agent import open_test_agent
 
 
 class Trace:

@@ -14,22 +14,22 @@ from contextlib import suppress
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.agent.summaries import CONTINUE, REQUEST
-from crush_trio.agent.titles import DEADLINE, INSTRUCTIONS
+from crush_trio.agent.turn.summary import CONTINUE, REQUEST
+from crush_trio.agent.turn.title import DEADLINE, INSTRUCTIONS
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.facts import MessageChange
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.store.changes import SessionCreated
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.agents import TEST_MODEL, AgentBench, ScriptedTool, open_test_agent
-from crush_trio.testing.model_script import CallTool, Say, Think, by_text
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Say, Think, by_text
+from crush_trio.testing.server.agent import TEST_MODEL, AgentBench, ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import FinishReason, Role
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 from crush_trio.wire.views import Session
 from tests.agent.durable import check_complete, finish_of, text_of, told
 

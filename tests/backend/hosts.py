@@ -15,7 +15,7 @@ from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.errors import WorkspaceNotFound
 from crush_trio.runtime import Completion
 from crush_trio.store.changes import SessionCreated
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import Gate
 from crush_trio.wire.ids import ClientId, SessionId
 from crush_trio.wire.requests import WorkspaceRequest

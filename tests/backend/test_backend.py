@@ -14,8 +14,8 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.backend import Terms
 from crush_trio.errors import ClientRetired
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate, checkpoints_of
-from crush_trio.testing.scripted import prompt
-from crush_trio.wire.native import RunState
+from crush_trio.testing.server.turns import prompt
+from crush_trio.wire.runs import RunState
 from tests.backend.hosts import (
     A,
     B,

@@ -6,8 +6,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import ServerNotIdle, ServerShuttingDown, WorkspaceClosing
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import prompt
-from crush_trio.wire.native import RunState
+from crush_trio.testing.server.turns import prompt
+from crush_trio.wire.runs import RunState
 from tests.backend.hosts import (
     A,
     B,

@@ -19,10 +19,10 @@ from crush_trio.errors import (
     ServerShuttingDown,
     WorkspaceNotFound,
 )
-from crush_trio.testing import explore
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.backend.hosts import A, B, DurableWorkspaces, Workspaces, ask, gone, open_test_backend
 
 S = SessionId("s")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.backend.clients import RetiredClients, client_id_of, version_notice
+from crush_trio.backend.claims import RetiredClients, client_id_of, version_notice
 from crush_trio.errors import ClientIdInvalid
 from tests.backend.hosts import A, B, C
 

@@ -13,7 +13,7 @@ from crush_trio.integrations.base import (
     NoMcpServers,
     NoSkills,
 )
-from crush_trio.testing.model_script import CallTool, Say
+from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.wire.integrations import (
     LspClientInfo,
     LspState,
@@ -22,7 +22,7 @@ from crush_trio.wire.integrations import (
     SkillInfo,
     SkillState,
 )
-from tests.backend.test_opening import open_project, outcome_of
+from tests.backend.test_open import open_project, outcome_of
 
 # Configurations are read in threads, and the virtual clock does not see those.
 pytestmark = pytest.mark.real_clock

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from crush_trio.backend.keys import check_path, key_of, resolve_key, use_directory
+from crush_trio.backend.settings import check_path, key_of, resolve_key, use_directory
 from crush_trio.errors import PathInvalid
 
 pytestmark = pytest.mark.item("E2")

@@ -9,10 +9,10 @@ from trio.lowlevel import checkpoint
 
 from crush_trio.integrations.base import Integrations, NoMcpServers, ServerInstructions
 from crush_trio.runtime.outcome import Submission
-from crush_trio.testing.agents import ScriptedTool
-from crush_trio.testing.model_script import CallTool, Say
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.agent import ScriptedTool
 from crush_trio.tools.base import ToolResult
-from tests.backend.test_opening import open_project, outcome_of
+from tests.backend.test_open import open_project, outcome_of
 
 # Configurations are read in threads, and the virtual clock does not see those.
 pytestmark = pytest.mark.real_clock

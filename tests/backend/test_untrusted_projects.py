@@ -12,13 +12,13 @@ import pytest
 import trio
 from attrs import frozen
 
-from crush_trio.backend.hosting import Terms, WorkspacePlan
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.settings import Terms, WorkspacePlan
 from crush_trio.runtime.outcome import Submission
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import ScriptedProvider
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.testing.model_server import open_model_server
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.model.server import open_model_server
 from crush_trio.wire.ids import ClientId, WorkspaceId
 
 # Programs are really started, and sockets really opened.

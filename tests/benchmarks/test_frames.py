@@ -7,7 +7,7 @@ from crush_trio.events import EventLog, Form, GrowingMessage, MessageChange, Run
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 SESSION = SessionId("s1")
 

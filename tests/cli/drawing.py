@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from crush_trio.cli.render import WIDEST, Renderer, plain
+from crush_trio.cli.terminal.screen import WIDEST, Renderer, plain
 
 
 def renderer(*, colours=False):

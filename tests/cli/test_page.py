@@ -8,8 +8,8 @@ import pytest
 
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.main import cli
-from crush_trio.cli.report_plain import _MESSAGE_LINES, FORMAT_VERSION
-from tests.cli import test_reports
+from crush_trio.cli.report.plain import _MESSAGE_LINES, FORMAT_VERSION
+from tests.cli.report import test_reporter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
@@ -54,11 +54,11 @@ def test_every_exit_code_is_on_the_page():
 
 def test_the_lines_of_a_stream_have_the_keys_that_the_page_names():
     told = {names(row[0])[0]: set(names(row[1])) for row in rows("Type")}
-    first, _, last = test_reports.reported(stream=True)
+    first, _, last = test_reporter.reported(stream=True)
     assert set(first) - {"type"} <= told["start"]
     assert set(last) - {"type"} <= told["end"]
     assert f"`format` ({FORMAT_VERSION})" in PAGE
-    pieces = [case for case in test_reports.PIECES if case[1] is not None]
+    pieces = [case for case in test_reporter.PIECES if case[1] is not None]
     for _, line in pieces:
         assert set(line) - {"type"} <= told[line["type"]], line["type"]
     assert set(told) == {"start", "end", "asked", *(line["type"] for _, line in pieces)}

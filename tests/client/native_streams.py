@@ -16,7 +16,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 SESSION = SessionId("s")
 HEARTBEAT = 15.0

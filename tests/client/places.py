@@ -6,8 +6,8 @@ import trio
 from attrs import define
 
 from crush_trio.client import Client, RemoteWorkspace
-from crush_trio.testing.clients import MemoryTransport, open_test_client
-from crush_trio.testing.served import Served, open_test_server
+from crush_trio.testing.server.client import MemoryTransport, open_test_client
+from crush_trio.testing.server.server import Served, open_test_server
 from crush_trio.wire.ids import SessionId
 
 FOLDER = "/srv/project"

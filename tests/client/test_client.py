@@ -10,9 +10,9 @@ import trio
 
 from crush_trio.client import AnswerGarbled, AnswerLost, ServerUnreachable, open_client
 from crush_trio.errors import ServerNotIdle
-from crush_trio.testing.clients import open_test_client
-from crush_trio.testing.served import client_id, open_test_server
-from crush_trio.wire.addresses import BadAddress, TcpAddress
+from crush_trio.net.address import BadAddress, TcpAddress
+from crush_trio.testing.server.client import open_test_client
+from crush_trio.testing.server.server import client_id, open_test_server
 
 HEAVY = {"httpx", "httpcore", "asyncio", "quart", "hypercorn", "sqlite3", "pytest"}
 

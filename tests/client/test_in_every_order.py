@@ -6,9 +6,9 @@ In every order means: with one deviation from the default, at whatever decision 
 import pytest
 import trio
 
-from crush_trio.testing import explore
-from crush_trio.testing.scripted import Say
-from crush_trio.testing.served import WrittenTurns
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.server import WrittenTurns
+from crush_trio.testing.server.turns import Say
 from tests.client.acting import told, without_states
 from tests.client.places import open_place
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import pytest
 import trio
 
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
 from crush_trio.client import (
     ApiError,
     Disconnected,
@@ -22,14 +22,14 @@ from crush_trio.client import (
     TextPiece,
     open_client,
 )
+from crush_trio.net.address import TcpAddress, UnixAddress
 from crush_trio.server.guard import GuardSettings
-from crush_trio.server.hosting import HostSettings, run_server
+from crush_trio.server.run import HostSettings, run_server
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns
-from crush_trio.wire.addresses import TcpAddress, UnixAddress
+from crush_trio.testing.server.server import WrittenTurns
+from crush_trio.testing.server.turns import Pause, Say
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.client.acting import TOLD, Actor, told, without_states
 from tests.client.places import collected
 

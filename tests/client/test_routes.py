@@ -9,26 +9,24 @@ import attrs
 import httpx
 import pytest
 
-from crush_trio.client.calls import Calls
+from crush_trio.client.attachment import Calls, Keeper
 from crush_trio.client.client import Client
 from crush_trio.client.errors import AnswerGarbled, ApiError
-from crush_trio.client.keeping import Keeper
-from crush_trio.client.link import open_link
-from crush_trio.client.picture import Picture
+from crush_trio.client.http import open_link
+from crush_trio.client.state import Picture
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import CountingIds
 from crush_trio.errors import CrushError
+from crush_trio.net.address import parse_address
 from crush_trio.server.bodies import decode_body
 from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.extensions import EXTENSIONS
-from crush_trio.testing.clients import MemoryTransport, open_test_client
-from crush_trio.testing.served import client_id, open_test_server
-from crush_trio.wire.addresses import parse_address
+from crush_trio.testing.server.client import MemoryTransport, open_test_client
+from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.asks import PermissionAction, PermissionRequest, QuestionResponse
-from crush_trio.wire.catalog import OAuthToken, SelectedModel
+from crush_trio.wire.config import OAuthToken, SelectedModel
 from crush_trio.wire.requests import WorkspaceRequest
-from crush_trio.wire.views import Session
-from crush_trio.wire.workspaces import Workspace
+from crush_trio.wire.views import Session, Workspace
 
 ALL = (*ROUTES, *EXTENSIONS)
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}

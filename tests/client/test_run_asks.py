@@ -3,13 +3,13 @@
 import trio
 
 from crush_trio.client import Asked, Settled
-from crush_trio.testing.served import open_test_server
+from crush_trio.testing.server.server import open_test_server
 from crush_trio.wire.asks import GrantScope, QuestionResponse
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.client.acting import told
 from tests.client.places import open_place
-from tests.client.test_run_handle import followed
+from tests.client.test_run import followed
 from tests.server.asker import Asker
 
 

@@ -13,12 +13,12 @@ from crush_trio.errors import (
 )
 from crush_trio.limits import SizeLimits
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import Pause
-from crush_trio.testing.served import WrittenTurns, open_test_server
+from crush_trio.testing.server.server import WrittenTurns, open_test_server
+from crush_trio.testing.server.turns import Pause
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState, WhenBusy, WhenUnclaimed
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunState, WhenBusy, WhenUnclaimed
 from tests.client.places import open_place
 
 

@@ -19,9 +19,9 @@ from crush_trio.errors import (
 )
 from crush_trio.server.guard import GuardSettings
 from crush_trio.testing import Gate
-from crush_trio.testing.clients import MemoryTransport, open_test_client
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns, open_test_server
+from crush_trio.testing.server.client import MemoryTransport, open_test_client
+from crush_trio.testing.server.server import WrittenTurns, open_test_server
+from crush_trio.testing.server.turns import Pause, Say
 from crush_trio.wire.events import Envelope, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from tests.client.places import FOLDER, collected, open_place

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import define, field
 
 from crush_trio.config import Places, load_config
-from crush_trio.wire.catalog import CatalogModel, CatalogProvider
+from crush_trio.wire.config import CatalogModel, CatalogProvider
 
 SECRET = "sk-never-to-be-seen"
 

@@ -8,8 +8,8 @@ import pytest
 
 from crush_trio.config import CONTEXT_NAMES, NoticeKind
 from crush_trio.config.checks import PROVIDER_TYPES
-from crush_trio.config.environment import BY_ENVIRONMENT
-from crush_trio.config.format import ConfigFile
+from crush_trio.config.files import ConfigFile
+from crush_trio.config.known_providers import BY_ENVIRONMENT
 from crush_trio.wire.config import (
     HookConfig,
     LspServerConfig,

@@ -4,7 +4,7 @@ import pytest
 
 from crush_trio.config import ConfigInvalid, NoticeKind
 from tests.config.homes import texts
-from tests.config.test_withheld import ignored
+from tests.config.test_untrusted_files import ignored
 
 
 def hooks(*commands, event="PreToolUse"):

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.config import CommandFailed, ConfigInvalid, open_live_config
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.testing import Gate
-from crush_trio.wire.catalog import SelectedModel
+from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.requests import ModelType, Scope
 from tests.config.homes import CATALOGUE, custom
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from crush_trio.config import ConfigInvalid, NoticeKind, SourceKind
-from crush_trio.config.format import FILE_LIMIT
+from crush_trio.config.files import FILE_LIMIT
 from tests.config.homes import SECRET, custom, texts
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crush_trio.config.merge import Layer, Layers, merge
+from crush_trio.config.sources import Layer, Layers, merge
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 KEYS = st.sampled_from("abc")

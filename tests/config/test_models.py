@@ -3,10 +3,8 @@
 import pytest
 
 from crush_trio.config import DEMO_CHOICE, DEMO_MODEL, NoticeKind
-from crush_trio.config.enabling import EnabledProvider
-from crush_trio.config.models import ModelSlot, reasoning_effort, select_models
-from crush_trio.wire.catalog import CatalogModel, SelectedModel
-from crush_trio.wire.config import ProviderConfig
+from crush_trio.config.models import EnabledProvider, ModelSlot, reasoning_effort, select_models
+from crush_trio.wire.config import CatalogModel, ProviderConfig, SelectedModel
 from crush_trio.wire.requests import ModelType
 from tests.config.homes import CATALOGUE, MODEL_A, MODEL_B, custom, texts
 

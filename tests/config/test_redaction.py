@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.config.redaction import REDACTED, is_secret_name, redact, redact_text
-from crush_trio.wire.catalog import OAuthToken
 from crush_trio.wire.codec import structure, unstructure
-from crush_trio.wire.config import Config, McpServerConfig, ProviderConfig
+from crush_trio.wire.config import Config, McpServerConfig, OAuthToken, ProviderConfig
 
 SECRET_NAMES = [
     *("api_key", "apiKey", "APIKey", "x-api-key", "OPENAI_API_KEY", "OPENAI_APIKEY", "STRIPE_KEY"),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 
-from crush_trio.config.format import ConfigFile
-from crush_trio.config.schema import file_schema
+from crush_trio.config.checks import file_schema
+from crush_trio.config.files import ConfigFile
 from crush_trio.wire.codec import structure
 from tests.server.schemas import from_schema, problem
 
@@ -28,7 +28,7 @@ for _name in ("models", "recent_models"):
 def test_the_stored_schema_is_up_to_date():
     stored = json.loads(STORED.read_text("utf-8"))
     assert stored == file_schema(), (
-        "run: python -m crush_trio.config.schema > docs/crush.schema.json"
+        "run: python -m crush_trio.config.checks > docs/crush.schema.json"
     )
 
 

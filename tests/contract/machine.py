@@ -8,8 +8,8 @@ import trio
 from attrs import define, field
 
 from crush_trio.testing import ScriptedProvider
-from crush_trio.testing.model_script import Say
-from crush_trio.testing.served import client_id
+from crush_trio.testing.model.script import Say
+from crush_trio.testing.server.server import client_id
 from tests.server.brought import open_server_with
 from tests.server.scenarios import ending_of, entity
 

@@ -13,13 +13,12 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.errors import PromptEmpty, SessionMissing, SessionNotFound, WorkspaceClosing
 from crush_trio.runtime import AcceptedRun, MemoryJournal, Run, Workspace
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import Bench, open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Fail, Fold, Pause, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Do, Fail, Fold, Pause, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.server.workspace import Bench, check_promises, open_test_workspace
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunState
 
 S = SessionId("s")
 COMPLETED, CANCELLED, ERRORED = RunState.COMPLETED, RunState.CANCELLED, RunState.ERRORED

@@ -9,14 +9,13 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.events.facts import Fact
 from crush_trio.runtime import AcceptedRun, MemoryJournal, Run, Turn
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
-from crush_trio.testing.harness import Bench, open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Fold, Pause, Say, ScriptedTurns, Sleep
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault, Moment
+from crush_trio.testing.server.turns import Do, Fold, Pause, Say, ScriptedTurns, Sleep
+from crush_trio.testing.server.workspace import Bench, check_promises, open_test_workspace
 from crush_trio.wire.codec import USER_CANCELLED
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Role, TextPart
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 S = SessionId("s")
 ACCEPTED, COMPLETED, CANCELLED = RunState.ACCEPTED, RunState.COMPLETED, RunState.CANCELLED

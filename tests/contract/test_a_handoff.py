@@ -17,12 +17,11 @@ from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.facts import RunChange, agent_error
 from crush_trio.runtime import AcceptedRun, Completion, MemoryJournal, Run, Turn
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import Bench, open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Fail, Pause, Say, ScriptedTurns, Sleep
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Do, Fail, Pause, Say, ScriptedTurns, Sleep
+from crush_trio.testing.server.workspace import Bench, check_promises, open_test_workspace
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 S = SessionId("s")
 COMPLETED, CANCELLED, ERRORED = RunState.COMPLETED, RunState.CANCELLED, RunState.ERRORED

@@ -34,12 +34,11 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.runtime import AcceptedRun, Completion, MemoryJournal, Run, StopReceipt
 from crush_trio.testing import Gate, controlled
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import Bench, open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Fold, Pause, Say, ScriptedTurns
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Do, Fold, Pause, Say, ScriptedTurns
+from crush_trio.testing.server.workspace import Bench, check_promises, open_test_workspace
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 TABLE: Final = """
 state      cancel     clear_queue  cancel_all  close      abort      submitter_gone  failure

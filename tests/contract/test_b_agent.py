@@ -10,12 +10,12 @@ import trio.testing
 from attrs import evolve
 
 from crush_trio.events import Form
-from crush_trio.testing.agents import TEST_MODEL, ScriptedAgent, ScriptedTool, open_test_agent
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say, by_text
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Refuse, Say, by_text
+from crush_trio.testing.server.agent import TEST_MODEL, ScriptedAgent, ScriptedTool, open_test_agent
 from crush_trio.wire.messages import FinishReason, Role
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.agent.durable import check_complete, finish_of
 
 ASK = CallTool("agent", {"prompt": "find it"}, id="c1")

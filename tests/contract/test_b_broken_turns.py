@@ -14,11 +14,11 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.errors import CancelSwallowed, RunReentered
 from crush_trio.events import Fact
 from crush_trio.runtime.outcome import Completion
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.scripted import Pause, ScriptedTurns
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.turns import Pause, ScriptedTurns
+from crush_trio.testing.server.workspace import open_test_workspace
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 # ── Bugs that need nobody's help ───────────────────────────────────────────────────────────────
 

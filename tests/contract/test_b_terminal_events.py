@@ -13,14 +13,14 @@ from crush_trio.errors import AcceptanceNotStored
 from crush_trio.events import Fact, Form, GrowingMessage, MessageChange, RunChange
 from crush_trio.runtime.journal import MemoryJournal
 from crush_trio.runtime.outcome import Completion
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.scripted import Fail, Pause, Say, ScriptedTurns
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Fail, Pause, Say, ScriptedTurns
+from crush_trio.testing.server.workspace import open_test_workspace
 from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 S = SessionId("s")
 

@@ -7,17 +7,17 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.summaries import CONTINUE, REQUEST
-from crush_trio.agent.titles import INSTRUCTIONS
+from crush_trio.agent.turn.summary import CONTINUE, REQUEST
+from crush_trio.agent.turn.title import INSTRUCTIONS
 from crush_trio.providers.base import Finished, Usage
-from crush_trio.testing.agents import TEST_MODEL, ScriptedTool, open_test_agent
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import CallTool, Pause, Say, by_text
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Say, by_text
+from crush_trio.testing.server.agent import TEST_MODEL, ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.messages import FinishReason, Role, TextPart
-from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunState
 from tests.agent.durable import check_complete
 from tests.agent.durable import text_of as words_of
 

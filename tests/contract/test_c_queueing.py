@@ -11,14 +11,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.events import Form, MessageChange
 from crush_trio.runtime.journal import MemoryJournal
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.scripted import Fail, Fold, Pause, Say, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Fail, Fold, Pause, Say, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.server.workspace import open_test_workspace
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import Role, TextPart
-from crush_trio.wire.native import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState
 
 S = SessionId("s")
 

@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.closing import TOOL_CANCELLED, TOOL_FAILED
-from crush_trio.agent.open_message import RETRY
-from crush_trio.agent.transcript import PACE
+from crush_trio.agent.record.message_writer import RETRY
+from crush_trio.agent.record.transcript import PACE
+from crush_trio.agent.record.turn_record import TOOL_CANCELLED, TOOL_FAILED
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.store.changes import (
     MessageCreated,
@@ -19,7 +19,7 @@ from crush_trio.store.changes import (
 )
 from crush_trio.store.errors import DiskFull
 from crush_trio.testing import Gate
-from crush_trio.testing.faulty_store import StoreFault
+from crush_trio.testing.server.faulty_store import StoreFault
 from crush_trio.wire.events import EventType
 from crush_trio.wire.messages import (
     FinishReason,
@@ -29,7 +29,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.agent.durable import (
     END,
     Turns,

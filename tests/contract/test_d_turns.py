@@ -7,19 +7,18 @@ import pytest
 import trio
 from attrs import evolve
 
-from crush_trio.agent.closing import TOOL_CANCELLED
-from crush_trio.agent.prompt import INTERRUPTED, affinity
-from crush_trio.agent.summaries import FAILED, REQUEST
-from crush_trio.agent.titles import INSTRUCTIONS
+from crush_trio.agent.record.turn_record import TOOL_CANCELLED
+from crush_trio.agent.turn.prompt import INTERRUPTED, affinity
+from crush_trio.agent.turn.summary import FAILED, REQUEST
+from crush_trio.agent.turn.title import INSTRUCTIONS
 from crush_trio.config.errors import NotConfigured
 from crush_trio.errors import SessionBusy
 from crush_trio.providers.base import Finished, ToolCallBegin, Usage
 from crush_trio.store.changes import MessageCreated, UsageAdded
 from crush_trio.store.errors import DiskFull
-from crush_trio.testing.agents import TEST_MODEL, ScriptedAgent, ScriptedTool, open_test_agent
-from crush_trio.testing.faulty_store import FaultyStore, StoreFault
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import (
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import (
     CallTool,
     Fail,
     Pause,
@@ -29,7 +28,8 @@ from crush_trio.testing.model_script import (
     by_text,
     text_of,
 )
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.server.agent import TEST_MODEL, ScriptedAgent, ScriptedTool, open_test_agent
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import AgentEvent, AgentEventType
 from crush_trio.wire.ids import ToolCallId
@@ -43,7 +43,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.native import RunKind, RunState, WhenBusy
+from crush_trio.wire.runs import RunKind, RunState, WhenBusy
 from tests.agent.durable import assistant, check_complete, finish_of, parts_of
 from tests.agent.whole_turn import new_store
 

@@ -12,9 +12,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import ClientIdInvalid, ClientNotAttached, WorkspaceNotFound
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import NO_SESSION, SessionId, WorkspaceId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.backend.hosts import A, B, C, DurableWorkspaces, Workspaces, ask, gone, open_test_backend
 
 S, T = SessionId("s"), SessionId("t")

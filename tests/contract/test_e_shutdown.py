@@ -17,7 +17,7 @@ from crush_trio.errors import (
     WorkspaceNotFound,
 )
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import SessionId
 from tests.backend.hosts import (
     A,

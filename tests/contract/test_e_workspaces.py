@@ -19,9 +19,9 @@ from crush_trio.errors import (
     WorkspaceNotFound,
 )
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import WorkspaceId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.backend.hosts import (
     A,
     B,

@@ -1,7 +1,7 @@
 """Contract F.1: permissions, as the tools, the clients and the store see them.
 
 Where the contract marks a weakness (L15, L16, L24, L46) the better design is what is tested. The
-routes are in `tests/server/test_asks.py`, races in `tests/agent/test_permissions.py`.
+routes are in `tests/server/routes/test_asks.py`, races in `tests/agent/asks/test_permissions.py`.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.permissions import DENIED
+from crush_trio.agent.asks.permissions import DENIED
 from crush_trio.errors import PermissionActionInvalid
 from crush_trio.wire.asks import PermissionAction, PermissionMode, PermissionRequest
 from crush_trio.wire.ids import AskId, SessionId, ToolCallId

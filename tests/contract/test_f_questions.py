@@ -1,7 +1,7 @@
 """Contract F.2: questions, as the model, the clients and the store see them.
 
 Where the contract marks a weakness (L17) the better design is what is tested. The routes are in
-`tests/server/test_asks.py`, the words of each answer in `tests/agent/test_questions.py`.
+`tests/server/routes/test_asks.py`, the words of each answer in `tests/agent/asks/test_questions.py`.
 """
 
 import orjson
@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.question_tool import CONFIRM_DESCRIPTION, CONFIRM_TITLE, QuestionTool
+from crush_trio.agent.asks.questions import CONFIRM_DESCRIPTION, CONFIRM_TITLE, QuestionTool
 from crush_trio.wire.asks import QuestionResponse
 from crush_trio.wire.ids import NO_ASK, AskId, QuestionId
 from tests.agent.asking import Office

@@ -10,11 +10,11 @@ import trio
 
 from crush_trio.errors import LogClosed
 from crush_trio.events import EventLog, Fact, Form, RunChange, Window, open_event_log
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.codec import encode
 from crush_trio.wire.events import AgentEvent, AgentEventType, ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import RunId, SessionId, WorkspaceId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 
 def fact(name):

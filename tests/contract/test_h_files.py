@@ -11,11 +11,9 @@ import pytest
 
 from crush_trio.errors import SessionNotFound
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.edit import EditTool
-from crush_trio.tools.multiedit import MultiEditTool
+from crush_trio.tools.files.edit import EditTool, MultiEditTool, WriteTool
+from crush_trio.tools.files.view import ViewTool
 from crush_trio.tools.todos import TodosTool
-from crush_trio.tools.view import ViewTool
-from crush_trio.tools.write import WriteTool
 from tests.store.stores import OPENINGS, S
 from tests.tools.file_bench import NOW, open_bench
 

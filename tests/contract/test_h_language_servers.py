@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.testing.served import client_id
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.server import client_id
 from tests.contract.machine import A, Machine
 from tests.integrations import lsp_program
 from tests.server.scenarios import ending_of, entity

@@ -9,10 +9,10 @@ import trio
 
 from crush_trio.clock import CountingIds, SystemClock
 from crush_trio.runtime import Submission, open_workspace
-from crush_trio.tools.jobs import Jobs
+from crush_trio.tools.shell.jobs import Jobs
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.tools import torture
 from tests.tools.process_probe import Mailbox, Probe
 from tests.tools.shell_bench import ShellBench

@@ -11,14 +11,11 @@ import pytest
 import trio
 
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.crush_info import CrushInfoTool, InfoReport
-from crush_trio.tools.crush_logs import CrushLogsTool
-from crush_trio.tools.download import DownloadTool
-from crush_trio.tools.fetch import FetchTool
-from crush_trio.tools.glob import GlobTool
-from crush_trio.tools.grep import GrepTool
-from crush_trio.tools.ls import LsTool
-from crush_trio.tools.recent_logs import RecentLogs
+from crush_trio.tools.info import CrushInfoTool, CrushLogsTool, InfoReport, RecentLogs
+from crush_trio.tools.search.grep import GrepTool
+from crush_trio.tools.search.listing import GlobTool, LsTool
+from crush_trio.tools.web.download import DownloadTool
+from crush_trio.tools.web.fetch import FetchTool
 from crush_trio.wire.config import Config, ListingLimits, ProviderConfig, SearchLimits
 from tests.tools.search_bench import search_bench
 from tests.tools.web_server import open_web_server, page

@@ -20,8 +20,8 @@ from crush_trio.config import (
     shown_config,
 )
 from crush_trio.config.checks import PROVIDER_TYPES
-from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.codec import encode
+from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.requests import ModelType, Scope
 from tests.config.homes import CATALOGUE, SECRET, Home, custom, texts
 

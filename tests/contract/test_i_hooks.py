@@ -1,6 +1,6 @@
 """Contract I.3: the hooks of a workspace, as its agent and its clients see them.
 
-The parts have tests of their own in `tests/integrations/` and `tests/agent/test_tool_hooks.py`; here a
+The parts have tests of their own in `tests/integrations/` and `tests/agent/turn/test_tool_hooks.py`; here a
 whole workspace is opened over real files, hooks are real programs, and clients ask over HTTP.
 """
 
@@ -11,8 +11,8 @@ import orjson
 import pytest
 import trio
 
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.tools.processes import open_process_group
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.tools.shell.process import open_process_group
 from tests.contract.machine import A, Machine
 from tests.server.scenarios import ending_of, entity
 

@@ -7,8 +7,8 @@ files, with a model that says what a test wrote, and asked over HTTP.
 import orjson
 import pytest
 
-from crush_trio.testing.model_script import CallTool, Say
-from crush_trio.testing.served import client_id
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.server import client_id
 from tests.contract.machine import A, Machine
 from tests.integrations.skill_files import put_skill
 from tests.server.scenarios import ending_of, entity

@@ -23,29 +23,29 @@ from time import monotonic
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks import withdraw_orphans
+from crush_trio.agent.asks.asks import withdraw_orphans
+from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.coordinator import Coordinator
-from crush_trio.agent.permissions import Permissions
-from crush_trio.agent.plan import Desk
-from crush_trio.agent.summaries import INSTRUCTIONS as SUMMARIZE
-from crush_trio.agent.titles import INSTRUCTIONS as TITLE
-from crush_trio.agent.titles import Titles
+from crush_trio.agent.turn.plan import Desk
+from crush_trio.agent.turn.summary import INSTRUCTIONS as SUMMARIZE
+from crush_trio.agent.turn.title import INSTRUCTIONS as TITLE
+from crush_trio.agent.turn.title import Titles
 from crush_trio.backend import open_durable_workspace
 from crush_trio.clock import RandomIds, SystemClock
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime import Submission
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.sqlite.store import open_sqlite_store
-from crush_trio.testing.agents import ScriptedAgent, ScriptedTool
-from crush_trio.testing.model_script import CallTool, Refuse, Say, Sleep, Think, text_of
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Refuse, Say, Sleep, Think, text_of
+from crush_trio.testing.server.agent import ScriptedAgent, ScriptedTool
 from crush_trio.tools.base import ToolResult
-from crush_trio.tools.bash import BashTool
-from crush_trio.tools.jobs import Jobs
+from crush_trio.tools.shell.bash import BashTool
+from crush_trio.tools.shell.jobs import Jobs
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.messages import Role
-from crush_trio.wire.native import RunKind
+from crush_trio.wire.runs import RunKind
 from crush_trio.wire.views import Session
 from tests.e2e.crash_worker import Countdown, Told
 

@@ -8,11 +8,11 @@ from functools import partial
 
 import trio
 
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
+from crush_trio.net.address import parse_address
 from crush_trio.runtime import Completion
-from crush_trio.server.hosting import run_server
-from crush_trio.server.serve import wait_for_signal
-from crush_trio.wire.addresses import parse_address
+from crush_trio.server.http.serve import wait_for_signal
+from crush_trio.server.run import run_server
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
 
 GRACE = 3.0

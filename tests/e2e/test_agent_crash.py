@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from crush_trio.agent.asks import withdraw_orphans
+from crush_trio.agent.asks.asks import withdraw_orphans
 from crush_trio.backend import open_durable_workspace
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.sqlite.store import open_sqlite_store

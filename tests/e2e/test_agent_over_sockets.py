@@ -19,12 +19,12 @@ import trio
 import trio.testing
 from attrs import Factory, define
 
-from crush_trio.server.hosting import HostSettings, run_server
+from crush_trio.net.address import TcpAddress
+from crush_trio.server.run import HostSettings, run_server
 from crush_trio.testing import Gate, ModelServer, open_model_server
-from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say, Think
-from crush_trio.testing.served import client_id
-from crush_trio.tools.guard import link
-from crush_trio.wire.addresses import TcpAddress
+from crush_trio.testing.model.script import CallTool, Pause, Refuse, Say, Think
+from crush_trio.testing.server.server import client_id
+from crush_trio.tools.shell.guard import link
 from tests.server.raw_client import RawClient, open_client
 from tests.tools.altered_guard import altered
 

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from tests.e2e.test_many_clients import LoadServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

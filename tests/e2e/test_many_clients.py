@@ -15,7 +15,7 @@ import pytest
 import trio
 from attrs import define, field
 
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from tests.e2e.load_server import GRACE
 
 CLIENTS = 200

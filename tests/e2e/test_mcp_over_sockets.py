@@ -5,7 +5,7 @@ import sys
 import pytest
 import trio
 
-from crush_trio.testing.model_script import CallTool, Say
+from crush_trio.testing.model.script import CallTool, Say
 from tests.e2e.test_agent_over_sockets import KEYS, open_place
 from tests.integrations.mcp_real import DESK
 

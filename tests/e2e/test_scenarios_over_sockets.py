@@ -14,12 +14,13 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend import open_backend
-from crush_trio.backend.opening import workspace_opener
-from crush_trio.server import TcpAddress, UnixAddress, serve
+from crush_trio.backend.open import workspace_opener
+from crush_trio.server import TcpAddress, UnixAddress
 from crush_trio.server.app import create_app
-from crush_trio.server.site import Site
-from crush_trio.testing.asgi import Answer
-from crush_trio.testing.served import MemoryStores, Served
+from crush_trio.server.http import serve
+from crush_trio.server.server import Site
+from crush_trio.testing.server.asgi import Answer
+from crush_trio.testing.server.server import MemoryStores, Served
 from tests.server.scenarios import SCENARIOS, A, set_the_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

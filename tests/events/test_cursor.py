@@ -6,7 +6,7 @@ from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from crush_trio.errors import LogClosed
 from crush_trio.events import EventLog, Fact, Form, Position, Window, open_event_log
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import WorkspaceId
 

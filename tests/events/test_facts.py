@@ -9,7 +9,7 @@ from crush_trio.events.facts import agent_error
 from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role, TextPart
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 same_every_time = settings(derandomize=True, deadline=None)
 

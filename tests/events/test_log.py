@@ -15,12 +15,12 @@ from crush_trio.events import (
     RunChange,
     Window,
 )
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.codec import encode
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 
 FACT = Fact(

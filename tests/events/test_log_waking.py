@@ -9,7 +9,7 @@ from crush_trio.events import Fact, Form, GrowingMessage, MessageChange, RunChan
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 TICK = 0.5
 FACT = Fact(

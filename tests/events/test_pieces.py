@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crush_trio.events.growing_text import GrowingText, Stretch
 from crush_trio.events.pieces import (
     GRAIN,
     PIECE,
@@ -17,7 +18,6 @@ from crush_trio.events.pieces import (
     joined,
     pieces_of,
 )
-from crush_trio.events.text import GrowingText, Stretch
 from crush_trio.wire.codec import encode
 
 

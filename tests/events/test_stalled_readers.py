@@ -21,11 +21,11 @@ from crush_trio.events import (
     Window,
 )
 from crush_trio.events.pieces import JOINED, PIECE, Pieces, pieces_after, pieces_of
-from crush_trio.testing.replica import Replica
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import BinaryPart, FinishPart, FinishReason, Message, Role, TextPart
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 READERS = 50
 PER_READER = 64 * 1024

@@ -11,7 +11,7 @@ from attrs import define, field
 from crush_trio.clock import TrioClock
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.processes import Command, Ended
+from crush_trio.tools.shell.process import Command, Ended
 from crush_trio.wire.config import Config, HookConfig
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 

@@ -9,10 +9,10 @@ import trio.testing
 from attrs import define, field
 
 from crush_trio.clock import TrioClock
-from crush_trio.integrations.lsp.framing import Frames, framed
-from crush_trio.integrations.lsp.known import ServerSpec
+from crush_trio.integrations.lsp.connection import Frames, framed
+from crush_trio.integrations.lsp.known_servers import ServerSpec
 from crush_trio.integrations.lsp.server import Server
-from crush_trio.tools.processes import Command
+from crush_trio.tools.shell.process import Command
 from crush_trio.wire.config import LspServerConfig
 from tests.integrations.lsp_program import Toy
 

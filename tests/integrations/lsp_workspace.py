@@ -8,17 +8,16 @@ import trio
 from attrs import define, field
 
 from crush_trio.clock import CountingIds, SystemClock
-from crush_trio.config.expand import refuse_command
 from crush_trio.config.live import open_live_config
+from crush_trio.config.template import refuse_command
 from crush_trio.integrations.base import Surroundings
 from crush_trio.integrations.lsp.servers import open_language_servers
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.changing import FileChanges
-from crush_trio.tools.history import History
-from crush_trio.tools.view import ViewTool
-from crush_trio.tools.workbench import Workbench
-from crush_trio.tools.write import WriteTool
+from crush_trio.tools.files.changes import FileChanges
+from crush_trio.tools.files.edit import WriteTool
+from crush_trio.tools.files.view import ViewTool
+from crush_trio.tools.workbench import History, Workbench
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from tests.integrations.lsp_bench import Programs
 from tests.store.stores import session

@@ -12,7 +12,7 @@ from crush_trio.config.sources import Places
 from crush_trio.integrations.base import Surroundings
 from crush_trio.integrations.mcp.servers import open_mcp_servers
 from crush_trio.integrations.mcp.session import Answer, Listing, McpFailure, OfferedTool
-from crush_trio.testing.fixed_config import open_fixed_config
+from crush_trio.testing.server.config import open_fixed_config
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.integrations import McpPrompt, McpResource

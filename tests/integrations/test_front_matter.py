@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.integrations.front_matter import BadFrontMatter, FrontMatter, read_front_matter
+from crush_trio.integrations.skill_files import BadFrontMatter, FrontMatter, read_front_matter
 
 pytestmark = pytest.mark.item("I7")
 

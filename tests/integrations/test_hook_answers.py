@@ -18,7 +18,7 @@ from crush_trio.integrations.hook_answers import (
     unfit_answer,
 )
 from crush_trio.tools.base import Media, ToolCall, ToolResult
-from crush_trio.tools.telling import COLUMNS
+from crush_trio.tools.shell.jobs import COLUMNS
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 

@@ -10,7 +10,7 @@ import trio
 from crush_trio.clock import SystemClock
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision
 from crush_trio.integrations.hooks import ConfiguredHooks
-from crush_trio.tools.guard import link
+from crush_trio.tools.shell.guard import link
 from crush_trio.wire.config import HookConfig
 from tests.integrations.hook_programs import call, configured
 from tests.tools.altered_guard import altered

@@ -7,8 +7,8 @@ import trio
 from attrs import define, field
 
 from crush_trio.clock import TrioClock
-from crush_trio.config.expand import refuse_command
 from crush_trio.config.live import open_live_config
+from crush_trio.config.template import refuse_command
 from crush_trio.errors import SkillNotFound
 from crush_trio.integrations.base import Surroundings
 from crush_trio.integrations.skills import open_skills, skill_places

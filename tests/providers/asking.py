@@ -4,7 +4,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.providers.base import Endpoint, ModelRequest, PromptMessage, TextDelta
-from crush_trio.wire.catalog import CatalogModel, SelectedModel
+from crush_trio.wire.config import CatalogModel, SelectedModel
 from crush_trio.wire.messages import Role, TextPart
 
 

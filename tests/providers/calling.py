@@ -4,9 +4,9 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.providers.base import Finished
-from crush_trio.providers.conversing import Patience, converse
+from crush_trio.providers.call import Patience, converse
 from crush_trio.providers.errors import ProviderError
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.testing.model.provider import ScriptedProvider
 from crush_trio.wire.messages import FinishReason
 from tests.providers.asking import Recorder, request
 

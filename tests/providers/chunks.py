@@ -5,8 +5,8 @@ import json
 from hypothesis import strategies as st
 
 from crush_trio.providers.base import Finished
-from crush_trio.providers.chat_reading import ChatReading
 from crush_trio.providers.event_stream import Event
+from crush_trio.providers.openai.chat import ChatReading
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -5,12 +5,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.providers.base import Finished, TextDelta
-from crush_trio.providers.conversing import Patience, converse
-from crush_trio.providers.families import open_providers
-from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault
-from crush_trio.testing.model_script import CallTool, Cut, Refuse, Say, Sleep, Think
-from crush_trio.testing.model_server import open_model_server
-from crush_trio.testing.scripted_provider import ScriptedProvider
+from crush_trio.providers.call import Patience, converse
+from crush_trio.providers.registry import open_providers
+from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Cut, Refuse, Say, Sleep, Think
+from crush_trio.testing.model.server import open_model_server
 from crush_trio.wire.messages import FinishReason
 from tests.providers.asking import Recorder, dial_to, endpoint, read, request
 

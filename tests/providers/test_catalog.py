@@ -6,7 +6,7 @@ from importlib.resources import files
 import orjson
 import pytest
 
-from crush_trio.config.environment import BY_ENVIRONMENT
+from crush_trio.config.known_providers import BY_ENVIRONMENT
 from crush_trio.providers.catalog import (
     CATALOG_DATE,
     catalog_model,
@@ -14,8 +14,8 @@ from crush_trio.providers.catalog import (
     catalog_providers,
     load_catalog,
 )
-from crush_trio.wire.catalog import CatalogModel
 from crush_trio.wire.codec import unstructure
+from crush_trio.wire.config import CatalogModel
 
 PROVIDERS = pytest.mark.parametrize("provider", catalog_providers(), ids=lambda each: each.id)
 MODELS = pytest.mark.parametrize(

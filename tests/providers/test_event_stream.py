@@ -20,9 +20,9 @@ from crush_trio.providers.base import (
     ToolCallDelta,
     ToolCallEnd,
 )
-from crush_trio.providers.chat_reading import ChatReading
 from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable
 from crush_trio.providers.event_stream import AnswerParts, Event, Events, WholeBody, joined
+from crush_trio.providers.openai.chat import ChatReading
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
 

@@ -18,7 +18,7 @@ from crush_trio.providers.base import (
     ToolCallEnd,
     Usage,
 )
-from crush_trio.providers.conversing import Patience, converse
+from crush_trio.providers.call import Patience, converse
 from crush_trio.providers.errors import (
     ProviderError,
     ProviderGarbled,
@@ -28,9 +28,9 @@ from crush_trio.providers.errors import (
     ProviderUnavailable,
     ProviderUnreachable,
 )
-from crush_trio.providers.families import open_providers
+from crush_trio.providers.registry import open_providers
 from crush_trio.testing import Gate
-from crush_trio.testing.model_script import (
+from crush_trio.testing.model.script import (
     CallTool,
     Cut,
     Garble,
@@ -41,7 +41,7 @@ from crush_trio.testing.model_script import (
     Sleep,
     Think,
 )
-from crush_trio.testing.model_server import open_model_server
+from crush_trio.testing.model.server import open_model_server
 from crush_trio.wire.messages import FinishReason
 from tests.providers.asking import Recorder, dial_to, endpoint, read, request
 

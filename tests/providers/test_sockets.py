@@ -16,9 +16,9 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.providers.base import TextDelta
 from crush_trio.providers.dialing import Dialer, Origin, origin_of, proxy_for
 from crush_trio.providers.errors import ProviderUnreachable
-from crush_trio.providers.families import open_providers
-from crush_trio.testing.model_script import Say, Sleep
-from crush_trio.testing.model_server import open_model_server
+from crush_trio.providers.registry import open_providers
+from crush_trio.testing.model.script import Say, Sleep
+from crush_trio.testing.model.server import open_model_server
 from tests.providers.asking import endpoint, read, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

@@ -20,12 +20,11 @@ from crush_trio.runtime import (
 )
 from crush_trio.runtime.accepted import RunLane
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault, Moment
+from crush_trio.testing.server.turns import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 
 def bare_run(

@@ -8,12 +8,12 @@ import trio.testing
 
 from crush_trio.errors import PromptTooLong, QueueFull
 from crush_trio.limits import SizeLimits
-from crush_trio.runtime.capacity import Capacity
-from crush_trio.testing import Gate, explore
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Pause, ScriptedTurns
-from crush_trio.wire.native import RunState
+from crush_trio.runtime.lane import Capacity
+from crush_trio.testing import Gate
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.turns import Pause, ScriptedTurns
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
+from crush_trio.wire.runs import RunState
 
 ACTIVE, QUEUED = RunState.ACTIVE, RunState.QUEUED
 COMPLETED, CANCELLED = RunState.COMPLETED, RunState.CANCELLED

@@ -15,10 +15,9 @@ from attrs import define
 
 from crush_trio.errors import AcceptanceNotStored
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate, Raise, Stall
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Fold, Pause, Say, ScriptedTurns
-from crush_trio.wire.native import RunState
+from crush_trio.testing.server.turns import Fold, Pause, Say, ScriptedTurns
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
+from crush_trio.wire.runs import RunState
 
 CHECKPOINTS = 10
 """Of the faulty run's task, from its first step to its last; a test keeps this number true."""

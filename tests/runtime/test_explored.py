@@ -10,12 +10,12 @@ import trio
 import trio.testing
 from attrs import frozen
 
-from crush_trio.testing import Gate, explore
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Fail, Fold, Pause, Say, ScriptedTurns, prompt
-from crush_trio.wire.native import RunState, WhenBusy
+from crush_trio.testing import Gate
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Fail, Fold, Pause, Say, ScriptedTurns, prompt
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
+from crush_trio.wire.runs import RunState, WhenBusy
 
 CANCELLED = RunState.CANCELLED
 COMPLETED = RunState.COMPLETED

@@ -5,10 +5,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.runtime import AcceptedRun, Completion, Lane, MemoryJournal, Outcome
 from crush_trio.testing import Gate
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.scripted import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.turns import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.workspace import open_test_workspace
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 
 def bare_run(name: str) -> AcceptedRun:

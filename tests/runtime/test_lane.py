@@ -6,9 +6,9 @@ import pytest
 from attrs import define, field
 
 from crush_trio.runtime import Active, CancelledOnEntry, Entry, Folded, Lane
-from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.lane import Capacity
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 ACTIVE, QUEUED = RunState.ACTIVE, RunState.QUEUED
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from crush_trio.runtime import Active, CancelledOnEntry, Entry, Folded, Lane
-from crush_trio.runtime.capacity import Capacity
+from crush_trio.runtime.lane import Capacity
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 
 
 @define(eq=False)

@@ -8,7 +8,8 @@ flaw switched off it must find nothing.
 import pytest
 import trio
 
-from crush_trio.testing import Deadlock, explore, find_violation, replay
+from crush_trio.testing import Deadlock, find_violation, replay
+from crush_trio.testing.explore import explore
 from tests.runtime.naive_core import NaiveCore
 
 

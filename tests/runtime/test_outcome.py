@@ -6,10 +6,10 @@ from crush_trio.errors import PromptEmpty, SessionMissing
 from crush_trio.events.facts import agent_error
 from crush_trio.runtime import Completion, Outcome, Submission
 from crush_trio.runtime.outcome import INTERRUPTED_BY_RESTART, NOTHING_YET
-from crush_trio.testing.scripted import prompt
+from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import MessageId, RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunKind, RunState
 
 SAID = Completion(message_id=MessageId("m"), text="so far")
 NOTICE = agent_error(SessionId("s"), None, "for instance")

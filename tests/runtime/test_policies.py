@@ -6,12 +6,12 @@ from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.errors import PromptEmpty, RunIdTaken, RunNotFound, RunNotQueued, SessionBusy
-from crush_trio.testing import Gate, explore
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing import Gate
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.turns import Do, Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState, WhenBusy, WhenUnclaimed
+from crush_trio.wire.runs import RunState, WhenBusy, WhenUnclaimed
 
 CANCELLED, COMPLETED, FOLDED = RunState.CANCELLED, RunState.COMPLETED, RunState.FOLDED
 
@@ -245,7 +245,7 @@ async def test_the_task_tree_says_who_waits_on_what_and_for_how_long():
         assert [views[run.id].state for run in (active, waiting)] == ["active", "queued"]
         assert [views[run.id].seconds for run in (active, waiting)] == [5.0, 2.0]
         assert views[active.id].waits_on.function == "Gate.wait"
-        assert views[active.id].waits_on.module == "crush_trio.testing.gates"
+        assert views[active.id].waits_on.module == "crush_trio.testing.explore.checkpoints"
         assert views[waiting.id].waits_on.function == "AcceptedRun.enter"
         assert views[parent.id].waits_on.function.endswith("two_below")
         assert [(task.name, task.depth) for task in views[parent.id].below] == [

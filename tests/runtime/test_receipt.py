@@ -6,10 +6,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.runtime import CloseReport, MemoryJournal, StopReceipt
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.scripted import Do, Fold, Pause, Say, ScriptedTurns
-from crush_trio.wire.native import RunState
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Do, Fold, Pause, Say, ScriptedTurns
+from crush_trio.testing.server.workspace import open_test_workspace
+from crush_trio.wire.runs import RunState
 
 ACCEPTED, QUEUED, ACTIVE = RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE
 CANCELLED, FOLDED = RunState.CANCELLED, RunState.FOLDED

@@ -21,14 +21,13 @@ from crush_trio.runtime import (
 )
 from crush_trio.runtime.run import describe
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault, Moment
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault, Moment
+from crush_trio.testing.server.turns import Fold, Pause, ScriptedTurns, prompt
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
 from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunKind, RunState
 
 CANCELLED, COMPLETED = RunState.CANCELLED, RunState.COMPLETED
 ERRORED, FOLDED = RunState.ERRORED, RunState.FOLDED

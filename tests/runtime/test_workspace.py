@@ -12,13 +12,12 @@ from crush_trio.events import RunChange, open_event_log
 from crush_trio.runtime import Limits, MemoryJournal, Outcome, open_workspace
 from crush_trio.runtime.known_runs import REMEMBERED
 from crush_trio.testing import Gate
-from crush_trio.testing.faults import FaultyJournal, JournalFault
-from crush_trio.testing.harness import open_test_workspace
-from crush_trio.testing.promises import check_promises
-from crush_trio.testing.scripted import Do, Pause, Say, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.server.faults import FaultyJournal, JournalFault
+from crush_trio.testing.server.turns import Do, Pause, Say, ScriptedTurns, Sleep, prompt
+from crush_trio.testing.server.workspace import check_promises, open_test_workspace
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunKind, RunState
 
 S = SessionId("s")
 CANCELLED, COMPLETED = RunState.CANCELLED, RunState.COMPLETED

@@ -11,10 +11,10 @@ import orjson
 import trio
 from attrs import define
 
-from crush_trio.agent.question_tool import QuestionTool
-from crush_trio.backend.opened import OpenedWorkspace
+from crush_trio.agent.asks.questions import QuestionTool
+from crush_trio.backend.workspace import OpenedWorkspace
 from crush_trio.runtime.outcome import Completion
-from crush_trio.testing.served import Served, ServedWorkspace, client_id, open_test_server
+from crush_trio.testing.server.server import Served, ServedWorkspace, client_id, open_test_server
 from crush_trio.tools.base import ToolCall, ToolError, Wanted
 from crush_trio.wire.ids import MessageId, ToolCallId, WorkspaceId
 from crush_trio.wire.messages import ToolCallPart

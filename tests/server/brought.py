@@ -6,14 +6,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
-from crush_trio.server.site import Site
-from crush_trio.testing.asgi import AsgiDriver
-from crush_trio.testing.fixed_config import open_fixed_config
-from crush_trio.testing.no_commands import no_commands
-from crush_trio.testing.served import MemoryStores, Served, WrittenTurns
+from crush_trio.server.server import Site
+from crush_trio.testing.server.asgi import AsgiDriver
+from crush_trio.testing.server.config import no_commands, open_fixed_config
+from crush_trio.testing.server.server import MemoryStores, Served, WrittenTurns
 
 
 @asynccontextmanager

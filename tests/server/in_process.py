@@ -9,13 +9,12 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
 from crush_trio.clock import CountingIds, TrioClock
-from crush_trio.server.site import Site
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.fixed_config import open_fixed_config
-from crush_trio.testing.no_commands import no_commands
-from crush_trio.testing.served import WrittenTurns
+from crush_trio.server.server import Site
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.server.config import no_commands, open_fixed_config
+from crush_trio.testing.server.server import WrittenTurns
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 

@@ -7,9 +7,9 @@ import trio.testing
 from attrs import define, field
 
 from crush_trio.limits import DEFAULTS
-from crush_trio.server.admission import Admission
-from crush_trio.server.http1 import Terms, serve_connection
-from crush_trio.server.interrupt import Interrupt
+from crush_trio.nursery import Interrupt
+from crush_trio.server.http.admission import Admission
+from crush_trio.server.http.connection import Terms, serve_connection
 
 PATIENCE = 20.0
 

@@ -5,9 +5,9 @@ They wait for gates and events and never for time, so the same text holds under 
 """
 
 from crush_trio.backend.settings import BackendSettings
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns, client_id
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.server import WrittenTurns, client_id
+from crush_trio.testing.server.turns import Pause, Say
 
 A, B = client_id(1), client_id(2)
 AT_ONCE = BackendSettings(detach_grace=0, idle_linger=0)

@@ -4,7 +4,7 @@ from base64 import b64encode
 
 from hypothesis import strategies as st
 
-from crush_trio.wire.times import is_timestamp
+from crush_trio.wire.fields import is_timestamp
 
 INT64 = {"min_value": -(2**63), "max_value": 2**63 - 1}
 PYTHON = {

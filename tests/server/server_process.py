@@ -5,7 +5,8 @@ from functools import partial
 
 import trio
 
-from crush_trio.server import parse_address, serve, wait_for_signal
+from crush_trio.server import parse_address, wait_for_signal
+from crush_trio.server.http import serve
 from tests.server.tiny_app import TinyApp
 
 

@@ -12,7 +12,7 @@ from crush_trio.server.sse import Drain, stream
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 
 
 def growing_message():

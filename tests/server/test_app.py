@@ -7,8 +7,8 @@ import trio
 from hypercorn.trio.tcp_server import TCPServer
 
 from crush_trio.server.app import create_app
-from crush_trio.server.transport import Connection
-from crush_trio.testing.served import client_id, open_test_server
+from crush_trio.server.http.hypercorn import Connection
+from crush_trio.testing.server.server import client_id, open_test_server
 
 A = client_id(1)
 

@@ -32,7 +32,7 @@ from crush_trio.server.bodies import (
     parse_client_id,
     query_client_id,
 )
-from crush_trio.wire.reading import OPEN_DEPTH
+from crush_trio.wire.converters import OPEN_DEPTH
 from crush_trio.wire.requests import (
     AgentInitRequest,
     AgentMessage,

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from crush_trio.backend.opening import workspace_opener
+from crush_trio.backend.open import workspace_opener
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.client import ApiError, open_client
 from crush_trio.errors import AcceptanceNotStored
 from crush_trio.runtime import Completion
-from crush_trio.server.hosting import HostSettings
-from crush_trio.testing.served import WrittenTurns
-from tests.server.test_hosting import running
+from crush_trio.server.run import HostSettings
+from crush_trio.testing.server.server import WrittenTurns
+from tests.server.test_run import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 

@@ -10,11 +10,12 @@ import trio
 import trio.testing
 
 from crush_trio.limits import SizeLimits
-from crush_trio.server import direct, routes_agent
+from crush_trio.server import direct
 from crush_trio.server.app import create_app, routed
+from crush_trio.server.routes import agent as routes_agent
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import Pause
-from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause
 from tests.server.raw_client import open_client
 from tests.server.tiny_app import open_own_server
 

@@ -10,9 +10,9 @@ import trio.testing
 
 from crush_trio.store.changes import RunAccepted
 from crush_trio.testing import Gate
-from crush_trio.testing.faulty_store import StoreFault
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns, open_test_server
+from crush_trio.testing.server.faulty_store import StoreFault
+from crush_trio.testing.server.server import WrittenTurns, open_test_server
+from crush_trio.testing.server.turns import Pause, Say
 from tests.server.scenarios import SCENARIOS, A, B, ending_of, entity, set_the_table, turn
 
 STUCK = StoreFault(of=(RunAccepted,))

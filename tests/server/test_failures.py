@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.server.failures import places
+from crush_trio.server.logging import places
 
 
 def fail(error):

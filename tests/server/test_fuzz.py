@@ -16,7 +16,7 @@ from crush_trio.server.app import create_app
 from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.openapi import openapi_document
-from crush_trio.server.route import EVENTS, JSON, Route
+from crush_trio.server.routing import EVENTS, JSON, Route
 from crush_trio.server.status import STATUS
 from tests.server.in_process import call, open_site
 from tests.server.schemas import ANYTHING, TEXT, from_schema, problem

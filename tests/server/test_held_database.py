@@ -7,11 +7,11 @@ import pytest
 import trio
 
 from crush_trio.errors import AcceptanceNotStored
-from crush_trio.runtime.limits import Limits
+from crush_trio.limits import Limits
 from crush_trio.store.sqlite.store import CATCH_UP
-from crush_trio.testing.served import WrittenTurns
+from crush_trio.testing.server.server import WrittenTurns
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import WhenBusy
+from crush_trio.wire.runs import WhenBusy
 from tests.server.test_data_directory import joined, open_served
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

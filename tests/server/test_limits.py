@@ -6,8 +6,8 @@ import trio.testing
 from crush_trio.limits import SizeLimits
 from crush_trio.server.bodies import LIMITS, BodyLimits
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import Pause
-from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause
 from crush_trio.wire.ids import SessionId
 
 MIB = 1024 * 1024

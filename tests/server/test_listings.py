@@ -8,8 +8,8 @@ from crush_trio.server import listings
 from crush_trio.server.listings import JsonPages, ValuePages
 from crush_trio.store.pages import Hole
 from crush_trio.testing import Gate
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause, Say
 
 A = client_id(1)
 

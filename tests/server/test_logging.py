@@ -15,8 +15,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.cli.main import MISUSED, main
 from crush_trio.clock import CountingIds
-from crush_trio.logging_context import logged_for
-from crush_trio.server.logging_setup import (
+from crush_trio.log_context import logged_for
+from crush_trio.server.logging import (
     OWN,
     HumanFormatter,
     JsonFormatter,
@@ -27,12 +27,12 @@ from crush_trio.server.logging_setup import (
 )
 from crush_trio.store.changes import RunAccepted
 from crush_trio.store.errors import DiskFull
-from crush_trio.testing.agents import ScriptedAgent, ScriptedTool
-from crush_trio.testing.faulty_store import StoreFault
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.model_script import CallTool, Pause, Refuse, Say
-from crush_trio.testing.scripted_provider import ScriptedProvider
-from crush_trio.testing.served import client_id, open_test_server
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Pause, Refuse, Say
+from crush_trio.testing.server.agent import ScriptedAgent, ScriptedTool
+from crush_trio.testing.server.faulty_store import StoreFault
+from crush_trio.testing.server.server import client_id, open_test_server
 
 KEY = "sk-0123456789abcdefghij"
 TOKEN = "a token that looks like nothing"

@@ -12,8 +12,8 @@ from crush_trio.server.app import create_app
 from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.openapi import Schemas, openapi_document
-from crush_trio.server.route import EVENTS
-from crush_trio.server.routes_docs import docs_page
+from crush_trio.server.routes.docs import docs_page
+from crush_trio.server.routing import EVENTS
 from crush_trio.server.status import STATUS, error_body
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.messages import BinaryPart, FinishPart, FinishReason

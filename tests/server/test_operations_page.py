@@ -14,11 +14,11 @@ import pytest
 
 from crush_trio.agent import otel
 from crush_trio.limits import ABOUT, shown
-from crush_trio.server import logging_setup
+from crush_trio.server import logging
 from crush_trio.server.status import STATUS
-from crush_trio.testing.served import client_id, open_test_server
+from crush_trio.testing.server.server import client_id, open_test_server
 from tests.server.scraping import scrape
-from tests.server.test_metrics import open_busy_server
+from tests.server.test_prometheus import open_busy_server
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
@@ -61,8 +61,8 @@ def test_the_events_of_the_page_are_logged_at_the_level_it_says():
 
 def test_the_options_of_the_page_are_those_of_the_command():
     words = {option: set(re.findall(r"`(\w+)`", text)) for option, text in rows("Option")}
-    assert words["--log-format"] == {form.value for form in logging_setup.LogFormat}
-    assert words["--log-level"] == {level.value for level in logging_setup.LogLevel}
+    assert words["--log-format"] == {form.value for form in logging.LogFormat}
+    assert words["--log-level"] == {level.value for level in logging.LogLevel}
 
 
 async def test_there_is_a_row_for_every_series_and_no_other():

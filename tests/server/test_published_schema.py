@@ -2,8 +2,8 @@
 
 import orjson
 
-from crush_trio.config.schema import file_schema
-from crush_trio.testing.served import open_test_server
+from crush_trio.config.checks import file_schema
+from crush_trio.testing.server.server import open_test_server
 
 
 async def test_the_schema_of_configuration_files_is_served():

@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from crush_trio.testing.model_script import CallTool, Say, text_of
-from crush_trio.testing.scripted_provider import ScriptedProvider
-from crush_trio.testing.served import client_id
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Say, text_of
+from crush_trio.testing.server.server import client_id
 from crush_trio.wire.messages import Role
 from tests.server.brought import open_server_with
 

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import trio
 
-from crush_trio.testing import explore
-from crush_trio.testing.served import open_test_server
+from crush_trio.testing.explore import explore
+from crush_trio.testing.server.server import open_test_server
 from tests.server.scenarios import SCENARIOS, A, ended_runs, ending_of, entity, set_the_table, turn
 
 ORDERS = 100

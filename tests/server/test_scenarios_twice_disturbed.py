@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from crush_trio.testing import explore
-from crush_trio.testing.schedule import controlled
-from crush_trio.testing.served import Served, ServedWorkspace, open_test_server
+from crush_trio.testing.explore import explore
+from crush_trio.testing.explore.schedule import controlled
+from crush_trio.testing.server.server import Served, ServedWorkspace, open_test_server
 from tests.server.scenarios import cancelled_right_after_the_answer, hung_up_during_the_post
 
 pytestmark = pytest.mark.slow

@@ -7,15 +7,15 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.reader import new_reader
-from crush_trio.agent.recall import Recall
+from crush_trio.agent.record.event_reader import new_reader
+from crush_trio.agent.record.event_tail import Recall
 from crush_trio.events import Batch, Form, MessageChange, open_event_log
 from crush_trio.events.entry import Entry, Meter
 from crush_trio.server.sse import HEARTBEAT, LOST, RETRY, Drain, position_from, stream
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.replica import Replica
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.server.client import Replica
 from crush_trio.wire.events import EventType
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.server.sse_client import Client, at, fact, frames, growing_message, run
 
 BEAT = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}

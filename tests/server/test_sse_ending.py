@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.events import Form, MessageChange, Window, open_event_log
 from crush_trio.server.sse import Drain, stream
 from crush_trio.wire.events import EventType
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.server.sse_client import Client, at, end_of, fact, frames, growing_message, run
 
 # ── A client that does not take what it gets ───────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from crush_trio.store.errors import StoreFailed
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import BinaryPart, Message, Role
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.server.sse_client import Client, at, end_of, fact, frames, run
 
 BEAT = b"event: heartbeat\ndata: {}\n\n"

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.events import Form, open_event_log
 from crush_trio.server.sse import Drain, stream
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.server.sse_client import Client, end_of, fact, run
 
 BEAT = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}

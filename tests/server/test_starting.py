@@ -19,8 +19,8 @@ import trio
 from trio.testing import MockClock
 
 import crush_trio.cli.main
-import crush_trio.cli.serving
-from crush_trio.server.embedding import open_server
+import crush_trio.cli.commands.serve
+from crush_trio.server.embed import open_server
 
 CREATE = b'{"path": "%b", "client_id": "11111111-1111-4111-8111-111111111111"}'
 
@@ -47,10 +47,10 @@ trio.run(main, sys.argv[1], clock=MockClock())
 OF_A_WORKSPACE = {
     "crush_trio.agent.coordinator",
     "crush_trio.backend.agency",
-    "crush_trio.backend.opening",
-    "crush_trio.providers.families",
+    "crush_trio.backend.open",
+    "crush_trio.providers.registry",
     "crush_trio.store.sqlite.store",
-    "crush_trio.tools.bash",
+    "crush_trio.tools.shell.bash",
     "sqlite3",
 }
 

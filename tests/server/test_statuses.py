@@ -10,9 +10,9 @@ import trio
 from crush_trio import __version__
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.bodies import LIMITS
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.scripted import Pause
-from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause
 from tests.server.scenarios import AT_ONCE, ending_of, set_the_table
 
 A, B, RETIRED = client_id(1), client_id(2), client_id(3)

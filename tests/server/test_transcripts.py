@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from crush_trio.testing.gates import Gate
-from crush_trio.testing.scripted import Pause, Say
-from crush_trio.testing.served import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause, Say
 from tests.server.scenarios import ending_of, entity, turn
 
 U = client_id(7)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from crush_trio.server.app import create_app, routed
 from crush_trio.server.catalogue import ROUTES
-from crush_trio.server.coverage import coverage_markdown
 from crush_trio.server.extensions import EXTENSIONS
-from crush_trio.server.route import REAL
+from crush_trio.server.openapi import coverage_markdown
+from crush_trio.server.routing import REAL
 from crush_trio.server.status import STATUS
 from crush_trio.wire.codec import encode
 from tests.server.in_process import CLIENT, call, open_site
@@ -41,7 +41,7 @@ def test_whatever_else_is_served_is_a_listed_extension():
 
 
 def test_the_page_is_what_the_catalogue_prints():
-    again = "run: python -m crush_trio.server.coverage > docs/wire-coverage.md"
+    again = "run: python -m crush_trio.server.openapi > docs/wire-coverage.md"
     assert PAGE.read_text("utf-8") == coverage_markdown(), again
 
 

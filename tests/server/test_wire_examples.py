@@ -11,15 +11,15 @@ import pytest
 
 from crush_trio import __version__
 from crush_trio.events.facts import Fact, MessageChange, RunChange
-from crush_trio.events.growing import GrowingMessage
+from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.openapi import openapi_document
 from crush_trio.store.changes import MessageCreated, SessionCreated, SessionEdited
-from crush_trio.testing.served import client_id, open_test_server
+from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.codec import decode
 from crush_trio.wire.events import Envelope, RunComplete
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 from tests.server.scenarios import ending_of, entity, set_the_table
 from tests.server.schemas import problem

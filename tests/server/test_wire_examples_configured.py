@@ -8,9 +8,9 @@ there: a directory need not exist to be hosted, and its user's files are elsewhe
 import orjson
 import pytest
 
-from crush_trio.testing.served import client_id
-from crush_trio.tools.processes import open_process_group
-from crush_trio.wire.catalog import CatalogModel, CatalogProvider, ModelOptions
+from crush_trio.testing.server.server import client_id
+from crush_trio.tools.shell.process import open_process_group
+from crush_trio.wire.config import CatalogModel, CatalogProvider, ModelOptions
 from tests.server.brought import open_server_with
 from tests.wire.test_codec_examples import BODIES
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from crush_trio.clock import CountingIds
 from crush_trio.store.changes import MessageCreated, RunAccepted, SessionCreated
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -19,7 +19,7 @@ from crush_trio.wire.messages import (
     TextPart,
     ToolCallPart,
 )
-from crush_trio.wire.native import RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 
 S = SessionId("s")

@@ -13,7 +13,7 @@ from crush_trio.store.changes import (
     UsageAdded,
 )
 from crush_trio.wire.ids import FileId, MessageId, RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.store.stores import M, S, ids, message, run, session, text
 
 pytestmark = pytest.mark.real_clock

@@ -6,7 +6,7 @@ from attrs import evolve
 from crush_trio.store.base import UNPLACED
 from crush_trio.store.changes import BootClosed, RunEnded, RunRetracted, SessionDeleted, TailKept
 from crush_trio.wire.ids import RunId
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.store.stores import run, session
 
 pytestmark = pytest.mark.real_clock

@@ -28,7 +28,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.native import RunState
+from crush_trio.wire.runs import RunState
 from tests.store.stores import END, STOP, M, S, call, ids, message, run, session, text, thought
 
 pytestmark = pytest.mark.real_clock

@@ -35,8 +35,8 @@ from crush_trio.store.changes import (
 )
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import BinaryPart, Role
-from crush_trio.wire.native import RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Todo
 from tests.store.stores import (
     END,

@@ -15,8 +15,8 @@ from crush_trio.store.changes import (
     SessionDeleted,
 )
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
-from crush_trio.wire.native import RunKind, RunState
 from crush_trio.wire.requests import Attachment
+from crush_trio.wire.runs import RunKind, RunState
 from tests.store.stores import S, ids, message, run, session, text
 
 pytestmark = pytest.mark.real_clock

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crush_trio.store.base import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.changes import SessionCreated
-from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.sqlite.faults import Health
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.store.sqlite.writer import open_writer
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.views import Session
-from tests.store.test_writer import connect, insert
+from tests.store.sqlite.test_writer import connect, insert
 
 
 def test_a_time_is_counted_in_the_first_range_whose_bound_it_does_not_pass():

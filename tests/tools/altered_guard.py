@@ -81,10 +81,10 @@ def exit_process(code, exit_process=os._exit):
 
 def hurry(program):
     """Give the guard no time. Its modules are imported as its program does, and found by it."""
-    package = ModuleType("crush_trio.tools.guard")
+    package = ModuleType("crush_trio.tools.shell.guard")
     package.__path__ = [os.path.dirname(program)]  # noqa: PTH120
     sys.modules[package.__name__] = package
-    from crush_trio.tools.guard.subreaper import Subreaper
+    from crush_trio.tools.shell.guard.subreaper import Subreaper
 
     sys.modules[Subreaper.__module__].KILL_LIMIT = 0.0
 

@@ -8,16 +8,13 @@ import orjson
 from attrs import define, field
 
 from crush_trio.clock import CountingIds
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.tools.base import ToolCall, ToolError
-from crush_trio.tools.changing import FileChanges
-from crush_trio.tools.edit import EditTool
-from crush_trio.tools.history import History
-from crush_trio.tools.multiedit import MultiEditTool
+from crush_trio.tools.files.changes import FileChanges
+from crush_trio.tools.files.edit import EditTool, MultiEditTool, WriteTool
+from crush_trio.tools.files.view import ViewTool
 from crush_trio.tools.todos import TodosTool
-from crush_trio.tools.view import ViewTool
-from crush_trio.tools.workbench import Workbench
-from crush_trio.tools.write import WriteTool
+from crush_trio.tools.workbench import History, Workbench
 from crush_trio.wire.events import PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from tests.store.stores import session

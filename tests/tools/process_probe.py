@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 
 from crush_trio.clock import SystemClock
-from crush_trio.tools.environment import shell_argv, tool_environment
-from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command, open_process_group
+from crush_trio.tools.shell.environment import shell_argv, tool_environment
+from crush_trio.tools.shell.output import BoundedOutput
+from crush_trio.tools.shell.process import Command, open_process_group
 
 _numbers = count(1)
 

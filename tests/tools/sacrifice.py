@@ -12,9 +12,9 @@ from pathlib import Path
 import trio
 
 from crush_trio.clock import SystemClock
-from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault
-from crush_trio.tools.guard import link
-from crush_trio.tools.processes import Command, open_process_group
+from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault
+from crush_trio.tools.shell.guard import link
+from crush_trio.tools.shell.process import Command, open_process_group
 from tests.tools.altered_guard import FOR_EVER, altered
 
 GUARD = link.GUARD

@@ -11,7 +11,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.clock import CountingIds, TrioClock
-from crush_trio.store.memory import MemoryStore
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId

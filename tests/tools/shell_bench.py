@@ -9,11 +9,9 @@ from attrs import define, field
 
 from crush_trio.clock import CountingIds, SystemClock, TrioClock
 from crush_trio.tools.base import ToolCall, ToolError
-from crush_trio.tools.bash import BashTool
-from crush_trio.tools.job_kill import JobKillTool
-from crush_trio.tools.job_output import JobOutputTool
-from crush_trio.tools.jobs import Jobs
-from crush_trio.tools.processes import Command, Ended, open_process_group
+from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
+from crush_trio.tools.shell.jobs import Jobs
+from crush_trio.tools.shell.process import Command, Ended, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 

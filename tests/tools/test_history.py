@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import trio
 
-from crush_trio.store.memory import MemoryStore
-from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault, checkpoints_of
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault, checkpoints_of
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.history import History
+from crush_trio.tools.workbench import History
 from tests.store.stores import S, session
 from tests.tools.file_bench import make_bench
 

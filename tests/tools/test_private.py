@@ -7,10 +7,9 @@ import pytest
 from attrs import evolve
 
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.glob import GlobTool
-from crush_trio.tools.grep import GrepTool
-from crush_trio.tools.ignoring import Ignoring, Rules
-from crush_trio.tools.ls import LsTool
+from crush_trio.tools.search.grep import GrepTool
+from crush_trio.tools.search.listing import GlobTool, LsTool
+from crush_trio.tools.search.walk import Ignoring, Rules
 from tests.tools.file_bench import make_bench
 from tests.tools.search_bench import search_bench
 from tests.tools.shell_bench import open_shell_bench

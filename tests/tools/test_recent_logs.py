@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from crush_trio.logging_context import logged_for
-from crush_trio.tools.recent_logs import LONGEST, RecentLogs
+from crush_trio.log_context import logged_for
+from crush_trio.tools.info import LONGEST, RecentLogs
 
 
 @pytest.fixture

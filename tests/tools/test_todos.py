@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from crush_trio.errors import SessionNotFound
-from crush_trio.testing.checkpoints import Call, CheckpointFaults, Fault, checkpoints_of
+from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault, checkpoints_of
 from crush_trio.tools.base import Tool, ToolError
 from crush_trio.tools.todos import TodosTool
 from crush_trio.wire.views import Todo, TodoStatus

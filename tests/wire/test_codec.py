@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from crush_trio.wire.asks import PermissionRequest, QuestionResponse
-from crush_trio.wire.catalog import ModelOptions, OAuthToken, SelectedModel
 from crush_trio.wire.codec import (
     USER_CANCELLED,
     clean_text,
@@ -20,7 +19,14 @@ from crush_trio.wire.codec import (
     unstructure,
     wrap_change,
 )
-from crush_trio.wire.config import Config, Options, ProviderConfig
+from crush_trio.wire.config import (
+    Config,
+    ModelOptions,
+    OAuthToken,
+    Options,
+    ProviderConfig,
+    SelectedModel,
+)
 from crush_trio.wire.events import (
     AgentEvent,
     AgentEventType,
@@ -29,6 +35,7 @@ from crush_trio.wire.events import (
     RunComplete,
     SkillsEvent,
 )
+from crush_trio.wire.fields import timestamp
 from crush_trio.wire.integrations import AuthUrl, LspState, McpClientInfo, McpResource, McpState
 from crush_trio.wire.messages import (
     EMPTY_MESSAGE,
@@ -43,9 +50,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 from crush_trio.wire.requests import AgentMessage, ConfigSetRequest, Scope, WorkspaceRequest
-from crush_trio.wire.times import timestamp
-from crush_trio.wire.views import Session
-from crush_trio.wire.workspaces import AgentInfo, Workspace
+from crush_trio.wire.views import AgentInfo, Session, Workspace
 
 
 def keys(value):

@@ -11,9 +11,8 @@ import orjson
 import pytest
 from attrs import frozen
 
-from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.codec import decode, encode, encode_envelope
-from crush_trio.wire.config import Config
+from crush_trio.wire.config import Config, SelectedModel
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, McpPrompt, SkillInfo
@@ -26,8 +25,15 @@ from crush_trio.wire.requests import (
     GrantRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import ErrorBody, NeedsInit, Session, ShellResult, Version
-from crush_trio.wire.workspaces import AgentInfo, Workspace
+from crush_trio.wire.views import (
+    AgentInfo,
+    ErrorBody,
+    NeedsInit,
+    Session,
+    ShellResult,
+    Version,
+    Workspace,
+)
 
 
 @frozen

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import crush_trio.wire
-from crush_trio.wire.addresses import TcpAddress, UnixAddress
+from crush_trio.net.address import TcpAddress, UnixAddress
 from crush_trio.wire.codec import (
     MessageEncoder,
     clean_text,
@@ -32,7 +32,7 @@ from crush_trio.wire.codec import (
     message_frame,
 )
 from crush_trio.wire.events import ENTITIES, Envelope, EventType
-from crush_trio.wire.fields import Key, Marker, WireField, wire_fields
+from crush_trio.wire.fields import ZERO_TIME, Key, Marker, Timestamp, WireField, wire_fields
 from crush_trio.wire.messages import (
     FinishPart,
     FinishReason,
@@ -43,7 +43,6 @@ from crush_trio.wire.messages import (
     TextPart,
 )
 from crush_trio.wire.schema import Schemas
-from crush_trio.wire.times import ZERO_TIME, Timestamp
 
 same_every_time = settings(
     derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]

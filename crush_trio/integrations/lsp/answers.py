@@ -10,7 +10,7 @@ from typing import Final
 from attrs import field, frozen
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.text import BadEdit, Edit, Range, same_uri
+from crush_trio.integrations.lsp.positions import BadEdit, Edit, Range, same_uri
 from crush_trio.wire.fields import Json, JsonObject
 
 DEEPEST: Final = 20

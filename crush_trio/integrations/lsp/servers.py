@@ -21,12 +21,12 @@ from attrs import define, field
 
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed, NotConfigured
-from crush_trio.config.loaded import LoadedConfig
 from crush_trio.config.redaction import redact_text, worth_finding
+from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import LspNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import Surroundings
-from crush_trio.integrations.lsp.known import KNOWN, ServerSpec, handles
+from crush_trio.integrations.lsp.known_servers import KNOWN, ServerSpec, handles
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import Tool
 from crush_trio.wire.config import LspServerConfig
@@ -35,10 +35,10 @@ from crush_trio.wire.integrations import LspClientInfo
 from crush_trio.wire.views import Diagnostics
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.life import OpenProgram
     from crush_trio.integrations.lsp.server import Server
-    from crush_trio.tools.changing import FileChanges
-    from crush_trio.tools.processes import Command
+    from crush_trio.integrations.lsp.session import OpenProgram
+    from crush_trio.tools.files.changes import FileChanges
+    from crush_trio.tools.shell.process import Command
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class WorkspaceServers:
         """Return what servers say about a file that was looked at."""
         if not self._concerns(path):
             return ""  # noqa: ASYNC910
-        from crush_trio.integrations.lsp.diagnosing import after_view
+        from crush_trio.integrations.lsp.diagnostics import after_view
 
         servers = await self.servers_for(path)
         return await after_view(servers, path, self.directory) if servers else ""
@@ -114,7 +114,7 @@ class WorkspaceServers:
         """Return what servers say about a file that was changed."""
         if not self._concerns(path):
             return ""  # noqa: ASYNC910
-        from crush_trio.integrations.lsp.diagnosing import after_change
+        from crush_trio.integrations.lsp.diagnostics import after_change
 
         servers = await self.servers_for(path)
         return await after_change(servers, path, self.directory) if servers else ""
@@ -213,7 +213,7 @@ class WorkspaceServers:
         await trio.lowlevel.checkpoint()
         if not self._trusted or not self._due("known servers"):
             return
-        from crush_trio.integrations.lsp.programs import look_around
+        from crush_trio.integrations.lsp.server import look_around
 
         config = self._surroundings.live.current
         found = await trio.to_thread.run_sync(look_around, self.directory, config.environment)
@@ -229,7 +229,7 @@ class WorkspaceServers:
             return True  # noqa: ASYNC910
         if not self._due(spec.name):
             return False  # noqa: ASYNC910
-        from crush_trio.integrations.lsp.programs import has_root
+        from crush_trio.integrations.lsp.server import has_root
 
         markers = spec.config.root_markers
         found = await trio.to_thread.run_sync(has_root, self.directory, markers)
@@ -262,16 +262,16 @@ class WorkspaceServers:
         """What starts them."""
         if self._given is not None:
             return self._given
-        from crush_trio.integrations.lsp.programs import program_opener
+        from crush_trio.integrations.lsp.server import program_opener
 
         return program_opener(self.clock)
 
     async def prepare(self, spec: ServerSpec) -> "tuple[Command, LspServerConfig]":
         """Return how to start a server, as it is configured now; raises `ServerUnavailable`."""
-        from crush_trio.integrations.lsp.life import ServerUnavailable
-        from crush_trio.integrations.lsp.programs import program_of
-        from crush_trio.tools.environment import unattended
-        from crush_trio.tools.processes import Command
+        from crush_trio.integrations.lsp.server import program_of
+        from crush_trio.integrations.lsp.session import ServerUnavailable
+        from crush_trio.tools.shell.environment import unattended
+        from crush_trio.tools.shell.process import Command
 
         self._follow_changes()
         config, entry = self._surroundings.live.current, spec.config
@@ -301,7 +301,7 @@ class WorkspaceServers:
         """Return *text* without the secrets that the workspace is configured with."""
         if not text:
             return ""
-        from crush_trio.tools.crush_info import known_secrets, secret_variables
+        from crush_trio.tools.info import known_secrets, secret_variables
 
         config = self._surroundings.live.current
         secrets = known_secrets(config.config) | secret_variables(config.environment)

@@ -14,18 +14,22 @@ from crush_trio.integrations.lsp.answers import (
     read_locations,
     walk,
 )
-from crush_trio.integrations.lsp.asking import Asking, symbols_of
-from crush_trio.integrations.lsp.changes import RenameTool, ReplaceSymbolTool
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.diagnosing import CHANGED_LIMIT, after_change, refresh, said_by
-from crush_trio.integrations.lsp.life import LONG_REQUEST_LIMIT, Conversation
-from crush_trio.integrations.lsp.report import report
+from crush_trio.integrations.lsp.diagnostics import (
+    CHANGED_LIMIT,
+    after_change,
+    refresh,
+    report,
+    said_by,
+)
+from crush_trio.integrations.lsp.edit_tools import RenameTool, ReplaceSymbolTool
+from crush_trio.integrations.lsp.positions import uri_of
 from crush_trio.integrations.lsp.server import Server
-from crush_trio.integrations.lsp.text import uri_of
-from crush_trio.tools.arguments import About, read_arguments
+from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, Conversation
+from crush_trio.integrations.lsp.symbols import Asking, symbols_of
+from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult
-from crush_trio.tools.built_in import BuiltIn
-from crush_trio.tools.changing import FileChanges
+from crush_trio.tools.files.changes import FileChanges
 from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspState
 

@@ -22,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from crush_trio import __version__
+from crush_trio.integrations.mcp.http import News, open_transport
 from crush_trio.integrations.mcp.session import (
     Answer,
     Listing,
@@ -30,7 +31,6 @@ from crush_trio.integrations.mcp.session import (
     OfferedTool,
     Target,
 )
-from crush_trio.integrations.mcp.transports import News, open_transport
 from crush_trio.tools.base import Media
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpArgument, McpPrompt, McpResource

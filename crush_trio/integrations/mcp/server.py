@@ -15,8 +15,8 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed
-from crush_trio.config.loaded import Resolved
 from crush_trio.config.redaction import redact_text, worth_finding
+from crush_trio.config.snapshot import Resolved
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.mcp.session import (
     Connector,
@@ -30,8 +30,8 @@ from crush_trio.integrations.mcp.session import (
 )
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.events import EventType, McpEvent, McpEventType, PayloadType
+from crush_trio.wire.fields import timestamp
 from crush_trio.wire.integrations import McpClientInfo, McpPrompt, McpState
-from crush_trio.wire.times import timestamp
 
 log = logging.getLogger(__name__)
 

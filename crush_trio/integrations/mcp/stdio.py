@@ -22,8 +22,8 @@ from mcp_types import jsonrpc_message_adapter
 from crush_trio.config.redaction import redact_text, worth_finding
 from crush_trio.integrations.mcp.session import McpFailure, Target
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.tools.output import BoundedOutput
-from crush_trio.tools.processes import Command, ProcessGroup, open_process_group
+from crush_trio.tools.shell.output import BoundedOutput
+from crush_trio.tools.shell.process import Command, ProcessGroup, open_process_group
 
 log = logging.getLogger(__name__)
 

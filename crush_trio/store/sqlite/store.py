@@ -19,9 +19,9 @@ from typing_extensions import override
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import SessionNotFound
-from crush_trio.store._rules import absolute, cleaned
 from crush_trio.store.base import (
     Conversation,
+    Load,
     Orphan,
     PendingAsk,
     Store,
@@ -32,19 +32,25 @@ from crush_trio.store.base import (
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change, TailKept
+from crush_trio.store.changes import Change, TailKept, absolute, cleaned
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
-from crush_trio.store.load import Load
 from crush_trio.store.pages import PagedList
-from crush_trio.store.sqlite import asks, files, messages, runs, sessions, tail
-from crush_trio.store.sqlite.applying import apply
 from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
-from crush_trio.store.sqlite.pages import SqlitePages
+from crush_trio.store.sqlite.statements import (
+    apply,
+    asks,
+    event_tail,
+    files,
+    messages,
+    runs,
+    sessions,
+)
+from crush_trio.store.sqlite.statements.pages import SqlitePages
 from crush_trio.store.sqlite.writer import Work
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
-from crush_trio.wire.native import RunView
+from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import File, Session
 
 T = TypeVar("T")
@@ -271,7 +277,9 @@ class SqliteStore(Store):
         if not await self._catch_up():
             return None
         ours = self.boot_id
-        return await self._read(lambda c: tail.read_tail_after(c, boot_id, seq, ours, limit, size))
+        return await self._read(
+            lambda c: event_tail.read_tail_after(c, boot_id, seq, ours, limit, size)
+        )
 
     @override
     async def endings_after(
@@ -280,7 +288,7 @@ class SqliteStore(Store):
         await self._catch_up()
         ours = self.boot_id, upto
         return await self._read(
-            lambda c: tail.read_endings_after(c, boot_id, seq, ours, limit, size)
+            lambda c: event_tail.read_endings_after(c, boot_id, seq, ours, limit, size)
         )
 
 

@@ -36,9 +36,9 @@ from attrs import define, field
 from outcome import Error, Value
 from typing_extensions import override
 
+from crush_trio.store.base import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed, StoreUnavailable
-from crush_trio.store.load import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.sqlite.faults import Health, translate
 
 log = logging.getLogger(__name__)

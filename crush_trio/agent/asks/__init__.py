@@ -1,0 +1,1 @@
+"""Asks: permissions and questions that wait for a person."""

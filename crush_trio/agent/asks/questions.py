@@ -1,0 +1,318 @@
+"""Questions that a model asks a person, and their answers.
+
+A batch of questions waits as a permission does: in the scope of its run, for as long as somebody is
+there, until the first answer. Batches are known by their ids and any number may wait (L17). Clients
+of the Go program answer without an id. Such an answer goes to the oldest batch that has the
+questions it answers, so one that comes too late does not hit the next batch.
+
+The `question` tool: from what a model asks to what a person is shown, and back.
+
+What a model writes is judged before anybody is bothered with it: a batch that breaks a limit is an
+error for the model, and nothing is published (F11). It exists for agents that a person talks to;
+whoever builds the tools of a run leaves it out for all others (F17).
+"""
+
+from functools import partial
+from typing import Annotated, Final
+
+import orjson
+from attrs import define, field, frozen
+
+from crush_trio.agent.asks.asks import (
+    Ask,
+    AskKind,
+    Asks,
+    Attendance,
+    Ending,
+    Publish,
+    Resolution,
+    question_notice,
+)
+from crush_trio.clock import Clock, IdSource
+from crush_trio.events.facts import Fact
+from crush_trio.store.base import Changes
+from crush_trio.tools.arguments import About, BuiltIn, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.wire.asks import (
+    Choice,
+    Question,
+    QuestionRequest,
+    QuestionResponse,
+    QuestionType,
+)
+from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.ids import NO_ASK, AskId, QuestionId, RunId
+
+
+@define(eq=False, kw_only=True)
+class Questions:
+    """The questions of one workspace."""
+
+    store: Changes = field(repr=False)
+    publish: Publish = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    attendance: Attendance = field(repr=False)
+    _asks: Asks[QuestionRequest] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._asks = Asks(AskKind.QUESTION, self.store, self.clock, self.attendance, self._given_up)
+
+    # ── For those who answer: synchronous ───────────────────────────────────────────────────────
+
+    @property
+    def pending(self) -> tuple[QuestionRequest, ...]:
+        """What waits for an answer, oldest first."""
+        return tuple(ask.request for ask in self._asks.waiting)
+
+    def answer(self, batch_id: AskId, responses: tuple[QuestionResponse, ...]) -> bool:
+        """Answer a batch; False if it does not wait, or not any more (F13).
+
+        Without an id: the oldest batch that has every question that is answered.
+        """
+        ask = self._find(batch_id, responses)
+        if ask is None:
+            return False
+        self._settle(ask, Ending(Resolution.ANSWERED, responses))
+        return True
+
+    def cancel(self, batch_id: AskId = NO_ASK) -> bool:
+        """Refuse to answer a batch, or the oldest without an id; False if none waits (F14)."""
+        ask = self._find(batch_id)
+        if ask is None:
+            return False
+        self._settle(ask, Ending(Resolution.CANCELLED))
+        return True
+
+    def _find(
+        self, batch_id: AskId, responses: tuple[QuestionResponse, ...] = ()
+    ) -> Ask[QuestionRequest] | None:
+        if batch_id != NO_ASK:
+            return self._asks.find(batch_id)
+        fitting = (ask for ask in self._asks.waiting if _fits(ask.request, responses))
+        return next(fitting, None)
+
+    # ── For those who ask ───────────────────────────────────────────────────────────────────────
+
+    async def ask(self, request: QuestionRequest, run_id: RunId) -> Ending:
+        """Ask, and return how that ended; a cancel withdraws the batch."""
+        return await self._asks.put(request, run_id, partial(self._show, request))
+
+    def _show(self, request: QuestionRequest) -> None:
+        self.publish(
+            Fact(
+                payload_type=PayloadType.QUESTION_BATCH_REQUEST,
+                change=EventType.CREATED,
+                entity=request,
+            )
+        )
+
+    def _settle(self, ask: Ask[QuestionRequest], answer: Ending) -> None:
+        self.publish(question_notice(ask.id))
+        self._asks.settle(ask, answer)
+
+    def _given_up(self, request: QuestionRequest, _resolution: Resolution) -> None:
+        self.publish(question_notice(request.id))
+
+
+def _fits(request: QuestionRequest, responses: tuple[QuestionResponse, ...]) -> bool:
+    """Whether *responses* can be meant for *request*."""
+    return {response.request_id for response in responses} <= {
+        question.id for question in request.questions
+    }
+
+
+CANCELLED: Final = "User cancelled this question"
+"""What the model is told when a person would not answer (F14)."""
+
+SKIPPED: Final = "User skipped this question"
+"""What it is told of a question that a person left out."""
+
+UNATTENDED: Final = "Nobody was there to answer for {seconds:g} seconds"
+"""What it is told when nobody said anything."""
+
+UNASKABLE: Final = "Nobody can be asked anything in this run"
+"""What it is told in a run that no person talks to."""
+
+QUESTIONS: Final = range(1, 6)
+CHOICES: Final = range(2, 6)
+QUESTION_BYTES: Final = 240
+DESCRIPTION_BYTES: Final = 600
+CHOICE_BYTES: Final = 200
+
+CONFIRM_TITLE: Final = "Send these answers?"
+CONFIRM_DESCRIPTION: Final = "You can go back and change any of them."
+
+_WITH_CHOICES: Final = {QuestionType.SINGLE_CHOICE, QuestionType.MULTI_CHOICE}
+
+
+# ── What a model writes ─────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class AskedChoice:
+    """One of the answers on offer."""
+
+    id: Annotated[str, About("what you get back if it is chosen; unique within the question")]
+    label: Annotated[str, About("what the person reads, at most 200 bytes")]
+    description: Annotated[str, About("more about it, at most 200 bytes")] = ""
+
+
+@frozen(kw_only=True)
+class AskedQuestion:
+    """One question."""
+
+    type: QuestionType
+    question: Annotated[str, About("the question itself, at most 240 bytes")]
+    description: Annotated[str, About("what depends on the answer, at most 600 bytes")]
+    choices: Annotated[
+        tuple[AskedChoice, ...], About("two to five, for the two types with choices")
+    ] = ()
+    label: Annotated[str, About("a word or two for the question")] = ""
+    id: Annotated[str, About("what you know the answer by; made up if left out")] = ""
+
+
+@frozen(kw_only=True)
+class QuestionArguments:
+    """What the tool takes."""
+
+    questions: Annotated[tuple[AskedQuestion, ...], About("one to five questions")]
+    confirm_title: Annotated[str, About("the heading above all answers, before they are sent")] = ""
+    confirm_description: Annotated[str, About("a line below that heading")] = ""
+
+
+def read_questions(text: str) -> QuestionArguments:
+    """Return what the model asks; raise a `ToolError` that names the first limit it breaks."""
+    asked = read_arguments(_usual_form(text), QuestionArguments)
+    if len(asked.questions) not in QUESTIONS:
+        raise ToolError(f"{len(asked.questions)} questions: ask at least 1 and at most 5")
+    for number, question in enumerate(asked.questions, 1):
+        _check_question(f"question {number}", question)
+    named = [question.id for question in asked.questions if question.id]
+    if len(set(named)) < len(named):
+        raise ToolError("two questions have the same id")
+    return asked
+
+
+def _usual_form(text: str) -> str:
+    """Return the arguments as they should be: models are known to write some of them otherwise.
+
+    `questions` may be the JSON of the list, and `choices` may be called `options` (F17).
+    """
+    try:
+        tree = orjson.loads(text)
+        if isinstance(tree.get("questions"), str):
+            tree["questions"] = orjson.loads(tree["questions"])
+        for question in tree["questions"]:
+            if "options" in question and "choices" not in question:
+                question["choices"] = question.pop("options")
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return text  # whoever reads it next can say what is wrong with it
+    return orjson.dumps(tree).decode()
+
+
+def _check_question(where: str, question: AskedQuestion) -> None:
+    _check_text(f"the text of {where}", question.question, QUESTION_BYTES)
+    _check_text(f"the description of {where}", question.description, DESCRIPTION_BYTES)
+    if question.type not in _WITH_CHOICES:
+        return
+    if len(question.choices) not in CHOICES:
+        raise ToolError(f"{where} has {len(question.choices)} choices: offer 2 to 5")
+    ids = [choice.id for choice in question.choices]
+    if not all(ids) or len(set(ids)) < len(ids):
+        raise ToolError(f"each choice of {where} needs an id of its own")
+    for choice in question.choices:
+        _check_text(f"the label of choice {choice.id} of {where}", choice.label, CHOICE_BYTES)
+        about = f"the description of choice {choice.id} of {where}"
+        _check_text(about, choice.description, CHOICE_BYTES, required=False)
+
+
+def _check_text(what: str, text: str, most: int, *, required: bool = True) -> None:
+    if required and not text.strip():
+        raise ToolError(f"{what} is missing")
+    if len(text.encode()) > most:
+        raise ToolError(f"{what} has {len(text.encode())} bytes: at most {most} are allowed")
+
+
+# ── What a model reads ──────────────────────────────────────────────────────────────────────────
+
+
+def answers_text(request: QuestionRequest, responses: tuple[QuestionResponse, ...]) -> str:
+    """Return the answers in words for the model, question by question (F15)."""
+    by_question = {response.request_id: response for response in responses}
+    return "\n\n".join(
+        f"{question.question}\n{_answer_text(question, by_question.get(question.id))}"
+        for question in request.questions
+    )
+
+
+def _answer_text(question: Question, response: QuestionResponse | None) -> str:
+    if response is None:
+        return SKIPPED
+    lines = []
+    if question.type is QuestionType.YES_NO and response.yes is not None:
+        lines.append("yes" if response.yes else "no")
+    if response.selected_ids:
+        lines.append(f"selected: {orjson.dumps(response.selected_ids).decode()}")
+    if response.fill_in_text:
+        lines.append(f"text: {response.fill_in_text}")
+    notes = [f"note on {about}: {note}" for about, note in response.notes.items() if note]
+    return "\n".join((*(lines or [SKIPPED]), *notes))
+
+
+# ── The tool ────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class QuestionTool(BuiltIn):
+    """Asks a person and waits. Satisfies `tools.base.Tool`."""
+
+    name = "question"
+    arguments = QuestionArguments
+
+    _questions: Questions = field(repr=False)
+
+    async def run(self, call: ToolCall, /) -> ToolResult:
+        """Ask, and answer with what the person said; one who would not say ends the turn."""
+        if not call.interactive:
+            raise ToolError(UNASKABLE)
+        request = self._request(call, read_questions(call.input))
+        ending = await self._questions.ask(request, call.run_id)
+        match ending.resolution:
+            case Resolution.ANSWERED:
+                return ToolResult(content=answers_text(request, ending.responses))
+            case Resolution.CANCELLED:
+                raise ToolError(CANCELLED, stop_turn=True)
+            case _:
+                patience = self._questions.attendance.patience
+                raise ToolError(UNATTENDED.format(seconds=patience), stop_turn=True)
+
+    def _request(self, call: ToolCall, asked: QuestionArguments) -> QuestionRequest:
+        """Return what the person is shown: ids and a confirmation are made up where missing (F12)."""
+        several = len(asked.questions) > 1
+        return QuestionRequest(
+            id=AskId(self._new_id()),
+            session_id=call.session_id,
+            tool_call_id=call.id,
+            questions=tuple(map(self._shown, asked.questions)),
+            confirm_title=asked.confirm_title or (CONFIRM_TITLE if several else ""),
+            confirm_description=asked.confirm_description
+            or (CONFIRM_DESCRIPTION if several else ""),
+        )
+
+    def _shown(self, asked: AskedQuestion) -> Question:
+        choices = asked.choices if asked.type in _WITH_CHOICES else ()
+        return Question(
+            id=QuestionId(asked.id or self._new_id()),
+            type=asked.type,
+            label=asked.label,
+            question=asked.question,
+            description=asked.description,
+            choices=tuple(
+                Choice(id=choice.id, label=choice.label, description=choice.description)
+                for choice in choices
+            ),
+        )
+
+    def _new_id(self) -> str:
+        return self._questions.ids.new()

@@ -1,0 +1,1 @@
+"""The stored record of runs: messages, journal, recovery, and the event tail for late readers."""

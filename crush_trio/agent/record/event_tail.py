@@ -1,0 +1,226 @@
+"""Events that outlive the program that published them.
+
+The store remembers the newest events that nothing later says again: endings, structural changes
+of messages, and facts. What is remembered of a message or a run is its name: the store has the thing
+itself, in its newest state, and a reader takes any state as the newest.
+
+Of endings the store also remembers the places, for as long as it has the runs. A reader that can come
+back after a crash is not shown an ending before its place is stored. So after a crash it is certain
+which endings each reader has seen. `agent.reader` makes use of both.
+
+Stored events as entries again, shared by all readers that want them.
+
+After a restart many readers come back at once and want the same events. Each event is read from the
+store once, and is there for as long as a reader is in the middle of it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+from weakref import WeakValueDictionary
+
+import orjson
+import trio
+from attrs import define, field
+from typing_extensions import override
+
+from crush_trio.errors import MessageNotFound
+from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
+from crush_trio.events.growing_message import GrowingMessage
+from crush_trio.events.log import EventLog, Keeper
+from crush_trio.store.base import Changes, MessageReads, RunReads, StoredEnding, TailEvent
+from crush_trio.store.changes import TailKept
+from crush_trio.wire.codec import decode, wrap_change
+from crush_trio.wire.events import Envelope, EventType
+from crush_trio.wire.fields import Json
+from crush_trio.wire.ids import MessageId, RunId, SessionId
+from crush_trio.wire.messages import Message, Role
+
+Key: TypeAlias = tuple[str, int, bool]
+"""The place of an event, and whether it is to be told as something new."""
+
+
+class RecallStore(MessageReads, RunReads, Protocol):
+    """What recalling needs of a store."""
+
+
+@define(eq=False)
+class Recall:
+    """The stored events that readers of a workspace are being told."""
+
+    store: RecallStore
+    _entries: WeakValueDictionary[Key, Entry] = field(factory=WeakValueDictionary, init=False)
+    _loading: dict[Key, trio.Event] = field(factory=dict, init=False)
+
+    async def event(self, row: TailEvent, *, new: bool) -> Entry | None:
+        """Return a kept event; None if the message it is about has gone with its session.
+
+        It shows a message in its newest state; *new* says that the reader does not know it.
+        """
+        return await self._entry((row.boot_id, row.seq, new), partial(self._event, row, new=new))
+
+    async def ending(self, row: StoredEnding) -> Entry:
+        """Return an ending with the whole answer."""
+
+        async def whole() -> Event:
+            return RunChange(run=(await self.store.run(row.run.id)).view)
+
+        entry = await self._entry((row.boot_id, row.seq, False), whole)
+        assert entry is not None
+        return entry
+
+    async def _entry(self, key: Key, load: Callable[[], Awaitable[Event | None]]) -> Entry | None:
+        """Return an entry, loaded once for all readers that want it at the same time."""
+        await trio.lowlevel.checkpoint()
+        while key in self._loading:
+            await self._loading[key].wait()
+        if (known := self._entries.get(key)) is not None:
+            return known
+        loaded = self._loading[key] = trio.Event()
+        try:
+            event = await load()
+            if event is None:
+                return None
+            entry = self._entries[key] = Entry(key[1], event, key[0], Meter())
+        finally:
+            del self._loading[key]
+            loaded.set()
+        return entry
+
+    async def _event(self, row: TailEvent, *, new: bool) -> Event | None:
+        named: Mapping[str, Json] = orjson.loads(row.event)
+        if "message" in named:
+            return await self._message(named, new=new)
+        if "run" in named:
+            return RunChange(run=(await self.store.run(RunId(named["run"]))).view)
+        await trio.lowlevel.checkpoint()
+        envelope = decode(row.event, Envelope)
+        return Fact(
+            payload_type=envelope.payload_type,
+            change=envelope.event_type,
+            entity=envelope.entity,
+        )
+
+    async def _message(self, named: Mapping[str, Json], *, new: bool) -> MessageChange | None:
+        """Return the newest state of a message; None if it has gone with its session."""
+        await trio.lowlevel.checkpoint()
+        message_id = MessageId(named["message"])
+        if named["change"] == EventType.DELETED:
+            gone = Message(id=message_id, role=Role.UNSET, session_id=SessionId(named["session"]))
+            return MessageChange(change=EventType.DELETED, view=GrowingMessage(gone).view())
+        try:
+            stored = await self.store.message(message_id)
+        except MessageNotFound:
+            return None
+        change = EventType.CREATED if new else EventType.UPDATED
+        return MessageChange(change=change, view=GrowingMessage(stored.message).view())
+
+
+KEPT: Final = 10_000
+"""How many events a store remembers unless told otherwise."""
+
+STORE_LIMIT: Final = 1.0
+"""Seconds that readers wait for the place of an ending to be stored; then they see it all the same."""
+
+
+@define(eq=False)
+class Tail(Keeper):
+    """Gives the store the events to remember; those that are published together, together."""
+
+    store: Changes
+    kept: int = KEPT
+    last: int = field(default=0, init=False)
+    """The seq of the last event that was given to keep."""
+    _gathered: list[TailKept] = field(factory=list, init=False)
+    _ending: int = field(default=0, init=False)
+    """The seq of the last ending that was given to keep."""
+    _settled: int = field(default=0, init=False)
+    """The seq of the last ending that the log was told of."""
+    _log: EventLog | None = field(default=None, init=False)
+    _tasks: trio.Nursery | None = field(default=None, init=False)
+    _closing: trio.Event = field(factory=trio.Event, init=False)
+
+    def attach(self, log: EventLog, tasks: trio.Nursery) -> None:
+        """Tell *log* from now on which endings are stored. Endings come from nowhere else."""
+        self._log, self._tasks = log, tasks
+
+    def close(self) -> None:
+        """Hand over what was gathered, and try nothing again from now on."""
+        self._closing.set()
+        self.flush()
+
+    @override
+    def keep(self, seq: int, event: Event) -> bool:
+        """Remember *event*, unless a later one will say all it says.
+
+        Return whether it is an ending that the log will be told about.
+        """
+        text = _remembered(event)
+        if text is None:
+            return False
+        ended = event.run.id if isinstance(event, RunChange) else None
+        if not self._gathered and self._tasks is not None:
+            self._tasks.start_soon(self._hand_over, name="events to keep")
+        self._gathered.append(
+            TailKept(
+                seq=seq,
+                terminal=ended is not None,
+                event=text,
+                keep=self.kept,
+                previous=self.last,
+                ended=ended,
+            )
+        )
+        self.last = seq
+        if self._tasks is None:
+            self.flush()
+            return False
+        if ended is not None:
+            self._ending = seq
+        return ended is not None
+
+    @override
+    def flush(self) -> None:
+        """Hand over what was gathered."""
+        if self._gathered:
+            self.store.post(*self._gathered)
+            self._gathered.clear()
+
+    async def _hand_over(self) -> None:  # noqa: ASYNC910 - it is a task of its own
+        """Hand over what was gathered in one moment; a task for each such moment.
+
+        If there are endings, the log is told when their places are stored, or when readers have waited
+        long enough for that. Places that could not be stored are tried again.
+        """
+        if self._settled == self._ending:
+            self.flush()
+            return  # noqa: ASYNC910 - there is nothing to wait for
+        ending, events = self._ending, tuple(self._gathered)
+        self._gathered.clear()
+        commit = self.store.submit(*events)
+        await commit.known_within(STORE_LIMIT)
+        assert self._log is not None
+        self._log.settle(ending)
+        self._settled = max(self._settled, ending)
+        while not commit.stored and not await self._closed_within(STORE_LIMIT):
+            if commit.known:
+                commit = self.store.submit(*events)
+
+    async def _closed_within(self, seconds: float) -> bool:
+        with trio.move_on_after(seconds):
+            await self._closing.wait()
+        return self._closing.is_set()  # noqa: ASYNC910 - the wait is a checkpoint
+
+
+def _remembered(event: Event) -> str | None:
+    match event:
+        case Fact(payload_type=payload_type, encoded=encoded):
+            return wrap_change(payload_type, encoded).decode()
+        case MessageChange(plain=False, change=change, view=view):
+            named = {"message": view.head.id, "session": view.head.session_id, "change": change}
+            return orjson.dumps(named).decode()
+        case RunChange(terminal=True, run=run):
+            return orjson.dumps({"run": run.id}).decode()
+        case _:
+            return None

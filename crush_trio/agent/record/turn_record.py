@@ -1,0 +1,285 @@
+"""What one run has written into its session, and what its ending still has to write.
+
+A turn writes its messages through its record. The record knows which of them are still open, which
+could not be stored, and which tool calls have no result yet. When the run ends, everything that the
+stored turn lacks is one list of changes, which becomes part of the run's own ending.
+
+What the record of a turn needs so that it is complete, however the turn ended.
+
+The same rules serve a run that ends now and one that a crash left behind: reasoning is closed,
+tool calls are finished and answered, every message has its finish part (D15 to D18).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from attrs import define, evolve, field
+
+from crush_trio.agent.record.message import changes_between
+from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.clock import IdSource
+from crush_trio.events.facts import Event, session_fact
+from crush_trio.events.growing_message import GrowingMessage, MessageView
+from crush_trio.runtime.outcome import Outcome, Submission
+from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, UsageAdded
+from crush_trio.wire.codec import USER_CANCELLED
+from crush_trio.wire.events import EventType
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
+from crush_trio.wire.messages import (
+    BinaryPart,
+    FinishPart,
+    FinishReason,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from crush_trio.wire.runs import RunState
+from crush_trio.wire.views import Session
+
+if TYPE_CHECKING:
+    from crush_trio.agent.record.transcript import Transcript
+
+
+STOPPED = FinishPart(reason=FinishReason.STOP, time=0)
+"""What every message ends with that no model wrote (D1)."""
+
+TOOL_CANCELLED = "Error: user cancelled assistant tool calling"
+TOOL_FAILED = "There was an error while executing the tool"
+
+
+def finished(message: Message) -> Message:
+    """Return *message* with the finish part that every message of its kind ends with."""
+    if any(isinstance(part, FinishPart) for part in message.parts):
+        return message
+    return evolve(message, parts=(*message.parts, STOPPED))
+
+
+def finish_of(outcome: Outcome, at: int) -> FinishPart:
+    """Return the finish part of an answer that its turn did not finish itself (D18)."""
+    match outcome.state:
+        case RunState.CANCELLED:
+            return FinishPart(reason=FinishReason.CANCELLED, time=at, message=USER_CANCELLED)
+        case RunState.ERRORED:
+            return FinishPart(
+                reason=FinishReason.ERROR,
+                time=at,
+                message=outcome.title or "Provider Error",
+                details=outcome.error,
+            )
+        case RunState.INTERRUPTED:
+            return FinishPart(
+                reason=FinishReason.ERROR, time=at, message="Interrupted", details=outcome.error
+            )
+        case _:
+            return FinishPart(reason=FinishReason.UNKNOWN, time=at)
+
+
+def close_answer(growing: GrowingMessage, outcome: Outcome, at: int) -> None:
+    """Give an unfinished answer what it lacks: closed reasoning, finished calls, a finish part."""
+    if growing.view().finished:
+        return
+    growing.close_reasoning(finished_at=at)
+    for call in growing.tool_calls():
+        if not call.finished:
+            growing.put(evolve(call, input="{}", finished=True))
+    growing.put(finish_of(outcome, at))
+
+
+def missing_results(
+    calls: Iterable[ToolCallPart], answered: Collection[ToolCallId], outcome: Outcome
+) -> list[ToolResultPart]:
+    """Return an error result for each tool call that was never answered (D17)."""
+    text = TOOL_CANCELLED if outcome.state is RunState.CANCELLED else TOOL_FAILED
+    return [
+        ToolResultPart(tool_call_id=call.id, name=call.name, content=text, is_error=True)
+        for call in calls
+        if call.id not in answered
+    ]
+
+
+def prompt_message(run_id: RunId, submission: Submission, at: int) -> Message:
+    """Return the message that a run's prompt becomes; every attachment is kept (D23a).
+
+    It bears the run's own id, so that writing it a second time, after a write of which nobody
+    knows whether it landed, is the same write.
+    """
+    text: tuple[Part, ...] = (TextPart(text=submission.prompt),) if submission.prompt else ()
+    files = tuple(
+        BinaryPart(path=a.file_path or a.file_name, mime_type=a.mime_type, data=a.content)
+        for a in submission.attachments
+    )
+    return _message(MessageId(run_id), submission.session_id, Role.USER, (*text, *files), at)
+
+
+def result_message(
+    result: ToolResultPart, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the message of one tool result."""
+    return _message(message_id, session_id, Role.TOOL, (result,), at)
+
+
+def closing_answer(
+    outcome: Outcome, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the answer of a turn that ended before it had one (A21, D20)."""
+    return _message(message_id, session_id, Role.ASSISTANT, (finish_of(outcome, at),), at)
+
+
+def _message(
+    message_id: MessageId, session_id: SessionId, role: Role, parts: tuple[Part, ...], at: int
+) -> Message:
+    return finished(
+        Message(
+            id=message_id,
+            session_id=session_id,
+            role=role,
+            parts=parts,
+            created_at=at,
+            updated_at=at,
+        )
+    )
+
+
+@define(eq=False)
+class Remainder:
+    """What a turn lacks: the changes that complete it, and what readers are told of them."""
+
+    changes: list[Change] = field(factory=list, init=False)
+    _news: list[tuple[EventType, MessageView | Message]] = field(factory=list, init=False)
+
+    @property
+    def told(self) -> Iterator[tuple[EventType, MessageView]]:
+        """What readers are told of the changes, once they are stored."""
+        for change, said in self._news:
+            yield change, said if isinstance(said, MessageView) else GrowingMessage(said).view()
+
+    def create(self, message: Message, run_id: RunId, *, if_there: bool = False) -> None:
+        """Add a complete message."""
+        created = MessageCreated(message=message, run_id=run_id, if_there=if_there)
+        self.changes.append(created)
+        self._news.append((EventType.CREATED, message))
+
+    def update(self, opened: OpenMessage) -> None:
+        """Add what a released message lacks."""
+        view, changes = opened.remaining()
+        if changes:
+            self.changes.extend(changes)
+            self._news.append((EventType.UPDATED, view))
+
+    def delete(self, opened: OpenMessage) -> None:
+        """Take a message away."""
+        self.changes.append(MessageDeleted(id=opened.id))
+        self._news.append((EventType.DELETED, opened.remaining()[0]))
+
+
+@define(eq=False)
+class TurnRecord:
+    """The messages of one run. Made by `Transcript.turn`."""
+
+    run_id: RunId
+    session_id: SessionId
+    transcript: "Transcript" = field(repr=False)
+    asked: bool = field(default=False, init=False)
+    """Whether a model was asked: an answer was begun."""
+    usage: UsageAdded | None = field(default=None, init=False)
+    """What the last step used; stored with the ending."""
+    notice: Callable[[Session], Event] | None = field(default=None, init=False)
+    """Makes what is published with a completed ending (D28)."""
+    _open: dict[MessageId, OpenMessage] = field(factory=dict, init=False)
+    _discarded: list[OpenMessage] = field(factory=list, init=False)
+    _unstored: list[Message] = field(factory=list, init=False)
+    _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False)
+    _answered: set[ToolCallId] = field(factory=set, init=False)
+
+    # ── For the turn ────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, message: Message) -> OpenMessage:
+        """Store and publish a new message that will grow (D1). A cancel waits for the store."""
+        growing = GrowingMessage(message)
+        view = growing.view()
+        bare = MessageView(view.head, ())
+        await self.transcript.commit(
+            MessageCreated(message=view.head, run_id=self.run_id),
+            *changes_between(bare, view, view.head.updated_at),
+        )
+        self.asked = True
+        opened = OpenMessage(self, growing, view)
+        self._open[opened.id] = opened
+        self.transcript.publish(EventType.CREATED, view)
+        self.transcript.services.start_soon(opened.write, name=f"writer of {opened.id}")
+        return opened
+
+    async def write(self, message: Message) -> Message:
+        """Store and publish a complete message. If it cannot be stored, the ending tries again."""
+        message = finished(message)
+        try:
+            await self.transcript.write(message, self.run_id)
+        except Exception:
+            self._unstored.append(message)
+            raise
+        if message.role is Role.TOOL:
+            self._answered.update(_results(message))
+        return message
+
+    def called(self, call: ToolCallPart) -> None:
+        """Take note of a tool call: the ending has to see to it that it gets a result (D17)."""
+        self._calls[call.id] = call
+
+    def recalled(self, calls: Iterable[ToolCallPart]) -> None:
+        """Forget tool calls that are in no message any more: nothing is to answer them."""
+        for call in calls:
+            self._calls.pop(call.id, None)
+
+    async def finish(self, opened: OpenMessage, *together: Change) -> None:
+        """Store what a released message lacks, *together* with other changes, and publish both.
+
+        If that fails the ending tries again, with the message and with what was used for it.
+        """
+        view, changes = opened.remaining()
+        commit = self.transcript.store.submit(*changes, *together, session=self.session_id)
+        self.usage = next((each for each in together if isinstance(each, UsageAdded)), None)
+        session = await commit.certain()
+        self.usage = None
+        del self._open[opened.id]
+        if together and session is not None:
+            self.transcript.events.publish(session_fact(session))
+        self.transcript.publish(EventType.UPDATED, view)
+
+    def discard(self, opened: OpenMessage) -> None:
+        """Take a message away when the run ends; what was not stored of it never will be (D11)."""
+        self.recalled(opened.release().tool_calls())
+        self._open.pop(opened.id, None)
+        self._discarded.append(opened)
+
+    @property
+    def open_messages(self) -> tuple[OpenMessage, ...]:
+        """The messages in progress, in the order of their creation."""
+        return tuple(self._open.values())
+
+    # ── For the ending ──────────────────────────────────────────────────────────────────────────
+
+    def close(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
+        """Take all messages from their writers, and add what the turn lacks to *remainder*."""
+        for message in self._unstored:
+            remainder.create(message, self.run_id)
+            self._answered.update(_results(message))
+        for opened in self._discarded:
+            remainder.delete(opened)
+        for opened in self.open_messages:
+            close_answer(opened.release(), outcome, at)
+            remainder.update(opened)
+        for result in missing_results(self._calls.values(), self._answered, outcome):
+            message_id = MessageId(ids.new())
+            remainder.create(result_message(result, self.session_id, message_id, at), self.run_id)
+
+    def close_unasked(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
+        """Add the answer of a turn that was cancelled before a model was asked (A21, D20)."""
+        answer = closing_answer(outcome, self.session_id, MessageId(ids.new()), at)
+        remainder.create(answer, self.run_id, if_there=True)
+
+
+def _results(message: Message) -> set[ToolCallId]:
+    return {part.tool_call_id for part in message.parts if isinstance(part, ToolResultPart)}

@@ -1,0 +1,91 @@
+"""What a turn works with: decided when it begins, from the configuration as it is then."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.agent.record.transcript import Transcript
+from crush_trio.agent.record.turn_record import TurnRecord
+from crush_trio.agent.spans import Spans, configured_spans
+from crush_trio.agent.turn.model import ChosenModel
+from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
+from crush_trio.clock import Clock, IdSource
+from crush_trio.events.log import EventLog
+from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.providers.call import Patience
+from crush_trio.runtime.run import Run
+from crush_trio.store.base import Changes, MessageReads, SessionReads
+from crush_trio.tools.base import Tool
+from crush_trio.wire.ids import MessageId
+from crush_trio.wire.messages import Message, Role
+
+Tools = Mapping[str, Tool]
+"""The tools that a run may use, by name."""
+
+
+@frozen(kw_only=True)
+class TurnPlan:
+    """The model, the tools and the instructions of one turn.
+
+    The tools are asked for before every step: one that appears meanwhile can be used in the next
+    (H2). *remind* puts the reminder about the todo list at the head of the conversation (D22).
+    """
+
+    model: ChosenModel
+    tools: Callable[[], Tools] = field(repr=False)
+    system: tuple[str, ...] = field(default=(), repr=False)
+    remind: bool = True
+    interactive: bool = True
+    auto_summarize: bool = True
+
+
+class Planner(Protocol):
+    """Makes plans; raises a `CrushError` that says what is missing in the configuration."""
+
+    async def plan(self, run: Run) -> TurnPlan:
+        """Return what *run* is to work with."""
+        ...
+
+
+class AgentStore(Changes, SessionReads, MessageReads, Protocol):
+    """What an agent needs of a store."""
+
+
+@define(eq=False)
+class Desk:
+    """What every turn of a workspace shares."""
+
+    transcript: Transcript
+    events: EventLog
+    store: AgentStore = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    permissions: RunPermissions = field(repr=False)
+    patience: Patience = field(factory=Patience)
+    spans: Spans = field(factory=configured_spans, repr=False)
+    hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
+
+    def turn(self, run: Run) -> TurnRecord:
+        """Return the record of a run's turn."""
+        return self.transcript.turn(run.id, run.session_id)
+
+    async def begin_answer(
+        self, run: Run, model: ChosenModel, *, summary: bool = False
+    ) -> OpenMessage:
+        """Create the message that a model is about to write (D13)."""
+        now = self.clock.unix()
+        return await self.turn(run).create(
+            Message(
+                id=MessageId(self.ids.new()),
+                role=Role.ASSISTANT,
+                session_id=run.session_id,
+                model=model.model.id,
+                provider=model.provider_id,
+                is_summary_message=summary,
+                created_at=now,
+                updated_at=now,
+            )
+        )

@@ -1,0 +1,291 @@
+"""One turn: ask the model, run the tools it asks for, ask again, until it stops.
+
+Each step is one model call with its tool calls, and becomes one assistant message and one tool
+message per result (D13). Before each step the prompts that wait behind the run and that nobody waits
+for are taken in (C2). The last message is left for the run's own ending to store: the answer is
+finished and the run is over in one commit.
+
+Nothing in here cleans up after a cancel or a failure. The journal does, for every turn alike.
+
+A model that goes in circles is stopped.
+
+Counts identical tool interactions (the same tools, the same arguments, the same answers) over the
+last steps of a turn. Steps without tool calls do not count: they end the turn anyway (D30).
+"""
+
+import hashlib
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import orjson
+from attrs import define, evolve, field, frozen
+
+from crush_trio.agent.record.turn_record import TurnRecord
+from crush_trio.agent.turn.answer import Answer, Room
+from crush_trio.agent.turn.model import nearly_full, step_usage
+from crush_trio.agent.turn.plan import Desk, Tools, TurnPlan
+from crush_trio.agent.turn.prompt import Abilities, affinity, build_prompt, called_in
+from crush_trio.agent.turn.summary import CONTINUE, Summarizer
+from crush_trio.agent.turn.tool_calls import ToolRunner
+from crush_trio.errors import AnswerTooLong
+from crush_trio.events.facts import finished_notice, waiting_notice
+from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
+from crush_trio.providers.call import Waiting, converse
+from crush_trio.providers.errors import ProviderError
+from crush_trio.runtime.outcome import Completion
+from crush_trio.runtime.run import Run
+from crush_trio.store.base import Conversation
+from crush_trio.store.changes import UsageAdded
+from crush_trio.tools.base import ToolResult
+from crush_trio.wire.ids import MessageId
+from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
+
+WINDOW: Final = 10
+MOST: Final = 5
+
+
+@define(eq=False)
+class LoopGuard:
+    """The last steps of one turn."""
+
+    _recent: deque[bytes] = field(factory=lambda: deque(maxlen=WINDOW), init=False)
+
+    def repeats(self, calls: Iterable[ToolCallPart], results: Iterable[ToolResult]) -> bool:
+        """Take note of a step; whether it was seen too often among the last ones."""
+        pairs = [
+            (call.name, call.input, result.content)
+            for call, result in zip(calls, results, strict=False)
+        ]
+        if not pairs:
+            return False
+        digest = hashlib.sha256(orjson.dumps(pairs)).digest()
+        self._recent.append(digest)
+        full = len(self._recent) == WINDOW
+        return full and Counter(self._recent).most_common(1)[0][1] > MOST
+
+
+log = logging.getLogger(__name__)
+
+CUT_OFF: Final = "the answer was cut off before this call could be made"
+REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
+
+
+Show = Callable[[Conversation], None]
+"""Is shown a conversation as a step finds it, and keeps nothing of it."""
+
+
+def _nobody(_said: Conversation) -> None:
+    """Look away."""
+
+
+@frozen(kw_only=True)
+class Step:
+    """What one step came to: whether another follows, and why it ended."""
+
+    answer: Answer
+    finish: FinishPart
+    goes_on: bool
+    full: bool
+    used: UsageAdded
+    """What the model used."""
+    stopped_by: str = ""
+    """What the tool answered that ended the turn, if one did."""
+
+
+@define(eq=False)
+class Steps:
+    """The steps of one turn."""
+
+    run: Run
+    plan: TurnPlan
+    desk: Desk
+    opening: Show = _nobody
+    """Is shown the conversation as the first step finds it."""
+    _guard: LoopGuard = field(factory=LoopGuard, init=False)
+    _turn: TurnRecord = field(init=False)
+    _tools: ToolRunner = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._turn = self.desk.turn(self.run)
+        self._tools = ToolRunner(
+            self.run,
+            self._turn,
+            self.desk.clock,
+            self.desk.ids,
+            self.desk.permissions,
+            images=self.plan.model.model.supports_attachments,
+            interactive=self.plan.interactive,
+            spans=self.desk.spans,
+            hooks=self.desk.hooks,
+            kept=self.desk.sizes.tool_output,
+        )
+
+    async def play(self) -> Completion:
+        """Answer the run's prompt."""
+        show = self.opening
+        while True:
+            tools = self.plan.tools()
+            request = await self._request(tools, show)
+            with self.desk.spans.step(self.run):
+                step = await self._step(request, tools)
+            if step.full and self.plan.auto_summarize:
+                await self._make_room(step)
+            elif step.goes_on:
+                await step.answer.opened.finish(step.finish, step.used)
+            else:
+                self._turn.usage = step.used
+                step.answer.opened.seal(step.finish)
+            if not step.goes_on:
+                return self._completion(step)
+            show = _nobody
+
+    async def _make_room(self, step: Step) -> None:
+        """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
+        await step.answer.opened.finish(step.finish, step.used)
+        try:
+            await Summarizer(self.run, self.plan, self.desk).summarize()
+        except (ProviderError, AnswerTooLong):
+            if step.goes_on:
+                raise
+            log.exception("summary.failed", extra={"run_id": self.run.id})
+        if step.goes_on:
+            await self._say_as_user(CONTINUE.format(prompt=self.run.prompt))
+
+    async def _say_as_user(self, text: str) -> None:
+        now = self.desk.clock.unix()
+        message = Message(
+            id=MessageId(self.desk.ids.new()),
+            role=Role.USER,
+            session_id=self.run.session_id,
+            parts=(TextPart(text=text),),
+            created_at=now,
+            updated_at=now,
+        )
+        await self._turn.write(message)
+
+    def _completion(self, step: Step) -> Completion:
+        """Return what the run tells of itself; the notice goes out with its ending (D28).
+
+        A turn that a tool stopped before the model had said a word tells why: there are clients
+        that see nothing of a turn but this.
+        """
+        if self.plan.interactive:
+            self._turn.notice = finished_notice
+        said = step.answer.said()
+        return evolve(said, text=said.text or step.stopped_by)
+
+    # ── One step ────────────────────────────────────────────────────────────────────────────────
+
+    async def _step(self, request: ModelRequest, tools: Tools) -> Step:
+        answer = Answer(
+            await self.desk.begin_answer(self.run, self.plan.model),
+            called_in(request.messages),
+            room=Room(self.desk.sizes.answer),
+        )
+        self.run.partial = answer.said
+        with self.desk.spans.model_call(self.run.session_id, request) as span:
+            ending = await converse(
+                self.plan.model.provider,
+                request,
+                answer,
+                patience=self.desk.patience,
+                waiting=self._waiting,
+            )
+            span.answered(ending, lambda: answer.message().parts)
+        results = await self._answer_calls(answer, ending, tools)
+        used = step_usage(
+            self.run.session_id,
+            ending.usage,
+            self.plan.model,
+            request,
+            answer.message(),
+            self.desk.clock.unix(),
+        )
+        return self._judge(answer, ending, results, used)
+
+    async def _request(self, tools: Tools, show: Show) -> ModelRequest:
+        """Return what the model is asked: the conversation, with the prompts that wait in it.
+
+        The stored messages are let go here. The answer may take minutes, and a long conversation
+        would lie in memory twice for as long.
+        """
+        await self.run.fold()
+        said = await self.desk.store.conversation(self.run.session_id, self.run.id)
+        show(said)
+        model = self.plan.model
+        can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
+        prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
+        return ModelRequest(
+            model=model.model,
+            chosen=model.selected,
+            system=(*prefix, *self.plan.system),
+            messages=build_prompt(
+                said.messages, said.session.summary_message_id, can, remind=self.plan.remind
+            ),
+            tools=tool_specs(tools),
+            max_tokens=model.max_tokens,
+            affinity=affinity(said.session.id),
+        )
+
+    def _waiting(self, waiting: Waiting) -> None:
+        self.run.publish(
+            waiting_notice(self.run.session_id, self.run.submission.run_id, str(waiting))
+        )
+
+    async def _answer_calls(
+        self, answer: Answer, ending: Finished, tools: Tools
+    ) -> list[ToolResult]:
+        """Run the tools, unless the model was cut off while it asked for them."""
+        if ending.reason in _WHOLE:
+            return await self._tools.run_all(answer, tools)
+        await answer.drop_incomplete()
+        unanswered = [
+            part for part in answer.opened.message().parts if isinstance(part, ToolCallPart)
+        ]
+        await self._tools.refuse(unanswered, CUT_OFF)
+        return []
+
+    def _judge(
+        self,
+        answer: Answer,
+        ending: Finished,
+        results: Sequence[ToolResult],
+        used: UsageAdded,
+    ) -> Step:
+        """Decide whether another step follows, and how this one's message ends (D14)."""
+        asked = ending.reason in _WHOLE and bool(answer.calls)
+        stopping = [result.content for result in results if result.stop_turn]
+        circling = asked and self._guard.repeats(answer.calls, results)
+        goes_on = asked and not stopping and not circling
+        if goes_on:
+            reason = FinishReason.TOOL_USE
+        elif asked or ending.reason is FinishReason.TOOL_USE:
+            reason = FinishReason.END_TURN
+        else:
+            reason = ending.reason
+        return Step(
+            answer=answer,
+            finish=FinishPart(
+                reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
+            ),
+            goes_on=goes_on,
+            used=used,
+            stopped_by="\n".join(stopping),
+            full=nearly_full(
+                self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0
+            ),
+        )
+
+
+_WHOLE: Final = frozenset({FinishReason.TOOL_USE, FinishReason.END_TURN})
+"""How a model ends an answer that it could complete."""
+
+
+def tool_specs(tools: Tools) -> tuple[ToolSpec, ...]:
+    """Return the tools as a model is told of them, sorted by name (H2)."""
+    return tuple(
+        ToolSpec(name=name, description=tool.description, parameters=tool.parameters)
+        for name, tool in sorted(tools.items())
+    )

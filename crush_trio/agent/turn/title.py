@@ -1,0 +1,161 @@
+"""A title for a session, made beside its first run.
+
+A service task of the workspace: the run does not wait for it and cancelling the run does not cancel
+it. It has a deadline, ends with the workspace, and changes nothing but the title and the totals of
+its session (D24 to D26, L35).
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.agent.turn.answer import Room
+from crush_trio.agent.turn.model import ChosenModel, ModelSource, side_usage
+from crush_trio.agent.turn.plan import Desk
+from crush_trio.agent.turn.prompt import affinity
+from crush_trio.errors import CrushError, SessionNotFound
+from crush_trio.events.facts import Event, session_fact
+from crush_trio.providers.base import (
+    Finished,
+    ModelRequest,
+    PromptMessage,
+    ReasoningDelta,
+    StreamPart,
+    TextDelta,
+)
+from crush_trio.providers.call import converse
+from crush_trio.runtime.run import Run
+from crush_trio.store.base import Conversation
+from crush_trio.store.changes import Change, SessionEdited
+from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.messages import FinishReason, Role, TextPart
+from crush_trio.wire.requests import ModelType
+
+log = logging.getLogger(__name__)
+
+DEADLINE: Final = 60.0
+"""Seconds that a title may take; a session can do without."""
+
+OUTPUT_TOKENS: Final = 40
+WIDTH: Final = 50
+UNTITLED: Final = "Untitled Session"
+
+INSTRUCTIONS: Final = """\
+Write a title for a coding session that begins with the message you are given. At most 50 characters, one
+line, in the language of the message. No quotes, no colon, no full stop. Do not answer the message."""
+
+_THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+
+@define(eq=False)
+class Titles:
+    """Makes titles for the sessions of a workspace, among its *services*."""
+
+    desk: Desk
+    models: ModelSource = field(repr=False)
+    deadline: float = DEADLINE
+
+    def begin(self, run: Run, said: Conversation) -> None:
+        """Start on a title if *run* has the first words of its session."""
+        if run.prompt and first_words(said, run):
+            run.host.services.start_soon(
+                self._give, run.session_id, run.prompt, run.events.publish, name="title"
+            )
+
+    async def _give(
+        self, session_id: SessionId, prompt: str, publish: Callable[[Event], object]
+    ) -> None:
+        """Make a title and store it; a session that goes meanwhile needs none."""
+        await trio.lowlevel.checkpoint()
+        try:
+            changes = await self._changes(session_id, prompt)
+            await self.desk.transcript.commit(*changes)
+            publish(session_fact(await self.desk.store.session(session_id)))
+        except SessionNotFound:
+            log.info("title.too_late", extra={"session_id": session_id})
+        except Exception:  # a barrier: a title must not end the workspace
+            log.exception("title.failed", extra={"session_id": session_id})
+
+    async def _changes(self, session_id: SessionId, prompt: str) -> list[Change]:
+        """Ask the small model, then the large one; without an answer the session stays untitled."""
+        await trio.lowlevel.checkpoint()
+        now = self.desk.clock.unix()
+        with trio.move_on_after(self.deadline):
+            for slot in (ModelType.SMALL, ModelType.LARGE):
+                try:
+                    chosen = await self.models.choose(slot)
+                    text, finished = await self._ask(session_id, chosen, prompt)
+                except CrushError as error:
+                    log.info("title.not_given", extra={"slot": slot.value, "code": error.code})
+                    continue
+                if finished.reason is not FinishReason.MAX_TOKENS:
+                    title = (tidy(text) or short(prompt))[: self.desk.sizes.title]
+                    edited = SessionEdited(id=session_id, at=now, title=title)
+                    return [edited, side_usage(session_id, finished.usage, chosen, now)]
+        return [SessionEdited(id=session_id, at=now, title=UNTITLED)]
+
+    async def _ask(
+        self, session_id: SessionId, chosen: ChosenModel, prompt: str
+    ) -> tuple[str, Finished]:
+        asked = PromptMessage(role=Role.USER, parts=(TextPart(text=prompt),))
+        request = ModelRequest(
+            model=chosen.model,
+            chosen=chosen.selected,
+            system=(INSTRUCTIONS,),
+            messages=(asked,),
+            max_tokens=chosen.max_tokens if chosen.model.can_reason else OUTPUT_TOKENS,
+            affinity=affinity(session_id),
+            cache=False,
+        )
+        words = _Words(Room(self.desk.sizes.answer))
+        with self.desk.spans.model_call(session_id, request) as span:
+            finished = await converse(
+                chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
+            )
+            span.answered(finished, lambda: (TextPart(text=words.text),))
+        return words.text, finished
+
+
+@define(eq=False)
+class _Words:
+    """Keeps the text of an answer. Raises `AnswerTooLong`, reasoning included."""
+
+    room: Room
+    text: str = field(default="", init=False)
+
+    async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
+        if isinstance(part, TextDelta | ReasoningDelta):
+            fitting = self.room.fitting(part.text)
+            self.room.check()
+            if isinstance(part, TextDelta):
+                self.text += fitting
+
+    async def reset(self) -> None:  # noqa: ASYNC910  # the stream is what waits
+        self.text = ""
+        self.room.reset()
+
+
+def first_words(said: Conversation, run: Run) -> bool:
+    """Whether nobody has said anything in the session before *run* (D24)."""
+    return not said.session.summary_message_id and not any(
+        isinstance(part, TextPart) and part.text
+        for message in takewhile(lambda message: message.id != MessageId(run.id), said.messages)
+        if message.role is Role.USER
+        for part in message.parts
+    )
+
+
+def tidy(text: str) -> str:
+    """Return a model's title in one line, without its thoughts."""
+    return " ".join(_THOUGHTS.sub("", text).split())
+
+
+def short(prompt: str) -> str:
+    """Return the beginning of a prompt, short enough for a title."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 1].rstrip() + "…"

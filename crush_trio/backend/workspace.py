@@ -1,0 +1,257 @@
+"""One directory, opened: its durable workspace, its agent, its configuration.
+
+This is what the backend hosts, and what clients ask everything of. It knows no client and no HTTP:
+routes translate, this does.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import define, evolve, field
+
+from crush_trio.agent.asks.permissions import Permissions
+from crush_trio.agent.asks.questions import Questions
+from crush_trio.backend.assemble import DurableWorkspace
+from crush_trio.backend.settings import Hosted
+from crush_trio.clock import Clock, IdSource
+from crush_trio.config.live import Configuration
+from crush_trio.config.snapshot import shown_config
+from crush_trio.errors import (
+    AgentNotInitialized,
+    SessionNotFound,
+    TitleTooLong,
+    TooManyCommands,
+)
+from crush_trio.events.facts import Fact, session_fact
+from crush_trio.integrations.base import Integrations
+from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.log_context import logged_for
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.runtime.outcome import Submission
+from crush_trio.store.base import Store
+from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
+from crush_trio.tools.base import ToolError
+from crush_trio.tools.shell.environment import ShellAnswer, run_shell
+from crush_trio.wire.config import Config
+from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
+from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
+from crush_trio.wire.messages import Message, Role, ShellCommandPart
+from crush_trio.wire.runs import WhenUnclaimed
+from crush_trio.wire.views import AgentInfo, Session
+
+if TYPE_CHECKING:  # the agent is imported by whoever opens a workspace: see `late_opening`
+    from crush_trio.backend.agency import Agency, Asks
+
+
+@define(eq=False, kw_only=True)
+class OpenedWorkspace:
+    """A directory that clients work in. Made by `backend.opening.workspace_opener`."""
+
+    id: WorkspaceId
+    directory: Path
+    durable: DurableWorkspace
+    live: Configuration = field(repr=False)
+    agency: "Agency" = field(repr=False)
+    asks: "Asks" = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
+    agent_ready: bool = field(default=False, init=False)
+
+    @property
+    def store(self) -> Store:
+        """The workspace's durable tables."""
+        return self.durable.store
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the workspace keeps its things."""
+        return self.live.current.data_dir
+
+    @property
+    def permissions(self) -> Permissions:
+        """Who may do what."""
+        return self.asks.permissions
+
+    @property
+    def questions(self) -> Questions:
+        """What people are asked."""
+        return self.asks.questions
+
+    @property
+    def integrations(self) -> Integrations:
+        """What it has from outside: language servers, MCP servers, skills."""
+        return self.agency.integrations
+
+    # ── The agent ───────────────────────────────────────────────────────────────────────────────
+
+    def init_agent(self) -> None:
+        """Make the agent ready. Calling this on a live workspace touches no running work (L30)."""
+        self.agent_ready = True
+
+    def check_ready(self) -> None:
+        """Raise `AgentNotInitialized` before the agent is ready."""
+        if not self.agent_ready:
+            raise AgentNotInitialized
+
+    def agent_info(self) -> AgentInfo:
+        """Whether the agent can be asked, and what would answer."""
+        if not self.agent_ready:
+            return AgentInfo()
+        large = self.live.current.large
+        return AgentInfo(
+            is_busy=self.durable.runs.busy,
+            is_ready=True,
+            model=large.model,
+            model_cfg=large.selected,
+        )
+
+    def send(
+        self, submission: Submission, released: Callable[[], None] = lambda: None
+    ) -> AcceptedRun:
+        """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
+
+        One that names a model which there is not is refused here, and not when its turn has come.
+        *released* is called when a run that holds the workspace open has ended: the moment to look
+        again whether anything still does.
+        """
+        self.check_ready()
+        if submission.model is not None:
+            self.live.current.named_model(submission.model)
+        with logged_for(self.id):  # the run inherits it from here, not from its nursery
+            accepted = self.durable.runs.accept(submission)
+        if _holds(accepted) and not accepted.ended:
+            self.durable.runs.services.start_soon(_call_after, accepted, released)
+        return accepted
+
+    async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
+        """Change the text of a waiting run, or its place, or both; durable when this returns.
+
+        Both happen in one step. If the new text cannot be stored this raises, and the run has it
+        all the same; a restart would know the old one.
+        """
+        runs = self.durable.runs
+        changes = []
+        if prompt is not None:
+            changes.append(RunEdited(id=runs.edit_queued(run_id, prompt).id, prompt=prompt))
+        if index is not None:
+            runs.move_queued(run_id, index)
+        await self.store.commit(*changes)
+
+    async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
+        """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
+        bench = self.agency.bench(self.durable.transcript)
+        try:
+            with logged_for(self.id):
+                ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+        except ToolError as refused:
+            raise TooManyCommands(str(refused)) from refused
+        if session_id:
+            now = self.clock.unix()
+            part = ShellCommandPart(command=command, output=ran.output, exit_code=ran.exit_code)
+            message = Message(
+                id=MessageId(self.ids.new()),
+                role=Role.USER,
+                session_id=session_id,
+                parts=(part,),
+                created_at=now,
+                updated_at=now,
+            )
+            with suppress(SessionNotFound):  # there is nobody to tell it to
+                await self.durable.transcript.write(message)
+        return ran
+
+    # ── Configuration ───────────────────────────────────────────────────────────────────────────
+
+    def config(self) -> Config:
+        """The configuration as clients see it; there are no secrets in it."""
+        return shown_config(self.live.current)
+
+    def config_changed(self) -> None:
+        """Tell the clients to read the configuration again (G7)."""
+        self.durable.events.publish(
+            Fact(
+                payload_type=PayloadType.CONFIG_CHANGED,
+                change=EventType.UPDATED,
+                entity=ConfigChanged(workspace_id=self.id),
+            )
+        )
+
+    # ── Sessions ────────────────────────────────────────────────────────────────────────────────
+
+    async def create_session(self, title: str) -> Session:
+        """Store a new session and tell everybody; raises `TitleTooLong`."""
+        self._check_title(title)
+        now = self.clock.unix()
+        session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
+        await self.store.commit(SessionCreated(session=session))
+        self.durable.events.publish(session_fact(session, EventType.CREATED))
+        return session
+
+    async def edit_session(self, wanted: Session) -> Session:
+        """Store what a client may change of a session, column by column, and tell everybody.
+
+        Raises `TitleTooLong` for a new title. One that the session has is no reason to refuse the rest.
+        """
+        if len(wanted.title) > self.sizes.title:
+            stored = await self.store.session(wanted.id)
+            if wanted.title != stored.title:
+                self._check_title(wanted.title)
+        await self.store.commit(
+            SessionEdited(
+                id=wanted.id,
+                at=self.clock.unix(),
+                title=wanted.title,
+                prompt_tokens=wanted.prompt_tokens,
+                completion_tokens=wanted.completion_tokens,
+                summary_message_id=wanted.summary_message_id,
+                cost=wanted.cost,
+                todos=wanted.todos,
+            )
+        )
+        session = await self.store.session(wanted.id)
+        self.durable.events.publish(session_fact(session))
+        return session
+
+    def _check_title(self, title: str) -> None:
+        if len(title) > self.sizes.title:
+            raise TitleTooLong(
+                f"it has {len(title):,} characters, the limit is {self.sizes.title:,}"
+            )
+
+    async def delete_session(self, session_id: SessionId) -> None:
+        """Delete a session, its runs stopped first: none may write into what is gone (L19)."""
+        session = await self.store.session(session_id)
+        receipt = self.durable.runs.cancel(session_id)
+        await receipt.settled()
+        await self.store.commit(SessionDeleted(id=session_id))
+        self.permissions.forget_session(session_id)
+        self.durable.events.publish(session_fact(session, EventType.DELETED))
+
+    def seen(self, session: Session, attached_clients: int) -> Session:
+        """Return *session* as the answer to a question, with what only the present can tell."""
+        return evolve(
+            session,
+            is_busy=self.durable.runs.session_busy(session.id),
+            attached_clients=attached_clients,
+        )
+
+
+def keeps_open(hosted: Hosted[OpenedWorkspace]) -> bool:
+    """Whether a run of the workspace is to go on without clients; for `open_backend`.
+
+    While one is, the whole workspace stays as it is, its other runs included. When the last of them
+    has ended the workspace closes, and what then is left in it is cancelled (E12).
+    """
+    return any(_holds(run) for run in hosted.opened.durable.runs.runs)
+
+
+def _holds(run: AcceptedRun) -> bool:
+    return run.submission.when_unclaimed is WhenUnclaimed.CONTINUE
+
+
+async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
+    await run.wait_ended()
+    released()

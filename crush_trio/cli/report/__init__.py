@@ -1,0 +1,1 @@
+"""How a run and a session are shown."""

@@ -1,0 +1,250 @@
+"""A run for pipes and programs: the answer as text, or everything as JSON. docs/cli.md has the forms.
+
+Text is written once, at the end: exactly the answer, as the run itself reports it (B20). Whoever
+wants to see it come reads `stream-json`, where each thing that happens is one line.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import orjson
+import trio
+from attrs import define, field
+from rich.console import Console
+from rich.text import Text
+
+from crush_trio import __version__
+from crush_trio.cli.exits import ExitCode
+from crush_trio.cli.report.reporter import DEMO_HINT, End, Start, summary
+from crush_trio.cli.terminal.signals import Interrupts
+from crush_trio.cli.terminal.text import call_title, one_line
+from crush_trio.client.events import RunEvent
+from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.messages import (
+    MessageFinished,
+    MessagePiece,
+    MessageRestarted,
+    ReasoningPiece,
+    TextPiece,
+    ToolCallBegun,
+    ToolCallFinished,
+    ToolResult,
+)
+from crush_trio.client.workspace import RemoteWorkspace
+from crush_trio.wire.asks import PermissionRequest, QuestionRequest
+from crush_trio.wire.codec import unstructure
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.ids import ToolCallId
+from crush_trio.wire.messages import ToolCallPart
+from crush_trio.wire.runs import RunState
+
+Write = Callable[[str], object]
+"""Writes text to standard output."""
+
+FORMAT_VERSION = 1
+"""Raised when something that programs rely on changes; what is new does not change it."""
+
+
+@asynccontextmanager
+async def _nothing() -> AsyncIterator[None]:
+    await trio.lowlevel.checkpoint()
+    yield
+
+
+@define(eq=False)
+class PlainReporter:
+    """The answer to standard output; what else there is to say to *notes*, which may be quiet."""
+
+    _write: Write = field(repr=False)
+    notes: Console = field(repr=False)
+    quiet: bool = False
+    interactive: bool = field(default=False, init=False)
+    _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False, repr=False)
+
+    def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
+        """Nothing happens beside the run."""
+        return _nothing()
+
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Nothing is answered here."""
+
+    def began(self, start: Start) -> None:
+        """Say who answers, if it is nobody real."""
+        if start.demo:
+            self._note(Text(DEMO_HINT, "yellow"))
+
+    def tell(self, piece: RunPiece) -> None:
+        """Name the tools that were used, for those who watch the notes on a terminal."""
+        match piece:
+            case ToolCallFinished(call=call):
+                self._calls[call.id] = call
+            case Asked(request=request):
+                self._note(Text(f"The run waits for an answer: {_asked(request)}", "yellow"))
+            case ToolResult(result=result) if self.notes.is_terminal:
+                used = self._calls.get(result.tool_call_id)
+                mark = "✗ " if result.is_error else "✓ "
+                self._note(Text.assemble(mark, call_title(used) if used else result.name))
+
+    def ended(self, end: End) -> None:
+        """Write the answer, and to the notes what is wrong."""
+        if text := end.answer.lstrip(" \t"):
+            self._write(text if text.endswith("\n") else f"{text}\n")
+        if end.receipt is not None:
+            self._note(Text(summary(end.receipt)))
+        for line in ending_lines(end):
+            self.notes.print(line, highlight=False, soft_wrap=True)
+
+    def _note(self, text: Text) -> None:
+        if not self.quiet:
+            self.notes.print(text, highlight=False, soft_wrap=True)
+
+
+def _asked(request: PermissionRequest | QuestionRequest) -> str:
+    if isinstance(request, PermissionRequest):
+        return one_line(request.description or request.tool_name, 200)
+    return one_line(" ".join(each.question for each in request.questions), 200)
+
+
+def ending_lines(end: End) -> list[Text]:
+    """Return what is to be said about an ending that is not a good one: what, and what next."""
+    lines = []
+    if end.run.state in {RunState.ERRORED, RunState.INTERRUPTED}:
+        what = one_line(end.run.error or f"the run was {end.run.state.value}")
+        lines.append(Text.assemble(("The run failed: ", "bold red"), what))
+    elif end.denied is not None:
+        wish = call_title(end.denied).plain
+        lines.append(
+            Text.assemble(("The run was not allowed to use ", "bold red"), one_line(wish, 200))
+        )
+    elif end.run.state is RunState.CANCELLED:
+        why = ": its time was up" if end.code == ExitCode.TIMED_OUT else ""
+        lines.append(Text(f"The run was cancelled{why}.", "bold yellow"))
+    if end.advice:
+        lines.append(Text(f"Next: {end.advice}."))
+    return lines
+
+
+# ── JSON ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def start_object(start: Start) -> JsonObject:
+    """Return the first line of `stream-json`."""
+    return {
+        "type": "start",
+        "format": FORMAT_VERSION,
+        "version": __version__,
+        "session_id": start.session_id,
+        "run_id": start.run_id,
+        "directory": start.directory,
+        "model": start.model_name,
+        "server": start.server,
+    }
+
+
+def piece_object(piece: RunPiece) -> JsonObject | None:
+    """Return the line of `stream-json` about a piece; None for what is not worth one."""
+    match piece:
+        case RunEvent(run=run):
+            return {"type": "state", "state": run.state.value}
+        case Asked(request=request):
+            kind = "permission" if isinstance(request, PermissionRequest) else "question"
+            return {"type": "asked", "kind": kind, "request": unstructure(request)}
+        case Settled(request=request, granted=granted):
+            return {"type": "settled", "id": request.id, "granted": granted}
+        case ToolCallBegun() | RunEnded():
+            return None
+    return {"type": _MESSAGE_LINES[type(piece)], "message_id": piece.message_id, **_said(piece)}
+
+
+_MESSAGE_LINES: Final[Mapping[type[MessagePiece], str]] = {
+    TextPiece: "text",
+    ReasoningPiece: "reasoning",
+    ToolCallFinished: "tool_call",
+    ToolResult: "tool_result",
+    MessageFinished: "message_end",
+    MessageRestarted: "restart",
+}
+
+
+def _said(piece: MessagePiece) -> JsonObject:
+    """Return what a line about a message says besides which message it is."""
+    match piece:
+        case TextPiece(text=text) | ReasoningPiece(text=text):
+            return {"text": text}
+        case ToolCallFinished(call=call):
+            return {"id": call.id, "name": call.name, "input": _parsed(call.input)}
+        case ToolResult(result=result):
+            return {
+                "id": result.tool_call_id,
+                "name": result.name,
+                "content": result.content,
+                "is_error": result.is_error,
+            }
+        case MessageFinished(finish=finish):
+            return {"reason": finish.reason.value, "error": finish.message}
+    return {}
+
+
+def end_object(end: End) -> JsonObject:
+    """Return the last line of `stream-json`."""
+    return {
+        "type": "end",
+        "outcome": end.run.state.value,
+        "exit_code": end.code,
+        "text": end.run.text,
+        "error": end.run.error,
+        "denied": None if end.denied is None else end.denied.name,
+        "seconds": round(end.seconds, 3),
+        "receipt": None if end.receipt is None else unstructure(end.receipt),
+    }
+
+
+def _parsed(text: str) -> object:
+    """Return the arguments of a call as JSON; text that is none stays text."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+@define(eq=False)
+class JsonReporter:
+    """Everything as JSON: each thing on a line as it happens, or with *stream* off one object."""
+
+    _write: Write = field(repr=False)
+    stream: bool
+    interactive: bool = field(default=False, init=False)
+    _start: JsonObject = field(factory=dict, init=False, repr=False)
+
+    def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
+        """Nothing happens beside the run."""
+        return _nothing()
+
+    def opened(self, workspace: RemoteWorkspace) -> None:
+        """Nothing is answered here."""
+
+    def began(self, start: Start) -> None:
+        """Write the first line."""
+        self._start = start_object(start)
+        self._line(self._start)
+
+    def tell(self, piece: RunPiece) -> None:
+        """Write a line about *piece*."""
+        if (told := piece_object(piece)) is not None:
+            self._line(told)
+
+    def ended(self, end: End) -> None:
+        """Write the last line, or the only one."""
+        last = end_object(end)
+        if self.stream:
+            self._line(last)
+        else:
+            self._write_object({**self._start, **last, "type": "run"})
+
+    def _line(self, told: JsonObject) -> None:
+        if self.stream:
+            self._write_object(told)
+
+    def _write_object(self, told: JsonObject) -> None:
+        self._write(orjson.dumps(told).decode() + "\n")

@@ -1,0 +1,230 @@
+"""What a run asks a person, one thing at a time: how it looks, and what the keys mean.
+
+Plain data. A dialog has a body, which is shown once and scrolls away, and a line at the bottom, which
+takes the answer. `press` returns the answer when a key completes it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+from attrs import define, field, frozen
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from crush_trio.cli.terminal.editor import Layout, LineEditor, layout
+from crush_trio.cli.terminal.keyboard import Key
+from crush_trio.cli.terminal.text import diff_lines, one_line, visible
+from crush_trio.tools.files.text import difference
+from crush_trio.wire.asks import (
+    GrantScope,
+    PermissionRequest,
+    Question,
+    QuestionRequest,
+    QuestionResponse,
+    QuestionType,
+)
+
+if TYPE_CHECKING:
+    from crush_trio.wire.fields import Json
+
+BODY_LINES: Final = 200
+"""How many lines of a change or a command are shown to the one who has to judge it."""
+
+_INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+
+PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [n] no "
+
+
+@frozen
+class Allow:
+    """Yes, and as far as *scope* reaches."""
+
+    scope: GrantScope
+
+
+@frozen
+class Deny:
+    """No."""
+
+
+@frozen
+class Reply:
+    """The answers to a batch of questions."""
+
+    responses: tuple[QuestionResponse, ...]
+
+
+@frozen
+class Refuse:
+    """No answer to these questions."""
+
+
+Answer: TypeAlias = Allow | Deny | Reply | Refuse
+"""What a person can say to an ask."""
+
+
+# ── Permissions ─────────────────────────────────────────────────────────────────────────────────
+
+_PERMISSION_KEYS: Final[Mapping[str, Answer]] = {
+    "y": Allow(GrantScope.ONCE),
+    "s": Allow(GrantScope.SESSION),
+    "n": Deny(),
+}
+
+
+@define(eq=False)
+class PermissionDialog:
+    """May a tool do this?"""
+
+    request: PermissionRequest
+
+    def body(self) -> RenderableType:
+        """Return what is asked for: the command, the change, or the arguments as they are."""
+        request = self.request
+        tool, action = visible(request.tool_name), one_line(request.action or "run")
+        title = Text.assemble(
+            ("? ", "bold yellow"), (tool, "bold"), f" asks for permission: {action}"
+        )
+        where = [Text(f"in {one_line(request.path)}", "dim")] if request.path else []
+        details = Padding(Group(*permission_details(request), *where), (0, 0, 0, 2))
+        return Group(title, details)
+
+    def bottom(self, width: int) -> Layout:
+        """Return the line that takes the answer."""
+        return layout(PERMISSION_LINE, "", 0, width)
+
+    def press(self, key: Key) -> Answer | None:
+        """Return the answer that a key is; any other key is none."""
+        if key.name == "escape":
+            return Deny()
+        return _PERMISSION_KEYS.get(key.text.lower()) if key.name == "text" else None
+
+
+def permission_details(request: PermissionRequest) -> list[Text]:
+    """Return what a person has to see before saying yes."""
+    params: Mapping[str, Json] = request.params or {}
+    old, new = params.get("old_content"), params.get("new_content")
+    if isinstance(old, str) and isinstance(new, str):
+        name = visible(str(params.get("file_path", "")))
+        diff = difference(old, new).unified(name)
+        return [Text(name, "bold"), *diff_lines(diff, BODY_LINES)]
+    if isinstance(command := params.get("command"), str):
+        return _limited(visible(command), "bold")
+    told = [Text(one_line(request.description))] if request.description else []
+    if not params:
+        return told
+    return told + _limited(visible(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold")
+
+
+def _limited(text: str, style: str) -> list[Text]:
+    lines = text.split("\n")
+    shown = [Text(line, style) for line in lines[:BODY_LINES]]
+    rest = len(lines) - BODY_LINES
+    return [*shown, Text(f"… {rest} more lines", "bold red")] if rest > 0 else shown
+
+
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class QuestionDialog:
+    """Questions of a model, one after the other; they are answered together."""
+
+    request: QuestionRequest
+    _editor: LineEditor = field(factory=LineEditor, init=False)
+    _given: list[QuestionResponse] = field(factory=list, init=False)
+
+    @property
+    def _question(self) -> Question:
+        return self.request.questions[len(self._given)]
+
+    def body(self) -> RenderableType:
+        """Return the questions, with what may be chosen."""
+        return Group(*(line for question in self.request.questions for line in _asked(question)))
+
+    def bottom(self, width: int) -> Layout:
+        """Return the line that takes the answer."""
+        lead = f"{one_line(self._question.question, max(8, width // 2))} {_hint(self._question)} "
+        return layout(lead, self._editor.text, self._editor.cursor, width)
+
+    def press(self, key: Key) -> Answer | None:
+        """Edit the answer; the last one completes the batch, escape refuses it."""
+        if key.name == "escape":
+            return Refuse()
+        if key.name != "enter":
+            self._editor.press(key.name, key.text)
+            return None
+        response = read_response(self._question, self._editor.text.strip())
+        if response is None:
+            return None
+        self._editor.take()
+        self._given.append(response)
+        if len(self._given) < len(self.request.questions):
+            return None
+        return Reply(tuple(self._given))
+
+
+def _asked(question: Question) -> list[Text]:
+    lines = [Text.assemble(("? ", "bold yellow"), (visible(question.question), "bold"))]
+    if question.description:
+        lines.append(Text(f"  {visible(question.description)}", "dim"))
+    for number, choice in enumerate(question.choices, 1):
+        told = f" — {one_line(choice.description)}" if choice.description else ""
+        lines.append(Text(f"  {number}. {one_line(choice.label)}{told}"))
+    return lines
+
+
+def _hint(question: Question) -> str:
+    match question.type:
+        case QuestionType.YES_NO:
+            return "[y/n]"
+        case QuestionType.SINGLE_CHOICE:
+            return "[number]"
+        case QuestionType.MULTI_CHOICE:
+            return "[numbers]"
+    return ">"
+
+
+def read_response(question: Question, text: str) -> QuestionResponse | None:
+    """Return what *text* answers to a question; None if it is no answer to it."""
+    match question.type:
+        case QuestionType.YES_NO:
+            if text.lower() not in {"y", "yes", "n", "no"}:
+                return None
+            return QuestionResponse(request_id=question.id, yes=text.lower()[0] == "y")
+        case QuestionType.FREE_TEXT:
+            return QuestionResponse(request_id=question.id, fill_in_text=text)
+    numbers = text.replace(",", " ").split()
+    if not all(each.isdecimal() and 0 < int(each) <= len(question.choices) for each in numbers):
+        return None
+    if question.type is QuestionType.SINGLE_CHOICE and len(numbers) != 1:
+        return None
+    chosen = tuple(question.choices[int(each) - 1].id for each in numbers)
+    return QuestionResponse(request_id=question.id, selected_ids=chosen)
+
+
+Dialog: TypeAlias = PermissionDialog | QuestionDialog
+"""Anything that a person is asked."""
+
+
+def dialog_for(request: PermissionRequest | QuestionRequest) -> Dialog:
+    """Return the dialog about an ask."""
+    if isinstance(request, PermissionRequest):
+        return PermissionDialog(request)
+    return QuestionDialog(request)
+
+
+def told(answer: Answer) -> Text:
+    """Return what is shown of an answer once it was given."""
+    match answer:
+        case Allow(scope=scope):
+            reach = "for this session" if scope is GrantScope.SESSION else "once"
+            return Text(f"✓ allowed {reach}", "green")
+        case Deny():
+            return Text("✗ denied", "red")
+        case Refuse():
+            return Text("✗ not answered", "red")
+        case Reply():
+            return Text("✓ answered", "green")

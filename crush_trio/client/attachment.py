@@ -1,0 +1,300 @@
+"""Staying attached to a workspace, whatever becomes of the connection or of the server.
+
+Two tasks. One listens: it reads the event stream into the picture, and when the stream ends it opens
+another one from where the first stopped. If the workspace is not there any more, it is created again,
+for the same client. The other settles doubts: what a resync leaves open it asks the server about.
+
+A server that cannot be reached is tried again, more and more rarely, until the patience is used up.
+What cannot get better by trying again, such as a token that is not accepted, ends the block at once.
+
+Requests to the routes of one workspace.
+
+A workspace that is gone, because its server was restarted or took the client for lost, is created
+again and the request repeated. That is safe for every request: one that was answered with "there is
+no such workspace" has done nothing.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+from attrs import define, field
+
+from crush_trio.client.errors import AnswerLost, ServerUnreachable, StreamBroken, passes
+from crush_trio.client.frames import FrameReader
+from crush_trio.client.http import Link, Query, segment
+from crush_trio.client.state import Picture
+from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
+from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
+from crush_trio.wire.messages import Message
+from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
+from crush_trio.wire.runs import RunView
+from crush_trio.wire.views import Workspace
+
+T = TypeVar("T")
+
+FIRST_PAUSE: Final = 0.25
+"""Seconds before the second attempt to reach a server; each further pause is twice as long."""
+
+LONGEST_PAUSE: Final = 10.0
+"""Seconds beyond which pauses do not grow."""
+
+ANSWER_LIMIT: Final = 30.0
+"""Seconds that the answer to a simple question may take, where nobody else sets a limit."""
+
+log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Backoff:
+    """How long to wait before the next attempt."""
+
+    _pause: float = field(default=FIRST_PAUSE, init=False)
+
+    def next(self, *, after: float = 0.0) -> float:
+        """Return the pause before the next attempt, in seconds.
+
+        An attempt that was good for longer than the pause before it has succeeded, and pauses begin
+        anew *after* it. One that was not is a failure: a server that ends every stream at once is
+        not to be asked for another one all the time.
+        """
+        if after > self._pause:
+            self._pause = FIRST_PAUSE
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return pause
+
+
+@define(eq=False)
+class Keeper:
+    """One client's place in one workspace."""
+
+    link: Link = field(repr=False)
+    picture: Picture = field(repr=False)
+    request: WorkspaceRequest = field(repr=False)
+    interactive: bool
+    init: bool
+    patience: float
+    """Seconds for which a server may be away."""
+    id: WorkspaceId = field(default=NO_WORKSPACE, init=False)
+    _heard: bool = field(default=False, init=False, repr=False)
+    _reader: FrameReader = field(factory=FrameReader, init=False, repr=False)
+    _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
+    _doubting: trio.lowlevel.ParkingLot = field(
+        factory=trio.lowlevel.ParkingLot, init=False, repr=False
+    )
+
+    # ── The claim ───────────────────────────────────────────────────────────────────────────────
+
+    async def create(self) -> Workspace:
+        """Create the workspace or join it, and make its agent ready.
+
+        Doing it again is harmless: the same directory is the same workspace.
+        """
+        workspace = await self.link.ask("POST", "/v1/workspaces", Workspace, body=self.request)
+        if self.init:
+            await self.link.tell(
+                "POST",
+                f"/v1/workspaces/{segment(workspace.id)}/agent/init",
+                body=AgentInitRequest(interactive=self.interactive),
+            )
+        self.id = workspace.id
+        return workspace
+
+    async def release(self) -> None:
+        """Give up the claim. If the server does not hear of it, the claim ends a little later."""
+        await trio.lowlevel.checkpoint()
+        try:
+            await self.link.tell("DELETE", self.path(""), query=self._who)
+        except CrushError as error:
+            log.info("claim.not_released", extra={"reason": str(error)})
+
+    def path(self, rest: str) -> str:
+        """Return the path of a route of the workspace."""
+        return f"/v1/workspaces/{segment(self.id)}{rest}"
+
+    @property
+    def _who(self) -> dict[str, str]:
+        return {"client_id": self.request.client_id}
+
+    # ── Listening ───────────────────────────────────────────────────────────────────────────────
+
+    async def listen(self) -> None:
+        """Read the event stream for ever; raises what cannot be mended, and what lasts too long.
+
+        Before the first state of the workspace has come nothing is tried twice: whoever opens a
+        workspace wants to know that there is no server.
+        """
+        backoff, away_since = Backoff(), trio.current_time()
+        while True:
+            began, self._heard = trio.current_time(), False
+            why = await self._attend()
+            now = trio.current_time()
+            if self._heard:
+                away_since = now
+            self.picture.disconnected(str(why))
+            log.info("stream.lost", extra={"reason": str(why)})
+            if now - away_since > self.patience:
+                raise ServerUnreachable(f"gave up after {self.patience:g} seconds: {why}") from why
+            await trio.sleep(backoff.next(after=now - began))
+
+    async def _attend(self) -> CrushError:
+        """Listen for as long as one connection lasts; return why it ended."""
+        await trio.lowlevel.checkpoint()
+        why: CrushError
+        try:
+            await self._stream()
+        except CrushError as error:
+            if not passes(error):
+                raise
+            why = error
+        else:
+            why = self._flaw or AnswerLost(self.picture.farewell or "the server ended the stream")
+        if self._flaw is not None:
+            self.picture.mislay()
+        if not self.picture.synced.is_set():
+            raise why
+        return why
+
+    async def _stream(self) -> None:
+        """Open a stream and read it to its end; create the workspace again if it is gone."""
+        try:
+            await self._read()
+        except WorkspaceNotFound:
+            await bounded(self.create, self.patience)
+            await self._read()
+
+    async def _read(self) -> None:
+        self._reader, self._flaw = FrameReader(), None
+        await self.link.listen(
+            self.path("/events"),
+            self._take,
+            query={**self._who, "form": "native"},
+            place=self.picture.place,
+        )
+
+    def _take(self, data: bytes) -> float | None:
+        """Apply a piece of the stream; None if it cannot be applied."""
+        self._heard = True
+        try:
+            for frame in self._reader.feed(data):
+                self.picture.apply(frame)
+        except StreamBroken as flaw:
+            log.warning("stream.broken", extra={"reason": str(flaw)})
+            self._flaw = flaw
+            return None
+        if self.picture.in_doubt:
+            self._doubting.unpark_all()
+        return self.picture.silence
+
+    # ── Doubts ──────────────────────────────────────────────────────────────────────────────────
+
+    async def settle(self) -> None:
+        """Ask about what a resync left open, for ever."""
+        while True:
+            while not self.picture.in_doubt:
+                await self._doubting.park()
+            backoff = Backoff()
+            while self.picture.in_doubt:
+                try:
+                    await self._settle_one()
+                except CrushError as error:
+                    log.info("doubt.not_settled", extra={"reason": str(error)})
+                    await trio.sleep(backoff.next())
+
+    async def _settle_one(self) -> None:
+        await trio.lowlevel.checkpoint()
+        picture = self.picture
+        if picture.doubtful_runs:
+            run_id = next(iter(picture.doubtful_runs))
+            picture.settle_run(run_id, await self._run(run_id))
+        else:
+            growing = next(iter(picture.doubtful_messages.values()))
+            session_id = growing.view().head.session_id
+            picture.settle_messages(session_id, await self._messages(session_id))
+
+    async def _run(self, run_id: RunId) -> RunView | None:
+        path = self.path(f"/runs/{segment(run_id)}")
+        ask = partial(self.link.ask, "GET", path, RunView)
+        return await _unless_gone(lambda: bounded(ask))
+
+    async def _messages(self, session_id: SessionId) -> tuple[Message, ...]:
+        path = self.path(f"/sessions/{segment(session_id)}/messages")
+        ask = partial(self.link.ask, "GET", path, tuple[Message, ...])
+        return await _unless_gone(lambda: bounded(ask)) or ()
+
+
+async def bounded(ask: Callable[[], Awaitable[T]], limit: float = ANSWER_LIMIT) -> T:
+    """Return the answer; a server that does not answer in time is taken for one that is away.
+
+    A network can die without a word, and then an answer does not come and nothing breaks.
+    """
+    with trio.move_on_after(limit):
+        return await ask()
+    raise AnswerLost(f"there was no answer for {limit:g} seconds")
+
+
+async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the answer; None if what it is about does not exist.
+
+    A workspace that does not exist is another matter: it will be back, and is to be asked again.
+    """
+    await trio.lowlevel.checkpoint()
+    try:
+        return await ask()
+    except WorkspaceNotFound:
+        raise
+    except NotFound:
+        return None
+
+
+@define(eq=False)
+class Calls:
+    """What the groups of routes are made of. Paths are those below the workspace."""
+
+    keeper: Keeper = field(repr=False)
+
+    async def get(self, path: str, answer: type[T], **query: str) -> T:
+        """Read something."""
+        return await self.ask("GET", path, answer, query=query)
+
+    async def post(self, path: str, answer: type[T], body: object = None) -> T:
+        """Have something done, and return what came of it."""
+        return await self.ask("POST", path, answer, body=body)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        answer: type[T],
+        *,
+        body: object = None,
+        query: Query | None = None,
+    ) -> T:
+        """Send a request and return its answer."""
+        keeper = self.keeper
+        return await self._sent(
+            lambda: keeper.link.ask(method, keeper.path(path), answer, body=body, query=query)
+        )
+
+    async def tell(
+        self, method: str, path: str, body: object = None, query: Query | None = None
+    ) -> bytes:
+        """Send a request that is answered with success, and most of the time with nothing else."""
+        keeper = self.keeper
+        return await self._sent(
+            lambda: keeper.link.tell(method, keeper.path(path), body=body, query=query)
+        )
+
+    async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send; if the workspace is gone, send again once it is back, whoever brought it back."""
+        if self.keeper.picture.closed:
+            raise trio.ClosedResourceError("the workspace has been left")
+        asked = self.keeper.id
+        try:
+            return await send()
+        except WorkspaceNotFound:
+            if self.keeper.id == asked:
+                await self.keeper.create()
+            return await send()

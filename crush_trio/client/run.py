@@ -1,0 +1,189 @@
+"""A run, seen from afar: wait for its end, cancel it, follow it.
+
+A handle holds nothing but the run's name. The run is the server's: it goes on whatever becomes of the
+handle. Every wait asks the server again after every new connection, so none of them depends on an
+event that came while there was no connection (L42).
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Self, TypeVar
+
+import trio
+from attrs import define, field
+
+from crush_trio.client.attachment import Backoff, Calls, bounded
+from crush_trio.client.errors import RunNotCompleted, passes
+from crush_trio.client.events import EventReader, Resynced
+from crush_trio.client.follower import Ask, Follower, RunEnded, RunPiece
+from crush_trio.client.session_routes import RunRoutes, SessionRoutes
+from crush_trio.client.state import Picture
+from crush_trio.errors import CrushError
+from crush_trio.wire.ids import RunId, SessionId
+from crush_trio.wire.runs import ReceiptView, RunState, RunView
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class RunHandle:
+    """Made by `RemoteWorkspace.submit` and `RemoteWorkspace.run`."""
+
+    run_id: RunId
+    """The name the handle was made with: the caller's id of the run, or the server's."""
+    _calls: Calls = field(repr=False)
+    _session_id: SessionId | None = None
+    _prompt: str | None = field(default=None, repr=False)
+    _since: int | None = field(default=None, repr=False)
+    """Where in the window the events of the run begin; None if that is not known."""
+
+    @property
+    def id(self) -> RunId:
+        """The name of the run; every route takes it, be it ours or the server's."""
+        return self.run_id
+
+    async def view(self) -> RunView:
+        """Return the run as it is now."""
+        return await RunRoutes(self._calls).get(self.run_id)
+
+    async def cancel(self) -> ReceiptView:
+        """Cancel the run, wait until it has ended, and return what the cancel hit.
+
+        A run that had ended before is not hit; the receipt is then empty.
+        """
+        return await RunRoutes(self._calls).cancel(self.run_id)
+
+    async def wait(self) -> RunView:
+        """Wait for the run to end, and return how.
+
+        A broken connection or a restarted server makes this wait longer, and nothing else: the run
+        has an ending, and it is asked for once there is somebody to ask. It ends with an error only if
+        there is no such run, if the workspace's patience is used up, or if the workspace is left.
+        """
+        backoff = Backoff()
+        while True:
+            with self._picture.news_of(self.run_id) as news:
+                pause = float("inf")
+                try:
+                    run = await bounded(self.view)
+                except CrushError as error:
+                    if not passes(error):
+                        raise
+                    pause = backoff.next()
+                else:
+                    if run.state.terminal:
+                        return run
+                with trio.move_on_after(pause):
+                    await news.wait()
+
+    async def result_text(self) -> str:
+        """Wait for the answer and return its text.
+
+        Raises `RunNotCompleted`, which has the run, if there is none because the run failed, was
+        cancelled or was interrupted. The answer to a prompt that was folded is that of the run which
+        absorbed it.
+        """
+        run = await self.wait()
+        while run.state is RunState.FOLDED and run.folded_into is not None:
+            run = await RunHandle(run.folded_into, self._calls).wait()
+        if run.state is not RunState.COMPLETED:
+            detail = f"{run.state.value}: {run.error}" if run.error else run.state.value
+            raise RunNotCompleted(detail, run=run)
+        return run.text
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator["RunStream"]:
+        """Follow the run: iterate over what happens in it, from its beginning to `RunEnded`.
+
+        It begins with what has happened already. Any number of streams can follow the same run.
+        """
+        session_id = self._session_id
+        if session_id is None:
+            session_id = (await self.view()).session_id
+        else:
+            await trio.lowlevel.checkpoint()
+        window = self._picture.window
+        yield RunStream(
+            self,
+            self._calls,
+            Follower(self.run_id, session_id, self._prompt),
+            window.reader(self._since),
+            behind=self._since is None,
+        )
+
+    @property
+    def _picture(self) -> Picture:
+        return self._calls.keeper.picture
+
+
+@define(eq=False)
+class RunStream:
+    """What happens in one run, piece by piece; the last piece is `RunEnded`.
+
+    It holds nothing, so it may be left at any piece. If the workspace is left, it ends without one.
+    """
+
+    _handle: RunHandle
+    _calls: Calls = field(repr=False)
+    _follower: Follower = field(repr=False)
+    _reader: EventReader = field(repr=False)
+    _behind: bool = field(kw_only=True)
+    """Whether something was missed that the events will not tell any more."""
+    _told: bool = field(default=False, init=False)
+    _ready: deque[RunPiece] = field(factory=deque, init=False, repr=False)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RunPiece:
+        """Wait for the next piece and return it."""
+        await trio.lowlevel.checkpoint()
+        while not self._ready:
+            if self._told:
+                raise StopAsyncIteration
+            try:
+                await self._read()
+            except trio.ClosedResourceError:  # the workspace has been left
+                raise StopAsyncIteration from None
+        return self._ready.popleft()
+
+    async def _read(self) -> None:
+        """Wait for something new; perhaps it is none of this run's business."""
+        if self._behind:
+            self._ready.extend(await self._caught_up())
+            self._behind = False
+        elif self._follower.ended:
+            self._ready.append(RunEnded(await self._handle.wait()))
+            self._told = True
+        else:
+            event = await anext(self._reader)
+            if isinstance(event, Resynced):
+                self._behind = True
+            else:
+                self._ready.extend(self._follower.follow(event))
+
+    async def _caught_up(self) -> tuple[RunPiece, ...]:
+        """Read the run and its session anew, and return what is new about them.
+
+        The run is read first: whatever it says has ended is complete in the session.
+        """
+        run = await _insist(self._handle.view)
+        messages = await _insist(
+            lambda: SessionRoutes(self._calls).messages(self._follower.session_id)
+        )
+        picture = self._calls.keeper.picture
+        asks: tuple[Ask, ...] = (*picture.permissions.values(), *picture.questions.values())
+        return self._follower.catch_up(run, messages, asks)
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer; what bounds this is the workspace's patience."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await bounded(ask)
+        except CrushError as error:
+            if not passes(error):
+                raise
+        await trio.sleep(backoff.next())

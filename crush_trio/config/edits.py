@@ -1,0 +1,240 @@
+r"""Changes to configuration files: what a change is, and how one is made.
+
+A change is a function from the content of a file to its new content. It is tried before it is made: the
+new content is merged with all other files and checked, and if it does not pass, nothing is written.
+What we do not understand in a file stays in it, in its place.
+
+Reading, trying and writing happen within one synchronous call, which also takes and releases the lock
+between processes. So no lock is ever held over an `await`, and a cancelled caller cannot leave one.
+
+Keys are written with dots: `options.tui.compact_mode`. A dot that belongs to a name is written `\.`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import trio
+from attrs import frozen
+
+from crush_trio.config.errors import ConfigInvalid, ConfigLocked, ConfigNotWritten
+from crush_trio.config.files import (
+    OWN_KEY,
+    LockHeld,
+    locked,
+    parse_tree,
+    read_tree,
+    replace_file,
+    write_tree,
+)
+from crush_trio.config.load import Draft, read_draft
+from crush_trio.config.sources import CONFIG_NAME, DataDir, Places, Tree
+from crush_trio.errors import DecodeError, ProviderKeyInvalid
+from crush_trio.wire.codec import structure, unstructure
+from crush_trio.wire.config import CatalogProvider, Config, OAuthToken, SelectedModel
+from crush_trio.wire.converters import Mismatch, object_at, within
+from crush_trio.wire.fields import Json
+from crush_trio.wire.requests import KeyKind, ModelType, Scope
+
+T = TypeVar("T")
+
+RECENT_LIMIT: Final = 5
+"""How many models are remembered for each slot (I5)."""
+
+LOCK_PAUSE: Final = 0.05
+LOCK_ATTEMPTS: Final = 100
+"""How often, and how many seconds apart, a lock is asked for that another process holds."""
+
+Edit: TypeAlias = Callable[[Tree, Config], Tree]
+"""Given the content of the file to change and the configuration in use, returns the new content."""
+
+_STEP: Final = re.compile(r"((?:[^.\\]|\\.)+)(?:\.(?=.)|$)", re.DOTALL)
+
+
+@frozen(kw_only=True)
+class Change:
+    """An edit, and the file it is for."""
+
+    scope: Scope
+    edit: Edit
+
+
+# ── What a change is ────────────────────────────────────────────────────────────────────────────
+
+
+def set_value(scope: Scope, key: str, value: Json) -> Change:
+    """Put *value* at a dotted key. Raises `ConfigInvalid` for a key that is none."""
+    way = parse_key(key)
+    return Change(scope=scope, edit=lambda tree, _config: _with(tree, way, value))
+
+
+def remove_value(scope: Scope, key: str) -> Change:
+    """Take away what is at a dotted key; nothing there is nothing to do."""
+    way = parse_key(key)
+    return Change(scope=scope, edit=lambda tree, _config: _without(tree, way))
+
+
+def set_model(scope: Scope, model_type: ModelType, model: SelectedModel) -> Change:
+    """Select a model, and remember it as the latest of its kind."""
+    chosen = unstructure(model)
+
+    def edit(tree: Tree, config: Config) -> Tree:
+        others = (
+            each
+            for each in config.recent_models.get(model_type, ())
+            if (each.provider, each.model) != (model.provider, model.model)
+        )
+        recent = [chosen, *map(unstructure, others)][:RECENT_LIMIT]
+        tree = _with(tree, ("models", model_type.value), chosen)
+        return _with(tree, ("recent_models", model_type.value), recent)
+
+    return Change(scope=scope, edit=edit)
+
+
+def set_compact_mode(scope: Scope, enabled: bool) -> Change:
+    """Make the terminal client compact, or not."""
+    return set_value(scope, "options.tui.compact_mode", enabled)
+
+
+def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -> Change:
+    """Give a provider a key, or a token; each takes the place of the other.
+
+    Raises `ProviderKeyInvalid` for a kind nobody knows, or a key that is not of its kind.
+    """
+    if not provider_id:
+        raise ProviderKeyInvalid("expected the id of a provider")
+    way = ("providers", provider_id)
+    if kind == KeyKind.STRING and isinstance(api_key, str):
+        name, other = "api_key", "oauth"
+    elif kind == KeyKind.OAUTH and _is_token(api_key):
+        name, other = "oauth", "api_key"
+    else:
+        raise ProviderKeyInvalid("expected text of kind 'string' or a token of kind 'oauth'")
+
+    def edit(tree: Tree, _config: Config) -> Tree:
+        return _with(_without(tree, (*way, other)), (*way, name), api_key)
+
+    return Change(scope=scope, edit=edit)
+
+
+def trust_directory(directory: Path) -> Change:
+    """Trust the files below *directory*, an absolute path; written for the user, not the workspace."""
+    way = (OWN_KEY, "trusted_directories")
+
+    def edit(tree: Tree, _config: Config) -> Tree:
+        old = _at(tree, way)
+        trusted = old if isinstance(old, list) else []
+        return tree if str(directory) in trusted else _with(tree, way, [*trusted, str(directory)])
+
+    return Change(scope=Scope.GLOBAL, edit=edit)
+
+
+def parse_key(key: str) -> tuple[str, ...]:
+    r"""Return the names in a dotted key; `\.` is a dot within a name, `\\` a backslash."""
+    steps = []
+    place = 0
+    while found := _STEP.match(key, place):
+        steps.append(re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL))
+        place = found.end()
+    if not steps or place != len(key):
+        raise ConfigInvalid.at("", "key", "expected names with dots between them")
+    return tuple(steps)
+
+
+# ── How a change is made ────────────────────────────────────────────────────────────────────────
+
+
+async def write_change(
+    change: Change,
+    *,
+    places: Places,
+    data_dir: DataDir,
+    config: Config,
+    catalogue: Sequence[CatalogProvider] = (),
+) -> Draft | None:
+    """Make a change and return what the files amount to now; None if it changes nothing.
+
+    The file is replaced in one step, or left as it is: `ConfigInvalid` if the outcome would be
+    refused, `ConfigNotWritten` if the disk does, `ConfigLocked` if others keep writing.
+    """
+    path = file_of(change.scope, places, data_dir)
+    attempt = partial(_rewrite, path, change.edit, config, places, data_dir, catalogue)
+    return await _in_turn(attempt, path)
+
+
+def file_of(scope: Scope, places: Places, data_dir: DataDir) -> Path:
+    """Return the file that changes of *scope* go to (I3)."""
+    return places.data_file if scope is Scope.GLOBAL else data_dir.path / CONFIG_NAME
+
+
+async def _in_turn(attempt: Callable[[], T], path: Path) -> T:
+    """Try until the lock is ours. The kernel has no wait for it that could be cancelled."""
+    await trio.lowlevel.checkpoint()
+    for _ in range(LOCK_ATTEMPTS):
+        try:
+            return await trio.to_thread.run_sync(attempt)
+        except LockHeld:
+            await trio.sleep(LOCK_PAUSE)
+    raise ConfigLocked(str(path))
+
+
+def _rewrite(
+    path: Path,
+    edit: Edit,
+    config: Config,
+    places: Places,
+    data_dir: DataDir,
+    catalogue: Sequence[CatalogProvider],
+) -> Draft | None:
+    try:
+        with locked(path):
+            before = read_tree(path) or {}
+            after = edit(before, config)
+            if after == before:
+                return None
+            data = write_tree(after)
+            overlay = {path: parse_tree(data, path)}  # tried as it is going to be read
+            draft = read_draft(places, catalogue=catalogue, data_dir=data_dir, overlay=overlay)
+            replace_file(path, data)
+            return draft
+    except Mismatch as mismatch:
+        raise ConfigInvalid.at(path, "", mismatch.text()) from None
+    except OSError as error:
+        raise ConfigNotWritten(f"{path}: {error.strerror}") from None
+
+
+# ── Trees ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with(tree: Tree, way: tuple[str, ...], value: Json) -> Tree:
+    first, *rest = way
+    if not rest:
+        return {**tree, first: value}
+    with within(first):
+        return {**tree, first: _with(object_at(tree.get(first)), tuple(rest), value)}
+
+
+def _without(tree: Tree, way: tuple[str, ...]) -> Tree:
+    first, *rest = way
+    inner = tree.get(first)
+    if not rest:
+        return {key: value for key, value in tree.items() if key != first}
+    if not isinstance(inner, Mapping):
+        return tree
+    return {**tree, first: _without(inner, tuple(rest))}
+
+
+def _at(tree: Tree, way: tuple[str, ...]) -> Json:
+    value: Json = tree
+    for step in way:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_token(value: Json) -> bool:
+    try:
+        return bool(isinstance(value, Mapping) and structure(value, OAuthToken).access_token)
+    except DecodeError:
+        return False

@@ -1,0 +1,183 @@
+"""Providers that need no file: a key in the environment is enough.
+
+The catalogue has the models; this table has which variables hold a provider's key and address. Both are
+written as templates, so that a variable that overrides an address needs no code of its own. A provider
+that is in this table but not in the catalogue can be used too, once a model of it is named or found out.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from attrs import field, frozen
+
+from crush_trio.wire.config import CatalogModel, CatalogProvider
+
+COMPATIBLE: Final = "openai-compat"
+
+
+@frozen(kw_only=True)
+class KnownProvider:
+    """A provider of which only the credentials are missing.
+
+    `key` and `base_url` are templates. Where a provider has no key but credentials of another kind,
+    `needs` lists the sets of variables of which one must be complete.
+    """
+
+    id: str
+    name: str
+    type: str = COMPATIBLE
+    key: str = ""
+    base_url: str = ""
+    address_variable: str = ""
+    """The variable that overrides the address, if there is one."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    headers: Mapping[str, str] = field(factory=dict, repr=False)
+    models: tuple[CatalogModel, ...] = field(default=(), repr=False)
+    default_large: str = ""
+    default_small: str = ""
+
+    @property
+    def address(self) -> str:
+        """The template of the address, with the override in it."""
+        if not self.address_variable:
+            return self.base_url
+        return f"${{{self.address_variable}:-{self.base_url}}}"
+
+
+_TABLE: Final = (
+    KnownProvider(
+        id="anthropic",
+        name="Anthropic",
+        type="anthropic",
+        key="$ANTHROPIC_API_KEY",
+        base_url="https://api.anthropic.com",
+        address_variable="ANTHROPIC_BASE_URL",
+    ),
+    KnownProvider(
+        id="openai",
+        name="OpenAI",
+        type="openai",
+        key="$OPENAI_API_KEY",
+        base_url="https://api.openai.com/v1",
+        address_variable="OPENAI_BASE_URL",
+    ),
+    KnownProvider(
+        id="gemini",
+        name="Google Gemini",
+        type="google",
+        key="${GEMINI_API_KEY:-$GOOGLE_API_KEY}",
+        base_url="https://generativelanguage.googleapis.com",
+    ),
+    KnownProvider(
+        id="openrouter",
+        name="OpenRouter",
+        type="openrouter",
+        key="$OPENROUTER_API_KEY",
+        base_url="https://openrouter.ai/api/v1",
+    ),
+    KnownProvider(
+        id="groq",
+        name="Groq",
+        key="$GROQ_API_KEY",
+        base_url="https://api.groq.com/openai/v1",
+    ),
+    KnownProvider(
+        id="deepseek",
+        name="DeepSeek",
+        key="$DEEPSEEK_API_KEY",
+        base_url="https://api.deepseek.com/v1",
+    ),
+    KnownProvider(
+        id="mistral",
+        name="Mistral",
+        key="$MISTRAL_API_KEY",
+        base_url="https://api.mistral.ai/v1",
+    ),
+    KnownProvider(
+        id="xai",
+        name="xAI",
+        key="$XAI_API_KEY",
+        base_url="https://api.x.ai/v1",
+    ),
+    KnownProvider(
+        id="cerebras",
+        name="Cerebras",
+        key="$CEREBRAS_API_KEY",
+        base_url="https://api.cerebras.ai/v1",
+    ),
+    KnownProvider(
+        id="together",
+        name="Together AI",
+        key="$TOGETHER_API_KEY",
+        base_url="https://api.together.xyz/v1",
+    ),
+    KnownProvider(
+        id="fireworks",
+        name="Fireworks AI",
+        key="$FIREWORKS_API_KEY",
+        base_url="https://api.fireworks.ai/inference/v1",
+    ),
+    KnownProvider(
+        id="moonshot",
+        name="Moonshot AI",
+        key="$MOONSHOT_API_KEY",
+        base_url="https://api.moonshot.ai/v1",
+    ),
+    KnownProvider(
+        id="vercel",
+        name="Vercel AI Gateway",
+        type="vercel",
+        key="$AI_GATEWAY_API_KEY",
+        base_url="https://ai-gateway.vercel.sh/v1",
+    ),
+    KnownProvider(
+        id="azure",
+        name="Azure OpenAI",
+        type="azure",
+        key="$AZURE_OPENAI_API_KEY",
+        base_url="$AZURE_OPENAI_API_ENDPOINT",
+    ),
+    KnownProvider(
+        id="bedrock",
+        name="AWS Bedrock",
+        type="bedrock",
+        needs=(
+            ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+            ("AWS_PROFILE",),
+            ("AWS_BEARER_TOKEN_BEDROCK",),
+        ),
+    ),
+    KnownProvider(
+        id="vertexai",
+        name="Google Vertex AI",
+        type="google-vertex",
+        needs=(("VERTEXAI_PROJECT", "VERTEXAI_LOCATION"),),
+    ),
+)
+
+BY_ENVIRONMENT: Final[Mapping[str, KnownProvider]] = {each.id: each for each in _TABLE}
+"""The table by provider id."""
+
+
+def known_providers(catalogue: Iterable[CatalogProvider]) -> dict[str, KnownProvider]:
+    """Return every provider that is known: those of *catalogue* first, in its order."""
+    found = {each.id: _known(each) for each in catalogue}
+    return found | {id_: each for id_, each in BY_ENVIRONMENT.items() if id_ not in found}
+
+
+def _known(entry: CatalogProvider) -> KnownProvider:
+    """Return an entry of the catalogue, completed by what the table knows of it."""
+    ours = BY_ENVIRONMENT.get(entry.id, KnownProvider(id=entry.id, name=entry.name))
+    return KnownProvider(
+        id=entry.id,
+        name=entry.name or ours.name,
+        type=entry.type or ours.type,
+        key=entry.api_key or ours.key,
+        base_url=entry.api_endpoint or ours.base_url,
+        address_variable=ours.address_variable,
+        needs=ours.needs,
+        headers=entry.default_headers,
+        models=entry.models,
+        default_large=entry.default_large_model_id,
+        default_small=entry.default_small_model_id,
+    )

@@ -1,0 +1,208 @@
+"""Places in a text as language servers name them, and edits at such places.
+
+A server counts lines from 0, and in a line it counts units of an encoding that it has agreed upon,
+usually UTF-16: a letter outside the first plane is two. Here a text is Python's, so everything is
+converted, in this module and nowhere else. A byte order mark is no part of what servers see.
+
+Pure. A place that does not exist is the nearest one that does, as the protocol says of characters; an
+edit that cannot be meant raises `BadEdit`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from attrs import define, field, frozen
+
+from crush_trio.integrations.lsp.connection import LspFailure
+from crush_trio.tools.files.text import BOM, CRLF, LF, Text
+from crush_trio.wire.fields import Json
+
+_BREAK: Final = re.compile("\r\n|\n|\r")
+
+
+class Encoding(StrEnum):
+    """What a server counts in."""
+
+    UTF8 = "utf-8"
+    UTF16 = "utf-16"
+    UTF32 = "utf-32"
+
+
+class BadEdit(LspFailure):
+    """An edit that does not fit its text, or is no edit."""
+
+
+# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(order=True)
+class Position:
+    """A place: both numbers count from 0, the second in units of an encoding."""
+
+    line: int
+    character: int
+
+    @classmethod
+    def read(cls, span: Json, side: str) -> "Position":
+        """Return one side of the range that a server sent; raises `LspFailure` if there is none."""
+        place = span.get(side) if isinstance(span, dict) else None
+        given = place if isinstance(place, dict) else {}
+        line, character = given.get("line"), given.get("character")
+        if not (isinstance(line, int) and isinstance(character, int)) or min(line, character) < 0:
+            raise LspFailure("the server named a place that is none")
+        return cls(line, character)
+
+
+@frozen
+class Range:
+    """What lies between two places."""
+
+    start: Position
+    end: Position
+
+    @classmethod
+    def read(cls, value: Json) -> "Range":
+        """Return the range that a server sent; raises `LspFailure` if it is none."""
+        start, end = Position.read(value, "start"), Position.read(value, "end")
+        if end < start:
+            raise LspFailure("the server named a place that is none")
+        return cls(start, end)
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """The first and the last line of it; where it ends as a line begins, that line is none of it."""
+        within = self.end.character == 0 and self.end.line > self.start.line
+        return self.start.line, self.end.line - within
+
+
+def units(text: str, encoding: Encoding) -> int:
+    """Return how long a server thinks *text* is."""
+    if encoding is Encoding.UTF32 or text.isascii():
+        return len(text)
+    if encoding is Encoding.UTF8:
+        return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) + sum(letter > "\uffff" for letter in text)
+
+
+def column(line: str, character: int, encoding: Encoding) -> int:
+    """Return where in *line* a server's *character* is; inside a letter is before it."""
+    if line.isascii() or encoding is Encoding.UTF32:
+        return min(character, len(line))
+    passed = 0
+    for index, letter in enumerate(line):
+        passed += units(letter, encoding)
+        if passed > character:
+            return index
+    return len(line)
+
+
+@define(eq=False)
+class Lines:
+    """A text, by its lines."""
+
+    text: str = field(repr=False)
+    _starts: list[int] = field(init=False, repr=False)
+    _ends: list[int] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        breaks = [match.span() for match in _BREAK.finditer(self.text)]
+        self._starts = [0, *(end for _, end in breaks)]
+        self._ends = [*(start for start, _ in breaks), len(self.text)]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def line(self, number: int) -> str:
+        """Return a line without its ending; one that does not exist is empty."""
+        if not 0 <= number < len(self):
+            return ""
+        return self.text[self._starts[number] : self._ends[number]]
+
+    def start(self, number: int) -> int:
+        """Return where a line begins; one after the last begins at the end."""
+        return self._starts[number] if number < len(self) else len(self.text)
+
+    def offset(self, position: Position, encoding: Encoding) -> int:
+        """Return where in the text a place is."""
+        if position.line >= len(self):
+            return len(self.text)
+        line = self.line(position.line)
+        return self._starts[position.line] + column(line, position.character, encoding)
+
+
+def body_of(text: Text) -> str:
+    """Return what a server sees of a file."""
+    return text.content.removeprefix(BOM)
+
+
+# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def uri_of(path: Path) -> str:
+    """Return the address of a file."""
+    return path.as_uri()
+
+
+def path_of(uri: Json) -> Path | None:
+    """Return the file at an address; None if it is not one of this machine."""
+    try:
+        parts = urlsplit(uri) if isinstance(uri, str) else None
+    except ValueError:
+        return None
+    if parts is None or parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        return None
+    path = unquote(parts.path)
+    return Path(path) if path.startswith("/") and "\0" not in path else None
+
+
+def same_uri(uri: str) -> str:
+    """Return the one spelling of an address of a file; others stay as they are."""
+    path = path_of(uri)
+    return uri if path is None else uri_of(path)
+
+
+# ── Edits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Edit:
+    """Put *text* in the place of what is in a range."""
+
+    range: Range
+    text: str = field(repr=False)
+
+    @classmethod
+    def read(cls, value: Json) -> "Edit":
+        """Return the edit that a server sent; raises `LspFailure` if it is none."""
+        text = value.get("newText") if isinstance(value, dict) else None
+        if not isinstance(text, str):
+            raise BadEdit("the server sent an edit without a text")
+        return cls(Range.read(value.get("range")), text)
+
+
+def edited(text: Text, edits: Iterable[Edit], encoding: Encoding) -> Text:
+    """Return *text* after all *edits*, which were made for it as it is; none may overlap.
+
+    What they put in ends its lines as the file does.
+    """
+    lines = Lines(body_of(text))
+    places = [
+        (lines.offset(each.range.start, encoding), lines.offset(each.range.end, encoding), each)
+        for each in edits
+    ]
+    places.sort(key=lambda place: place[:2])  # stable: of two insertions the first comes first
+    return Text(text.bom + _spliced(lines.text, places, text.newline))
+
+
+def _spliced(body: str, places: Sequence[tuple[int, int, Edit]], newline: str) -> str:
+    pieces, kept = [], 0
+    for start, end, edit in places:
+        if start < kept:
+            raise BadEdit("the server sent edits that overlap")
+        pieces += [body[kept:start], edit.text.replace(CRLF, LF).replace(LF, newline)]
+        kept = end
+    return "".join([*pieces, body[kept:]])

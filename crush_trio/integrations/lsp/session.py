@@ -1,0 +1,298 @@
+"""One start of a language server, from its program to its end.
+
+A life is a task in the nursery of the workspace. It starts the program, introduces itself, and stays until
+the server leaves or is asked to. What it owns ends with it: the process, the connection, what the server
+has said. Whatever goes wrong is told to the owner as a reason, and is nobody else's error.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field
+
+from crush_trio.clock import Clock
+from crush_trio.integrations.lsp.connection import (
+    Connection,
+    ConnectionLost,
+    LspFailure,
+    Transport,
+)
+from crush_trio.integrations.lsp.documents import (
+    Answers,
+    Documents,
+    encoding_of,
+    initialize_params,
+    sync_of,
+)
+from crush_trio.integrations.lsp.known_servers import ServerSpec
+from crush_trio.integrations.lsp.positions import Encoding
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.shell.process import Command
+from crush_trio.wire.config import LspServerConfig
+from crush_trio.wire.events import LspEvent, LspEventType
+from crush_trio.wire.fields import Json, JsonObject
+
+log = logging.getLogger(__name__)
+
+START_LIMIT: Final = 30.0
+"""Seconds that a server has to get ready, unless it is configured otherwise (I.4)."""
+
+REQUEST_LIMIT: Final = 5.0
+LONG_REQUEST_LIMIT: Final = 10.0
+"""Seconds for an answer, and for that to a rename or about who calls whom (I.4)."""
+
+GOODBYE: Final = 1.0
+"""Seconds that a server has to end when it is asked to, before it is made to."""
+
+PACE: Final = 0.1
+"""Seconds between two events about the number of diagnostics."""
+
+
+class ServerUnavailable(LspFailure):
+    """A server does not run, and will not right now."""
+
+
+class Launched(Protocol):
+    """A program that runs."""
+
+    @property
+    def transport(self) -> Transport:
+        """What it reads and writes."""
+        ...
+
+    def last_words(self) -> str:
+        """Return the last thing it complained about; complete when its block has been left."""
+        ...
+
+
+OpenProgram = Callable[[Command], AbstractAsyncContextManager[Launched]]
+"""Starts a language server; on leaving the block it is gone. Raises `OSError` if it cannot be started."""
+
+
+class Host(Protocol):
+    """The workspace that a server belongs to."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the server works."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        ...
+
+    @property
+    def lives(self) -> trio.Nursery:
+        """What owns the servers that run."""
+        ...
+
+    @property
+    def open_program(self) -> OpenProgram:
+        """What starts them."""
+        ...
+
+    async def prepare(self, spec: ServerSpec) -> tuple[Command, LspServerConfig]:
+        """Return how to start a server now; raises `ServerUnavailable`."""
+        ...
+
+    def tell(self, event: LspEvent) -> None:
+        """Tell the clients."""
+        ...
+
+    def redacted(self, text: str) -> str:
+        """Return a text without secrets."""
+        ...
+
+    def note(self, name: str, text: str) -> None:
+        """Take note of something that a server said to people."""
+        ...
+
+
+class Owner(Protocol):
+    """The server whose life it is."""
+
+    @property
+    def spec(self) -> ServerSpec:
+        """What was started."""
+        ...
+
+    @property
+    def host(self) -> Host:
+        """Where."""
+        ...
+
+    def ready(self, life: "Life") -> None:
+        """Take note that a start succeeded."""
+        ...
+
+    def ended(self, life: "Life", failure: str) -> None:
+        """Take note that a life is over, and why; no failure means that it was asked to end."""
+        ...
+
+    def tell(self, what: LspEventType) -> None:
+        """Tell the clients about the server."""
+        ...
+
+
+# ── A life ───────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False, kw_only=True)
+class Conversation:
+    """A server that is ready, and what it knows."""
+
+    name: str
+    connection: Connection = field(repr=False)
+    documents: Documents = field(repr=False)
+    capabilities: JsonObject = field(repr=False)
+    encoding: Encoding
+
+    def can(self, capability: str) -> bool:
+        """Whether the server offers something, such as `renameProvider`."""
+        offered = self.capabilities.get(capability)
+        return offered is not None and offered is not False
+
+    async def request(self, method: str, params: Json, *, limit: float = REQUEST_LIMIT) -> Json:
+        """Ask the server; raises a `LspFailure`."""
+        return await self.connection.request(method, params, limit=limit)
+
+
+@define(eq=False)
+class Life:
+    """One start of a server, up to its end. `leave` ends it early, politely if it is ready."""
+
+    _owner: Owner = field(repr=False)
+    conversation: Conversation | None = field(default=None, init=False)
+    decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Whether it got ready has been found out."""
+    ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    _leaving: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    _start: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
+
+    def leave(self) -> None:
+        """Have it end soon."""
+        self._leaving.set()
+        if self.conversation is None:
+            self._start.cancel()
+
+    async def run(self) -> None:  # noqa: ASYNC910  # the barrier is around the checkpoints too
+        """Start the server and stay as long as it does. Whatever goes wrong is told as its state."""
+        failure = ""
+        try:
+            failure = await self._live()
+        except LspFailure as error:
+            failure = str(error)
+        except OSError as error:
+            failure = f"it could not be started: {error.strerror or error}"
+        except Exception as error:  # barrier: a server is never the end of its workspace
+            log.exception("lsp.failed", extra={"server": self._owner.spec.name})
+            failure = f"it failed: {type(error).__name__}"
+        finally:
+            self.conversation = None
+            self._owner.ended(self, failure)
+            self.decided.set()
+            self.ended.set()
+
+    async def _live(self) -> str:
+        """Return why it ended; empty if it was asked to."""
+        host, spec = self._owner.host, self._owner.spec
+        limit = spec.config.timeout or START_LIMIT
+        self._start.deadline = trio.current_time() + limit
+        program: Launched | None = None
+        lost = ""
+        with self._start:
+            command, config = await host.prepare(spec)
+            answers = Answers(host.directory, config, partial(host.note, spec.name))
+            async with host.open_program(command) as program:
+                try:
+                    lost = await self._talk(program, answers)
+                except ConnectionLost as error:
+                    lost = str(error)
+        if self._start.cancelled_caught:
+            return "" if self._leaving.is_set() else f"it was not ready within {limit:g} seconds"
+        if not lost or program is None:
+            return ""
+        return ": ".join(filter(None, [lost, program.last_words()]))
+
+    async def _talk(self, program: Launched, answers: Answers) -> str:
+        """Talk to a server that has just been started; return why it left, if it was not asked to."""
+        connection = Connection(program.transport, answers)
+        async with open_hidden_nursery() as nursery:
+            nursery.start_soon(self._converse, connection)
+            conversation = await shake_hands(self._owner.spec.name, connection, answers)
+            self._start.deadline = inf
+            self._ready(conversation)
+            nursery.start_soon(self._tell_counts, conversation)
+            await self._leaving.wait()
+            lost = connection.lost
+            self.conversation = None
+            await _say_goodbye(connection)
+            nursery.cancel_scope.cancel()
+        return lost
+
+    async def _converse(self, connection: Connection) -> None:
+        """Talk for as long as the server does; when it has left, there is nothing to stay for."""
+        await connection.run()
+        self._leaving.set()
+
+    def _ready(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._owner.ready(self)
+        self.decided.set()
+
+    async def _tell_counts(self, conversation: Conversation) -> None:
+        """Tell the clients how many diagnostics there are, whenever that changes, but not too often."""
+        documents, told, heard = conversation.documents, 0, 0
+        while True:
+            await documents.hear_after(heard)
+            heard = documents.heard
+            if documents.count != told:
+                told = documents.count
+                self._owner.tell(LspEventType.DIAGNOSTICS_CHANGED)
+            await trio.sleep(PACE)
+
+
+async def shake_hands(name: str, connection: Connection, answers: Answers) -> Conversation:
+    """Introduce ourselves to a server that has just been started; return it when it is ready.
+
+    How long that may take is for the caller to limit.
+    """
+    params = initialize_params(answers.directory, answers.config)
+    answer = await connection.request("initialize", params, limit=inf)
+    given = answer.get("capabilities") if isinstance(answer, dict) else None
+    capabilities: JsonObject = given if isinstance(given, dict) else {}
+    syncs, saves = sync_of(capabilities)
+    documents = Documents(connection.notify, syncs, saves)
+    answers.documents = documents
+    connection.notify("initialized", {})
+    if answers.config.options:
+        settings = {"settings": answers.config.options}
+        connection.notify("workspace/didChangeConfiguration", settings)
+    return Conversation(
+        name=name,
+        connection=connection,
+        documents=documents,
+        capabilities=capabilities,
+        encoding=encoding_of(capabilities),
+    )
+
+
+async def _say_goodbye(connection: Connection) -> None:
+    """Ask a server to end, and give it a moment to."""
+    await trio.lowlevel.checkpoint()
+    if connection.lost:
+        return
+    with trio.move_on_after(GOODBYE):
+        try:
+            await connection.request("shutdown", limit=GOODBYE)
+        except LspFailure:
+            return
+        connection.notify("exit")
+        await connection.ended.wait()

@@ -1,0 +1,1 @@
+"""Network addresses, connections and the HTTP client that the whole package shares."""

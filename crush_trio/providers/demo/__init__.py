@@ -1,0 +1,1 @@
+"""The offline demo model: answers without a key and without a network."""

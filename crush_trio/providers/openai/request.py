@@ -1,0 +1,245 @@
+"""A request in the words of OpenAI's chat completions, which most providers understand.
+
+They differ in small things, which a `Dialect` names. Whatever a provider does not understand is left
+out or said in words; it is never sent in the hope that nobody looks.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from crush_trio.providers.base import (
+    ECHO,
+    Endpoint,
+    ModelRequest,
+    PromptMessage,
+    ToolSpec,
+    reasoning_in,
+    unpack,
+)
+from crush_trio.providers.catalog import effort_of, merged, model_id, options_of, sampling_of
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.messages import (
+    BinaryPart,
+    ImageUrlPart,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+
+OUR_OPTIONS: Final = frozenset({"api_version", "apiVersion", "api-version"})
+"""Options that are about the connection; they are not sent."""
+
+UNSIGNED: Final = "skip_thought_signature_validator"
+"""What Gemini accepts in the place of a signature that nobody kept."""
+
+_SIGNS_CALLS: Final = re.compile(r"gemini-(?![12]\b)")
+_MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
+
+
+@frozen(kw_only=True)
+class Dialect:
+    """How a type of provider differs from the format that all of them share."""
+
+    openai: bool = False
+    """The limit has a newer name, and reasoning models pick their tokens themselves."""
+    routes: bool = False
+    """A router: takes `reasoning` as an object, wants its details back, and passes on cache marks."""
+    files: bool = False
+    """Reads PDF files."""
+    gemini: bool = False
+    """New models insist that their tool calls come back signed."""
+    azure: bool = False
+    """The key and the model are said in places of their own."""
+
+
+def chat_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> dict[str, Any]:
+    """Return the body of the request."""
+    body = {
+        "model": model_id(request),
+        "messages": _Conversation(request, dialect).messages(),
+        **_tools(request.tools),
+        **_limits(request, dialect),
+        **_effort(request, dialect),
+        "stream_options": {"include_usage": True},
+    }
+    options = options_of(request, endpoint)
+    own = {key: value for key, value in options.items() if key not in OUR_OPTIONS}
+    return merged(body, own, endpoint.extra_body, {"stream": True})
+
+
+def _tools(tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    functions = [
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+        for tool in tools
+    ]
+    return {"tools": [{"type": "function", "function": f} for f in functions]} if tools else {}
+
+
+def _limits(request: ModelRequest, dialect: Dialect) -> dict[str, float]:
+    """Return how long the answer may be and how its tokens are picked."""
+    limit = "max_completion_tokens" if dialect.openai else "max_tokens"
+    length: dict[str, float] = {limit: request.max_tokens} if request.max_tokens else {}
+    if dialect.openai and request.model.can_reason:
+        return length
+    names = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+    return length | sampling_of(request).given(*names, *(() if dialect.openai else ("top_k",)))
+
+
+def _effort(request: ModelRequest, dialect: Dialect) -> dict[str, Any]:
+    effort = effort_of(request)
+    if not effort:
+        return {}
+    if dialect.routes:
+        return {"reasoning": {"enabled": True, "effort": effort}}
+    return {"reasoning_effort": effort}
+
+
+# ── Messages ────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class _Conversation:
+    """The messages of one request."""
+
+    request: ModelRequest
+    dialect: Dialect
+    _said: list[dict[str, Any]] = field(factory=list, init=False)
+    _media: list[BinaryPart] = field(factory=list, init=False)
+    """Files that tools returned: they wait until all results of a step have been given."""
+    _echoes: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        thoughts = map(reasoning_in, self.request.messages)
+        self._echoes = any(thought and thought.signature == ECHO for thought in thoughts)
+
+    def messages(self) -> list[dict[str, Any]]:
+        system = "\n\n".join(text for text in self.request.system if text)
+        if system:
+            self._said.append({"role": "system", "content": system})
+        for message in self.request.messages:
+            self._say(message)
+        self._show_media()
+        return self._marked()
+
+    def _say(self, message: PromptMessage) -> None:
+        if message.role is Role.TOOL:
+            self._said.extend(self._results(message))
+            return
+        self._show_media()
+        if message.role is Role.ASSISTANT:
+            self._said.append(self._answer(message))
+        else:
+            content = self._content(message.parts)
+            self._said.append({"role": str(message.role), "content": content})
+
+    # ── What the user said ──────────────────────────────────────────────────────────────────────
+
+    def _content(self, parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+        """Return plain text if there is nothing else: every server understands that."""
+        blocks = [block for part in parts for block in self._block(part)]
+        if all(block["type"] == "text" for block in blocks):
+            return "\n\n".join(block["text"] for block in blocks)
+        return blocks
+
+    def _block(self, part: Part) -> Iterator[dict[str, Any]]:
+        match part:
+            case TextPart(text=text) if text:
+                yield {"type": "text", "text": text}
+            case ImageUrlPart(url=url, detail=detail):
+                yield {"type": "image_url", "image_url": {"url": url, "detail": detail or "auto"}}
+            case BinaryPart():
+                yield self._file(part)
+            case _:
+                pass
+
+    def _file(self, part: BinaryPart) -> dict[str, Any]:
+        url = f"data:{part.mime_type};base64,{base64.b64encode(part.data).decode()}"
+        if self.request.model.supports_attachments:
+            if part.mime_type.startswith("image/"):
+                return {"type": "image_url", "image_url": {"url": url}}
+            if part.mime_type == "application/pdf" and self.dialect.files:
+                name = part.path.rpartition("/")[2] or "file.pdf"
+                return {"type": "file", "file": {"filename": name, "file_data": url}}
+        return {"type": "text", "text": unseen(part.path, part.mime_type)}
+
+    # ── What the model said ─────────────────────────────────────────────────────────────────────
+
+    def _answer(self, message: PromptMessage) -> dict[str, Any]:
+        text = "\n\n".join(p.text for p in message.parts if isinstance(p, TextPart) and p.text)
+        calls = [self._call(part) for part in message.parts if isinstance(part, ToolCallPart)]
+        answer: dict[str, Any] = {"role": "assistant", "content": text}
+        if calls:
+            answer |= {"content": text or None, "tool_calls": calls}
+            if self.dialect.gemini and _SIGNS_CALLS.search(model_id(self.request)):
+                calls[0]["extra_content"] = {"google": {"thought_signature": UNSIGNED}}
+        return answer | self._thought(message, called=bool(calls))
+
+    def _call(self, part: ToolCallPart) -> dict[str, Any]:
+        function = {"name": part.name, "arguments": part.input or "{}"}
+        return {"id": part.id, "type": "function", "function": function}
+
+    def _thought(self, message: PromptMessage, *, called: bool) -> dict[str, Any]:
+        """Return the thoughts that this provider wants to see again."""
+        thought = reasoning_in(message)
+        if self.dialect.routes:
+            details = unpack(thought.signature, "reasoning.") if thought else []
+            return {"reasoning_details": details} if details else {}
+        if self._echoes and called:
+            mine = thought is not None and thought.signature == ECHO
+            return {ECHO: thought.thinking if thought is not None and mine else ""}
+        return {}
+
+    # ── What tools answered ─────────────────────────────────────────────────────────────────────
+
+    def _results(self, message: PromptMessage) -> Iterator[dict[str, Any]]:
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                text = part.content
+                if part.data:
+                    text = f"{text}\n{self._put_off(part)}".strip()
+                yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
+
+    def _put_off(self, result: ToolResultPart) -> str:
+        """Keep the file of *result* for the user to show; return what stands in its place (D23b)."""
+        try:
+            data = base64.b64decode(result.data, validate=True)
+        except ValueError:
+            return unseen(result.name, result.mime_type)
+        part = BinaryPart(path=result.name, mime_type=result.mime_type, data=data)
+        if self._file(part)["type"] == "text":
+            return unseen(result.name, result.mime_type)
+        self._media.append(part)
+        return f"[the {result.mime_type} content follows in the next message]"
+
+    def _show_media(self) -> None:
+        if self._media:
+            note = TextPart(text="What the tools returned as files:")
+            self._said.append({"role": "user", "content": self._content([note, *self._media])})
+            self._media.clear()
+
+    # ── Caches ──────────────────────────────────────────────────────────────────────────────────
+
+    def _marked(self) -> list[dict[str, Any]]:
+        """Return the messages, marked where a cache may end if the model has one that asks (D23c)."""
+        claude = "claude" in model_id(self.request).lower()
+        if not (self.request.cache and self.dialect.routes and claude):
+            return self._said
+        ends = {0, len(self._said) - 1, len(self._said) - 2}
+        return [_marked(m) if n in ends else m for n, m in enumerate(self._said)]
+
+
+def _marked(message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"] or []
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [*blocks[:-1], {**blocks[-1], **_MARK}]} if blocks else message
+
+
+def unseen(name: str, mime_type: str) -> str:
+    """Return what is said in the place of a file that the model cannot read."""
+    return f"[{name or 'a file'}: this model cannot read {mime_type or 'such'} content]"

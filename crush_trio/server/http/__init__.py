@@ -1,0 +1,1 @@
+"""HTTP/1.1 connections and sockets, and the Hypercorn deployment."""

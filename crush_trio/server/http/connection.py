@@ -1,0 +1,211 @@
+"""HTTP/1.1 for one client, on Trio and h11 alone.
+
+Two tasks serve a connection. One listens (`server.incoming`): it hands on what the client says, and
+ends the connection when the client leaves, whatever is going on in it. The other reads requests and has
+them answered, one after the other. So a request needs no task of its own, neither to be handled nor to
+be cancelled when its client has left; and an ordinary answer is one write.
+
+Nothing here lasts for ever on a client's account: a request's head has to arrive within its time, its
+body without long pauses, sending has its limit (`server.outgoing`), and what a client sends ahead is
+read when its turn has come, and so is its leaving after that. Whatever fails stays in its connection. A
+connection that waits for its client may have to give way to others (`server.admission`).
+
+`server.transport` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from math import inf
+from socket import AF_UNIX
+
+import h11
+import trio
+from attrs import define, field, frozen
+from hypercorn.typing import ASGIFramework, LifespanState
+from hypercorn.utils import parse_socket_addr
+
+from crush_trio.errors import RequestTooSlow
+from crush_trio.nursery import Interrupt
+from crush_trio.server.http.admission import Seat, Stage
+from crush_trio.server.http.exchange import Exchange
+from crush_trio.server.http.framing import Framing, PlainRequest
+from crush_trio.server.http.incoming import Incoming
+from crush_trio.server.http.outgoing import SEND_LIMIT, Outgoing
+from crush_trio.server.logging import places
+from crush_trio.server.status import error_body
+
+log = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class Terms:
+    """What the connections of a server have in common."""
+
+    app: ASGIFramework
+    state: LifespanState
+    """What the application's lifespan has set up."""
+    stopping: Interrupt
+    """Called when the server stops: idle connections close then, busy ones after their answer."""
+    keep_alive: float
+    """Seconds a connection may be idle, or a client pause within the body of a request."""
+    send_limit: float = SEND_LIMIT
+
+
+async def serve_connection(terms: Terms, stream: trio.SocketStream, seat: Seat) -> None:
+    """Serve one client until it leaves, is idle for too long or has to give way; or the server stops."""
+    try:
+        connection = Connection(terms, stream, seat)
+        with connection.life:
+            await connection.serve()
+    except* Exception as failures:  # noqa: BLE001 - the barrier between clients
+        log.error("connection.failed", extra={"failures": sorted(places(failures))})  # noqa: TRY400
+    finally:
+        await trio.aclose_forcefully(stream)
+        seat.leave()
+
+
+@define(eq=False)
+class Connection:
+    """A client's connection; its *life* is cancelled when there is nobody left to serve."""
+
+    terms: Terms
+    stream: trio.SocketStream
+    seat: Seat
+    life: trio.CancelScope = field(init=False)
+    incoming: Incoming = field(init=False)
+    outgoing: Outgoing = field(init=False)
+    http: Framing = field(factory=Framing, init=False)
+    client: tuple[str, int] | None = field(default=None, init=False)
+    server: tuple[str, int] | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.life, self.seat.give_way = self.seat.life, self.give_way
+        self.seat.waits_for_us = self.waits_for_us
+        self.incoming = Incoming(self.stream, self.life)
+        self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
+        socket = self.stream.socket
+        self.server = parse_socket_addr(socket.family, socket.getsockname())
+        with suppress(OSError):  # it has left already, which will be noticed in a moment
+            self.client = parse_socket_addr(socket.family, socket.getpeername())
+
+    async def serve(self) -> None:
+        """Answer requests until there are to be no more, then close."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.incoming.listen, self.probe)
+            while await self._serve_one():
+                self.http.next_cycle()
+            await self.close()
+
+    async def _serve_one(self) -> bool:
+        """Have the next request answered; return whether the client may send another one."""
+        try:
+            request = await self._next_request()
+            if request is None:
+                return False
+            exchange = Exchange(self, request)
+        except h11.RemoteProtocolError as error:
+            await self.refuse(error.error_status_hint)
+            return False
+        await exchange.run()
+        done = self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
+        return done and not self.last
+
+    async def _next_request(self) -> h11.Request | PlainRequest | None:
+        """Wait for a request; return None when there is none in time, or the server stops.
+
+        Raises `h11.RemoteProtocolError` for one that does not arrive in time.
+        """
+        with trio.CancelScope() as waiting, self.terms.stopping.ends(waiting):
+            if self.seat.stage is not Stage.FRESH:
+                self.seat.move(Stage.IDLE)
+                waiting.deadline = trio.current_time() + self.terms.keep_alive
+            if self.seat.stage is Stage.FRESH or self.http.begun:
+                self._expect_head(waiting)
+            event = await self.next_event(partial(self._expect_head, waiting))
+            self.seat.move(Stage.BUSY)
+            return event if isinstance(event, h11.Request | PlainRequest) else None
+        if self.http.begun and not self.terms.stopping.called:
+            raise h11.RemoteProtocolError("slow", error_status_hint=HTTPStatus.REQUEST_TIMEOUT)
+        return None
+
+    def _expect_head(self, waiting: trio.CancelScope) -> None:
+        """Give a head its time, once: the first from the beginning, others when they begin to arrive."""
+        if waiting.deadline == inf or self.seat.stage is Stage.IDLE:
+            seconds = min(self.seat.limits.head_time, self.terms.keep_alive)
+            waiting.deadline = trio.current_time() + seconds
+        if self.http.begun:
+            self.seat.move(Stage.HEAD)
+
+    async def next_event(self, incomplete: Callable[[], None] = lambda: None) -> object:
+        """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense.
+
+        What was heard before is not lost by cancelling, and others have their turn before it.
+        *incomplete* is called for each piece that was heard and does not make it complete.
+        """
+        event = self.http.next_event()
+        if event is not h11.NEED_DATA:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        while event is h11.NEED_DATA:
+            self.http.receive(await self.incoming.receive())
+            event = self.http.next_event()
+            if event is h11.NEED_DATA:
+                incomplete()
+        return event  # noqa: ASYNC910 - see above
+
+    async def refuse(self, status: int) -> None:
+        """Answer what is no request, or was none in the end, unless an answer has begun."""
+        await trio.lowlevel.checkpoint()
+        await self.outgoing.send(self._refusal(status))
+
+    def waits_for_us(self) -> bool:
+        """Whether the client has sent something that was not looked at."""
+        return self.incoming.unread or self.seat.readable()
+
+    def give_way(self) -> None:
+        """Close to make room for another connection; a client that is being listened to is told why."""
+        if self.http.begun or self.seat.stage is Stage.BODY:
+            self.outgoing.send_now(self._refusal(HTTPStatus.REQUEST_TIMEOUT))
+        self.life.cancel()
+
+    def _refusal(self, status: int) -> bytes:
+        if self.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            return b""
+        slow = status == HTTPStatus.REQUEST_TIMEOUT
+        body = error_body(RequestTooSlow()) if slow else b""
+        headers = [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+        if body:
+            headers.append((b"content-type", b"application/json"))
+        return self.http.begin(status, headers, body, more=False)
+
+    async def close(self) -> None:
+        """Say that no more will come; the life then ends soon, at the latest when the client leaves."""
+        self.seat.move(Stage.IDLE)
+        self.incoming.ignore()
+        await self.outgoing.hang_up()
+
+    def go_on(self) -> None:
+        """Send an interim response, in a step: another task may be about to send the answer.
+
+        A client with so much to read that this does not fit does not wait for it.
+        """
+        interim = self.http.inform()
+        if 0 < self.outgoing.send_now(interim) < len(interim):
+            self.life.cancel()
+
+    def probe(self) -> bool:
+        """Send what only a client that is still there takes; see `Incoming.listen`."""
+        if self.stream.socket.family == AF_UNIX:
+            return True
+        if self.http.our_state is h11.SEND_RESPONSE:
+            if not self.http.interim:
+                return False
+            self.go_on()
+        return True
+
+    @property
+    def last(self) -> bool:
+        """Whether there is to be no request after the one that is being answered."""
+        return self.incoming.ignored or self.terms.stopping.called

@@ -1,0 +1,183 @@
+"""Serve an application until told to stop, and then stop in bounded time whatever clients do.
+
+`serve` accepts connections itself, for the order of the end is ours:
+
+1. the socket files go and the sockets close: nobody new gets in, and a successor may take over;
+2. the application is told, so that its streams can send their last event and end;
+3. idle connections close at once, busy ones as soon as they have answered;
+4. after the grace whatever is left is cut off;
+5. the application's lifespan ends.
+
+`serve` is one task in its caller's nursery and has no other life. A crash beside it ends it; a crash
+in the application's own tasks ends it too, and is raised to the caller.
+"""
+
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, cast
+
+import trio
+from hypercorn.typing import (
+    ASGIFramework,
+    ASGIReceiveEvent,
+    ASGISendEvent,
+    LifespanScope,
+    LifespanState,
+)
+
+from crush_trio.errors import CrushError
+from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.net.address import Address
+from crush_trio.nursery import Interrupt, open_hidden_nursery
+from crush_trio.server.http.acceptor import open_acceptor
+from crush_trio.server.http.admission import Admission
+from crush_trio.server.http.connection import Terms, serve_connection
+from crush_trio.server.http.hypercorn import OWN_WORKER
+from crush_trio.server.http.outgoing import SEND_LIMIT
+from crush_trio.server.http.sockets import open_listeners
+
+GRACE: Final = 3.0
+"""Seconds that requests under way have to end once the server stops."""
+
+KEEP_ALIVE: Final = 120.0
+"""Seconds a connection may be idle, or take to say what it wants.
+
+Longer than clients keep an idle connection: the Go program's library does so for 90 s, and a request
+that meets a connection in the moment in which we close it is not repeated.
+"""
+
+_LIFESPAN_LIMIT: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class LifespanFailed(CrushError):
+    """The application could not start, or failed to stop; the detail is its own explanation."""
+
+    code = "lifespan_failed"
+    message = "the application reported a failure"
+
+
+async def serve(
+    app: ASGIFramework,
+    addresses: Sequence[Address],
+    *,
+    shutdown: Callable[[], Awaitable[object]],
+    on_draining: Callable[[], None] | None = None,
+    grace: float = GRACE,
+    keep_alive: float = KEEP_ALIVE,
+    send_limit: float = SEND_LIMIT,
+    sizes: SizeLimits = DEFAULTS,
+    require_token: bool = False,
+    task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve *app* on *addresses* until *shutdown* returns; return within *grace* and a second.
+
+    `await nursery.start(...)` gives the addresses as they came out once the application has
+    started and clients are answered. *on_draining* is called when nobody new gets in any more; it
+    ends the streams. Cancelling is the way to stop without grace.
+
+    A client that takes nothing for *send_limit* seconds is dropped. *sizes* limits connections and
+    requests that are slow to arrive. *require_token* says that *app*
+    refuses requests without a token, which listening beyond this machine calls for.
+    """
+    stopping, admission = Interrupt(), Admission(sizes)
+    async with (
+        open_listeners(addresses, require_token=require_token) as listening,
+        _open_lifespan(app) as state,
+        open_hidden_nursery() as connections,
+    ):
+        terms = Terms(
+            app=app,
+            state=state,
+            stopping=stopping,
+            keep_alive=keep_alive,
+            send_limit=send_limit,
+        )
+        async with (
+            open_acceptor(admission, partial(serve_connection, terms), connections) as acceptor,
+            open_hidden_nursery() as accepting,
+        ):
+            for listener in listening.listeners():
+                accepting.start_soon(acceptor.accept_from, listener)
+            task_status.started(listening.addresses)
+            log.info("server.started", extra={"addresses": list(map(str, listening.addresses))})
+            await shutdown()
+            listening.close()
+            accepting.cancel_scope.cancel()
+        log.info("server.draining", extra={"connections": len(connections.child_tasks)})
+        if on_draining is not None:
+            on_draining()
+        stopping.call()
+        connections.cancel_scope.deadline = trio.current_time() + grace
+    log.info("server.stopped", extra={"cut": connections.cancel_scope.cancelled_caught})
+
+
+async def wait_for_signal() -> signal.Signals:
+    """Return at the first SIGTERM or SIGINT: the *shutdown* of a program that is only a server.
+
+    From then on the signals mean again what they meant before, so that a second one need not be
+    polite about it.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
+        async for number in arrivals:
+            return signal.Signals(number)
+    raise AssertionError("the receiver of signals ended by itself")
+
+
+# ── The application's own start and end ─────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def _open_lifespan(app: ASGIFramework) -> AsyncIterator[LifespanState]:
+    """Start *app*, give the state it set up, and stop it when the block ends well.
+
+    Its lifespan is a child of this block: what is raised in there cancels the block. An application
+    that knows no lifespan may return; raising is taken for the failure it looks like.
+    """
+    tell, told = trio.open_memory_channel[ASGIReceiveEvent](2)
+    tell.send_nowait({"type": "lifespan.startup"})
+    state: LifespanState = {}
+    async with open_hidden_nursery() as nursery:
+        await nursery.start(_live, app, state, told)
+        yield state
+        tell.send_nowait({"type": "lifespan.shutdown"})
+        nursery.cancel_scope.deadline = trio.current_time() + _LIFESPAN_LIMIT
+
+
+async def _live(
+    app: ASGIFramework,
+    state: LifespanState,
+    told: trio.MemoryReceiveChannel[ASGIReceiveEvent],
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """Run the lifespan of *app*; it has started when it says so, or when it has nothing to say."""
+    scope = {
+        "type": "lifespan",
+        "asgi": {"spec_version": "2.0", "version": "3.0"},
+        "state": state,
+        OWN_WORKER: True,
+    }
+    said: list[str] = []
+    failure: LifespanFailed | None = None
+
+    async def hear(event: ASGISendEvent) -> None:
+        nonlocal failure
+        await trio.lowlevel.checkpoint()
+        said.append(event["type"])
+        match event:
+            case {"type": "lifespan.startup.complete"}:
+                task_status.started()
+            case {"type": "lifespan.startup.failed" | "lifespan.shutdown.failed"}:
+                failure = LifespanFailed(str(event.get("message", "")))
+                life.cancel()
+
+    with trio.CancelScope() as life:
+        await app(cast("LifespanScope", scope), told.receive, hear)
+    if failure is not None:
+        raise failure
+    if not said:
+        task_status.started()

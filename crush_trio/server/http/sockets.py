@@ -1,0 +1,251 @@
+"""Sockets to accept on: bound with care, reported as they are, and cleared away by their owner only.
+
+Three promises. A socket file opens to its owner alone, and does so before the first client can
+connect. A file left by a dead server is replaced; one behind which somebody answers, or might, is
+never touched (G14). What we remove at the end is the file we made, not one that has taken its
+place. Beyond this machine we listen only when every request has to show a token.
+"""
+
+import fcntl
+import logging
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from errno import EADDRINUSE
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import trio
+from attrs import define, field
+
+from crush_trio.errors import CrushError
+from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
+
+PROBE_LIMIT: Final = 0.2
+"""How long a server behind a socket file may take to answer the door."""
+
+_BACKLOG: Final = 128
+_TURN_LIMIT: Final = 2.0
+_TURN_PAUSE: Final = 0.01
+
+_FileId = tuple[int, int]
+
+log = logging.getLogger(__name__)
+
+
+class AddressInUse(CrushError):
+    """Somebody listens there already, or may: an unsure probe is no licence to take over."""
+
+    code = "address_in_use"
+    message = "the address is in use; stop the other server or choose another address"
+
+
+class CannotListen(CrushError):
+    """The operating system, or something else that lies in the way, does not let us listen."""
+
+    code = "cannot_listen"
+    message = "cannot listen"
+
+
+class AddressExposed(CrushError):
+    """Whoever reaches an agent can run commands, so other machines need a token to reach it."""
+
+    code = "address_exposed"
+    message = "will not listen beyond this machine without a token; set one, or use 127.0.0.1"
+
+
+@define(eq=False)
+class Listening:
+    """Sockets that clients can connect to from now on, and where they are.
+
+    `addresses` holds the real ones, in the order asked for: a port 0 has become a port.
+    """
+
+    addresses: tuple[Address, ...]
+    _sockets: tuple[socket.socket, ...]
+    _undo: ExitStack = field(repr=False)
+
+    def listeners(self) -> list[trio.SocketListener]:
+        """Return a listener per socket, for `trio.serve_listeners` to accept from and to close.
+
+        They share their sockets with this object. So a socket goes on listening until `close`,
+        however early its listener goes, and its file is removed while nobody could take it for dead.
+        """
+        return [
+            trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))
+            for sock in self._sockets
+        ]
+
+    def close(self) -> None:
+        """Remove our socket files, then stop listening. Closing twice does nothing."""
+        self._undo.close()
+
+
+@asynccontextmanager
+async def open_listeners(
+    addresses: Sequence[Address], *, require_token: bool = False
+) -> AsyncIterator[Listening]:
+    """Listen on all of *addresses*, or on none, until the block ends or `close` is called.
+
+    *require_token* says that the application refuses requests without a token; only then may an
+    address be reachable from other machines. Raises `AddressInUse`, `AddressExposed` or
+    `CannotListen`, each naming the address.
+    """
+    with ExitStack() as undo:
+        sockets = [
+            await _listen(address, undo, require_token=require_token) for address in addresses
+        ]
+        yield Listening(tuple(map(_address_of, sockets)), tuple(sockets), undo)
+
+
+async def _listen(address: Address, undo: ExitStack, *, require_token: bool) -> socket.socket:
+    with _translated(address):
+        if isinstance(address, UnixAddress):
+            return await _listen_unix(Path(address.path), undo)
+        return await _listen_tcp(address, undo, require_token=require_token)
+
+
+def _address_of(sock: socket.socket) -> Address:
+    """Return where *sock* is really bound."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return UnixAddress(PurePosixPath(name))
+    return TcpAddress(name[0], name[1])
+
+
+# ── TCP ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _listen_tcp(
+    address: TcpAddress, undo: ExitStack, *, require_token: bool
+) -> socket.socket:
+    """Bind what *address* resolves to, once it is clear who can reach that."""
+    found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # A name stands for one address: its IPv4 one, where it has both.
+    family, *_, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    if not require_token and not is_loopback(TcpAddress(str(target[0]), address.port)):
+        raise AddressExposed(str(address))
+    sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    # Connections of our predecessor that are still winding down must not keep us from its port.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(target)
+    sock.listen(_BACKLOG)
+    return sock
+
+
+# ── Unix ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _listen_unix(path: Path, undo: ExitStack) -> socket.socket:
+    async with _turn_in(path.parent):
+        await _clear_stale(path)
+        return _bind_unix(path, undo)
+
+
+def _bind_unix(path: Path, undo: ExitStack) -> socket.socket:
+    """Bind, close the file to others, and only then listen: before that no one can connect."""
+    sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    sock.bind(str(path))
+    undo.callback(_remove_ours, path, _file_id(path))
+    path.chmod(0o600)
+    sock.listen(_BACKLOG)
+    return sock
+
+
+@asynccontextmanager
+async def _turn_in(folder: Path) -> AsyncIterator[None]:
+    """Take turns with other servers of ours that bind in *folder*.
+
+    Two servers that find the same stale file would otherwise remove it twice, the second time from
+    under the first one's feet. The lock is a courtesy between the two: if a third party holds it,
+    we go ahead without after a while.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with trio.move_on_after(_TURN_LIMIT):
+            while not _lock(handle):  # noqa: ASYNC110 - a file lock wakes nobody
+                await trio.sleep(_TURN_PAUSE)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _clear_stale(path: Path) -> None:
+    """Remove a socket file that nobody listens behind; raise if the place is taken.
+
+    The kernel refuses a connection to an ordinary file just as to a dead socket, hence the first
+    check: we must not delete somebody's letters because they do not answer.
+    """
+    await trio.lowlevel.checkpoint()
+    found = _mode_of(path)
+    if found is None:
+        return
+    if not stat.S_ISSOCK(found):
+        raise CannotListen(f"{path} exists and is not a socket; move it or choose another path")
+    if await _answers(path):
+        raise AddressInUse(str(path))
+    _remove_stale(path)
+
+
+async def _answers(path: Path) -> bool:
+    """Whether somebody may be listening at *path*. Only a refusal says no; silence does not."""
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with trio.move_on_after(PROBE_LIMIT):
+                await probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False  # noqa: ASYNC910 - the refusal may come at once
+    return True
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the mode of what lies at *path* itself, be it a link; None if nothing does."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _remove_stale(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _file_id(path: Path) -> _FileId:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _remove_ours(path: Path, ours: _FileId) -> None:
+    """Unlink *path* if it is still the file we made.
+
+    The number cannot have been given to another file: our socket is open and holds on to it.
+    """
+    try:
+        if _file_id(path) == ours:
+            path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError:
+        # The next server finds it stale; that is no reason for this one not to end in peace.
+        log.warning("socket_file.left", extra={"path": str(path)}, exc_info=True)
+
+
+@contextmanager
+def _translated(address: Address) -> Iterator[None]:
+    """Turn what the system says about *address* into our errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == EADDRINUSE:
+            raise AddressInUse(str(address)) from error
+        raise CannotListen(f"{address}: {error.strerror or error}") from error

@@ -1,0 +1,189 @@
+"""The state of a server as Prometheus reads it.
+
+Everything is put together when somebody asks: from the counts in `Meters`, and from the workspaces and
+streams as they are at that moment. Between two scrapes there is no metrics object at all, so nothing
+that happens in a run has to know of any. The library that knows the format is imported by the first
+scrape; a server that is never scraped does without.
+
+`docs/operations.md` has a row for each series.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from attrs import define
+
+from crush_trio import __version__
+from crush_trio.runtime.accepted import AcceptedRun
+from crush_trio.server.server import Site
+from crush_trio.store.base import Timings
+from crush_trio.wire.runs import RunState
+
+if TYPE_CHECKING:
+    from prometheus_client.core import HistogramMetricFamily, Metric
+
+LIVE: Final = (RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE, RunState.ENDING)
+ENDED: Final = tuple(state for state in RunState if state.terminal)
+
+
+def exposition(site: Site, accept: str) -> tuple[bytes, str]:
+    """Return the metrics of *site* and their media type: the form that the header *accept* prefers.
+
+    The registry is made for this one answer. The library's own, which all of a process share, has no
+    part in it: two servers in one process have two sets of numbers.
+    """
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.exposition import choose_encoder
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(site))
+    ProcessCollector(registry=registry)
+    encode, media = choose_encoder(accept)
+    return encode(registry), media
+
+
+@define(eq=False)
+class _Collected:
+    """What a registry asks for its series."""
+
+    site: Site
+
+    def collect(self) -> "Iterator[Metric]":
+        yield from _server(self.site)
+        yield from _runs(self.site)
+        yield from _streams(self.site)
+        yield from _stores(self.site)
+        yield from _requests(self.site)
+
+
+def _server(site: Site) -> "Iterator[Metric]":
+    yield _gauge("build_info", "What is serving; always 1.", {(__version__,): 1}, ["version"])
+    yield _gauge("workspaces", "Workspaces that are open.", len(site.meters.workspaces))
+    yield _counter("events_published", "Events published to the logs.", site.meters.events)
+
+
+def _runs(site: Site) -> "Iterator[Metric]":
+    meters = site.meters
+    live = list(_live_runs(site))
+    states = Counter(run.state for run in live)
+    queues = Counter(run.session_id for run in live if run.state is RunState.QUEUED)
+    yield _gauge(
+        "runs",
+        "Runs that have not ended, by what they do.",
+        {(state.value,): states[state] for state in LIVE},
+        ["state"],
+    )
+    yield _gauge("queue_depth", "Runs that wait behind another one.", queues.total())
+    yield _gauge("queue_depth_max", "Runs in the longest queue.", max(queues.values(), default=0))
+    yield _counter("runs_accepted", "Runs accepted.", meters.accepted)
+    yield _counter(
+        "runs_not_stored", "Runs whose acceptance could not be stored.", meters.not_stored
+    )
+    yield _counter(
+        "runs_ended",
+        "Runs that have ended, by how.",
+        {(state.value,): meters.ended[state] for state in ENDED},
+        ["outcome"],
+    )
+    yield _histogram(
+        "run_seconds",
+        "From a run's becoming active to its ending.",
+        {(state.value,): timings for state, timings in meters.durations.items()},
+        ["outcome"],
+    )
+    yield _histogram("cancel_seconds", "From a run's cancel to its ending.", {(): meters.cancels})
+
+
+def _live_runs(site: Site) -> Iterator[AcceptedRun]:
+    for workspace in site.meters.workspaces:
+        yield from workspace.durable.runs.runs
+
+
+def _streams(site: Site) -> "Iterator[Metric]":
+    lags = site.streams.lags()
+    yield _gauge("streams", "Event streams that are attached.", len(lags))
+    yield _gauge(
+        "stream_lag_events", "Events that streams have not read yet, all together.", sum(lags)
+    )
+    yield _gauge(
+        "stream_lag_events_max",
+        "Events that the slowest stream has not read yet.",
+        max(lags, default=0),
+    )
+
+
+def _stores(site: Site) -> "Iterator[Metric]":
+    stores = [workspace.store for workspace in site.meters.workspaces]
+    yield _gauge(
+        "stores_degraded",
+        "Stores that are in trouble.",
+        sum(store.degraded is not None for store in stores),
+    )
+    yield _gauge(
+        "store_pending_writes",
+        "Writes that are not durable yet.",
+        sum(store.load.pending for store in stores),
+    )
+    yield _histogram(
+        "store_commit_seconds", "What commits to the stores took.", {(): site.meters.commits}
+    )
+
+
+def _requests(site: Site) -> "Iterator[Metric]":
+    yield _counter(
+        "http_requests",
+        "Requests, by the route they found and the status of the answer.",
+        site.meters.requests,
+        ["method", "route", "status"],
+    )
+    yield _histogram(
+        "http_response_seconds",
+        "From a request to the beginning of its answer.",
+        site.meters.responses,
+        ["method", "route"],
+    )
+
+
+# ── The forms of a series ───────────────────────────────────────────────────────────────────────
+
+_Labels = tuple[str, ...]
+
+
+def _gauge(
+    name: str, about: str, values: int | Mapping[_Labels, int], labels: Iterable[str] = ()
+) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"crush_trio_{name}", about, labels=list(labels))
+    for key, value in _labelled(values):
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(
+    name: str, about: str, values: int | Mapping[_Labels, int], labels: Iterable[str] = ()
+) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"crush_trio_{name}", about, labels=list(labels))
+    for key, value in _labelled(values):
+        family.add_metric(key, value)
+    return family
+
+
+def _labelled(values: int | Mapping[_Labels, int]) -> Iterable[tuple[_Labels, int]]:
+    return values.items() if isinstance(values, Mapping) else [((), values)]
+
+
+def _histogram(
+    name: str, about: str, timings: Mapping[_Labels, Timings], labels: Iterable[str] = ()
+) -> "HistogramMetricFamily":
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(f"crush_trio_{name}", about, labels=list(labels))
+    for key, each in timings.items():
+        bounds = [*map(str, each.bounds), "+Inf"]
+        family.add_metric(key, list(zip(bounds, accumulate(each.counts), strict=True)), each.total)
+    return family

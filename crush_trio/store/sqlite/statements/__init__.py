@@ -1,0 +1,72 @@
+"""Which module's business each change is."""
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import groupby
+from typing import assert_never, cast
+
+from crush_trio.store.changes import (
+    AskOpened,
+    AskResolved,
+    BootClosed,
+    Change,
+    FileRead,
+    MessageCreated,
+    MessageDeleted,
+    MessageFinished,
+    PartPut,
+    PartsCut,
+    RunAccepted,
+    RunEdited,
+    RunEnded,
+    RunMoved,
+    RunRetracted,
+    SessionCreated,
+    SessionDeleted,
+    SessionEdited,
+    TailKept,
+    TextAppended,
+    UsageAdded,
+    admitted,
+)
+from crush_trio.store.sqlite.statements import asks, event_tail, files, messages, runs, sessions
+
+
+def apply(connection: sqlite3.Connection, changes: Sequence[Change], boot_id: str) -> None:
+    """Make *changes* true, in the name of the start *boot_id*, inside the caller's transaction.
+
+    Raises what is wrong with one (`SessionNotFound` and the like); the caller then rolls back.
+    """
+    for keep, group in groupby(map(admitted, changes), key=_events_to_keep):
+        if keep is not None:
+            event_tail.keep(connection, cast("list[TailKept]", list(group)), boot_id)
+        else:
+            for change in group:
+                _apply(connection, change, boot_id)
+
+
+def _events_to_keep(change: Change) -> int | None:
+    """Return how many events are to be kept with this one; None if the change is about no event."""
+    return change.keep if isinstance(change, TailKept) else None
+
+
+def _apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None:
+    match change:
+        case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
+            sessions.apply(connection, change)
+        case MessageCreated() | PartPut() | TextAppended() | PartsCut():
+            messages.apply(connection, change)
+        case MessageFinished() | MessageDeleted():
+            messages.apply(connection, change)
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
+            runs.apply(connection, change, boot_id)
+        case AskOpened() | AskResolved():
+            asks.apply(connection, change)
+        case FileRead():
+            files.apply(connection, change)
+        case BootClosed():
+            event_tail.close(connection, change, boot_id)
+        case TailKept():
+            event_tail.keep(connection, (change,), boot_id)
+        case _:
+            assert_never(change)

@@ -1,0 +1,43 @@
+"""Schedule exploration: run a scenario under every order of its tasks, and with faults."""
+
+from crush_trio.testing.explore.checkpoints import (
+    Call,
+    CheckpointFaults,
+    Fault,
+    Gate,
+    Raise,
+    Stall,
+    checkpoints_of,
+)
+from crush_trio.testing.explore.explorer import (
+    Deadlock,
+    Exploration,
+    ExplorerBroken,
+    ScheduleFailure,
+    StepLimit,
+    explore,
+    find_violation,
+    replay,
+)
+from crush_trio.testing.explore.schedule import Chooser, controlled, seeded
+
+__all__ = [
+    "Call",
+    "CheckpointFaults",
+    "Chooser",
+    "Deadlock",
+    "Exploration",
+    "ExplorerBroken",
+    "Fault",
+    "Gate",
+    "Raise",
+    "ScheduleFailure",
+    "Stall",
+    "StepLimit",
+    "checkpoints_of",
+    "controlled",
+    "explore",
+    "find_violation",
+    "replay",
+    "seeded",
+]

@@ -1,0 +1,196 @@
+"""The same scenario under many task orders, systematically.
+
+A test that passes shows that one order of steps works. `explore` runs a scenario, on a virtual
+clock, under every order that a bounded number of deviations from the default can produce, and names
+the first that fails by a token which replays it. What a deviation is, `_walk.py` explains.
+
+Invariant: a scenario's own failure is a `ScheduleFailure`; trouble with the exploration itself is
+an `ExplorerBroken`. Neither is ever counted as an outcome.
+"""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from typing import TypeVar
+
+import trio
+from attrs import frozen
+
+from crush_trio.testing.explore.walk import Deadlock, ExplorerBroken, StepLimit, Walk
+
+__all__ = [
+    "Deadlock",
+    "Exploration",
+    "ExplorerBroken",
+    "ScheduleFailure",
+    "StepLimit",
+    "explore",
+    "find_violation",
+    "replay",
+]
+
+T = TypeVar("T")
+
+
+class ScheduleFailure(Exception):
+    """The scenario failed under one schedule; the cause is what it raised."""
+
+    def __init__(self, token: str, schedules: int, cause: Exception) -> None:
+        super().__init__(
+            f"schedule {token}, number {schedules} tried, failed: {type(cause).__name__}: {cause}\n"
+            f'To see it again: replay(scenario, "{token}")'
+        )
+        self.token = token
+        """Names the schedule; see `replay`."""
+        self.schedules = schedules
+        """How many schedules were run, this one included."""
+
+
+@frozen(kw_only=True)
+class Exploration:
+    """What an exploration that found no failure has covered."""
+
+    schedules: int
+    """How many schedules were run."""
+    exhaustive: bool
+    """True if that was every schedule within the bound on deviations."""
+    outcomes: Mapping[Hashable, int]
+    """How many schedules ended with which return value."""
+    decision_points: int
+    """The most decisions met in one schedule."""
+    deviations: int | None
+    """The bound that was asked for; None for no bound."""
+
+    def summary(self) -> str:
+        """Say it in one line: "163 schedules, exhaustive at 2 deviations, 3 outcomes"."""
+        covered = "exhaustive" if self.exhaustive else "stopped by the limit"
+        bound = "" if self.deviations is None else f" at {_count(self.deviations, 'deviation')}"
+        schedules = _count(self.schedules, "schedule")
+        return f"{schedules}, {covered}{bound}, {_count(len(self.outcomes), 'outcome')}"
+
+    __str__ = summary
+
+
+def explore(
+    scenario: Callable[[], Awaitable[Hashable]],
+    *,
+    deviations: int | None = 2,
+    limit: int | None = None,
+    max_steps: int = 10_000,
+) -> Exploration:
+    """Run *scenario* under every schedule with at most *deviations* deviations.
+
+    Call it from a plain function or a sync test, not inside `trio.run`. The scenario must do the
+    same whenever it is run in the same order: no threads, no sockets, no wall clock, no state that
+    survives from one run to the next. Time is virtual, so sleeping costs nothing.
+
+    Schedules with fewer deviations come first, so the first failure is a simple one. Two deviations
+    suffice for most races, at a few hundred schedules. `deviations=None` runs them all, for two or
+    three tasks with a few checkpoints each and no polling loop. *limit* caps the number of
+    schedules, *max_steps* the task steps of one.
+
+    Raises `ScheduleFailure` from the first exception that leaves the scenario, also when it
+    deadlocks or runs out of steps, and `ExplorerBroken` when the result would mean nothing.
+
+    ```python
+    async def scenario() -> int:
+        counter = Counter()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(counter.increment)
+            nursery.start_soon(counter.increment)
+        assert counter.value == 2
+        return counter.value
+
+    print(explore(scenario))  # 5 schedules, exhaustive at 2 deviations, 1 outcome
+    ```
+    """
+    __tracebackhide__ = True
+    _refuse_inside_trio()
+    if deviations is not None and deviations < 0:
+        raise ValueError(f"deviations must be 0 or more, or None for all: {deviations}")
+    outcomes: Counter[Hashable] = Counter()
+    decision_points = 0
+    exhaustive = True
+    for walk in _walks(deviations, max_steps):
+        if outcomes.total() == limit:
+            exhaustive = False
+            break
+        try:
+            outcome = walk.run(scenario)
+        except ExplorerBroken:
+            raise
+        except Exception as exc:
+            raise ScheduleFailure(walk.token, outcomes.total() + 1, exc) from exc
+        except BaseException as exc:  # not ours to wrap: an interrupt, or pytest's own outcomes
+            exc.add_note(f"under schedule {walk.token}")
+            raise
+        outcomes[outcome] += 1
+        decision_points = max(decision_points, len(walk.widths))
+    return Exploration(
+        schedules=outcomes.total(),
+        exhaustive=exhaustive,
+        outcomes=dict(outcomes),
+        decision_points=decision_points,
+        deviations=deviations,
+    )
+
+
+def find_violation(
+    scenario: Callable[[], Awaitable[Hashable]],
+    *,
+    deviations: int | None = 2,
+    limit: int | None = None,
+    max_steps: int = 10_000,
+) -> ScheduleFailure | None:
+    """Explore as `explore` does, but return the failure, or None when there is none.
+
+    For tests that plant a bug to show that it is found:
+
+    ```python
+    assert find_violation(scenario_with_the_fix_removed) is not None
+    ```
+    """
+    __tracebackhide__ = True
+    try:
+        explore(scenario, deviations=deviations, limit=limit, max_steps=max_steps)
+    except ScheduleFailure as failure:
+        return failure
+    return None
+
+
+def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int = 10_000) -> T:
+    """Run *scenario* under the one schedule that *token* names.
+
+    What the scenario raises leaves as it is, with its own traceback; otherwise its value is
+    returned. A token fits the scenario it was made from: raises `ExplorerBroken` if the decisions
+    it names are not met, and ValueError if it is not a token at all.
+
+    ```python
+    replay(scenario, "x1-3.1")
+    ```
+    """
+    __tracebackhide__ = True
+    _refuse_inside_trio()
+    return Walk.from_token(token, max_steps=max_steps).run(scenario)
+
+
+def _refuse_inside_trio() -> None:
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError("schedules need a trio.run each: call this from a sync test")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _walks(bound: int | None, max_steps: int) -> Iterator[Walk]:
+    """Yield a walk for every schedule within *bound*; run each before asking for the next."""
+    root = Walk((), max_steps=max_steps)
+    yield root
+    frontier = deque([root] if bound != 0 else [])
+    while frontier:
+        # Fewest deviations first; without a bound that could need much memory, so depth first then.
+        parent = frontier.popleft() if bound is not None else frontier.pop()
+        for child in parent.children():
+            yield child
+            if len(child.deviations) != bound:
+                frontier.append(child)

@@ -1,0 +1,1 @@
+"""The scripted model, in memory and behind HTTP."""

@@ -1,0 +1,1 @@
+"""Workspace, agent, server and client in memory."""

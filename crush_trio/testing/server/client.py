@@ -1,0 +1,290 @@
+"""The real client against a server in memory, on the test's own clock.
+
+`open_test_client` is `open_client` with the sockets taken out: requests go through a `MemoryTransport`
+to the application of a server that `open_test_server` has opened. Streams stream, and a test can cut
+every connection, or have the server be away for a while.
+
+```python
+async with open_test_server(turns) as server, open_test_client(server) as client:
+    async with client.open_workspace("/srv/project") as workspace:
+        session = await workspace.sessions.create("a session")
+        run = await workspace.submit("hello", session=session.id)
+        assert await run.result_text() == "done"
+```
+
+A client in miniature: rebuilds state from the bytes of a native stream.
+
+A `Replica` is given a stream in pieces, cut anywhere, and applies each whole frame as the
+documentation says a client should. It refuses whatever does not fit: a delta at the wrong offset, an
+id that does not grow, an ending seen twice. If a replica and the log disagree, a client would too.
+"""
+
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import httpx
+import orjson
+import trio
+from attrs import define, field
+from typing_extensions import override
+
+from crush_trio.client.client import Client, open_client
+from crush_trio.clock import CountingIds
+from crush_trio.testing.server.asgi import AsgiDriver, Exchange, NoAnswer
+from crush_trio.testing.server.server import Served, client_id
+
+Json = dict[str, Any]
+
+
+OF_THE_STREAM = frozenset({"asks", "ready", "heartbeat", "end"})
+"""Events that a server puts around those of the log; they change nothing that a replica knows."""
+
+
+class StreamBroken(AssertionError):
+    """The stream said something that a careful client cannot apply."""
+
+
+@define(eq=False)
+class Replica:
+    """What a client knows that has applied every frame so far."""
+
+    messages: dict[str, Json] = field(factory=dict, init=False)
+    endings: dict[str, Json] = field(factory=dict, init=False)
+    """The terminal `run` event of each run, by our id."""
+    resyncs: int = field(default=0, init=False)
+    last_id: str | None = field(default=None, init=False)
+    """What a client sends as `Last-Event-ID` when it reconnects."""
+    _rest: bytes = field(default=b"", init=False)
+
+    def feed(self, data: bytes) -> None:
+        """Apply the frames that *data* completes."""
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        for frame in frames:
+            self._apply(frame)
+
+    def cut(self) -> None:
+        """Lose the connection: an incomplete frame is forgotten."""
+        self._rest = b""
+
+    def _apply(self, frame: bytes) -> None:
+        lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
+        name = lines[b"event"].decode()
+        if name in OF_THE_STREAM:
+            return
+        data = orjson.loads(lines[b"data"])
+        self._advance(lines[b"id"].decode(), anew=name == "resync")
+        match name:
+            case "message":
+                self._message(data)
+            case "message_delta":
+                self._delta(data)
+            case "run":
+                self._run(data)
+            case "resync":
+                self._resync(data)
+
+    def _advance(self, event_id: str, *, anew: bool) -> None:
+        """Follow the ids: they grow, but a resync may repeat the place it was asked from."""
+        if self.last_id is not None:
+            (boot, place), (last_boot, last_place) = _split(event_id), _split(self.last_id)
+            if boot == last_boot and place < last_place + (not anew):
+                raise StreamBroken(f"event {event_id} came after {self.last_id}")
+        self.last_id = event_id
+
+    def _message(self, change: Json) -> None:
+        message = change["payload"]
+        if change["type"] == "deleted":
+            self.messages.pop(message["id"], None)
+        else:
+            self.messages[message["id"]] = message
+
+    def _delta(self, delta: Json) -> None:
+        message = self.messages.get(delta["id"])
+        if message is None:
+            raise StreamBroken(f"delta for a message nobody mentioned: {delta['id']}")
+        message["updated_at"] = delta["updated_at"]
+        for change in delta["changes"]:
+            apply_change(message["parts"], change)
+
+    def _run(self, run: Json) -> None:
+        if run["state"] not in {"accepted", "queued", "active", "ending"}:
+            self._end(run)
+
+    def _end(self, run: Json) -> None:
+        if run["id"] in self.endings:
+            raise StreamBroken(f"run {run['id']} ended twice")
+        self.endings[run["id"]] = run
+
+    def _resync(self, state: Json) -> None:
+        self.resyncs += 1
+        for run in state["ended"]:
+            self._end(run)
+        self.messages.update({message["id"]: message for message in state["messages"]})
+
+
+def apply_change(parts: list[Json], change: Mapping[str, Any]) -> None:
+    """Apply one change of a `message_delta` to the parts of a message, in place."""
+    place = change["length"] if "length" in change else change["index"]
+    if place > len(parts) or ("append" in change and place == len(parts)):
+        raise StreamBroken(f"a change at part {place} of a message that has {len(parts)}")
+    if "length" in change:
+        del parts[place:]
+    elif "append" in change:
+        _append(parts, change)
+    else:
+        parts[place : place + 1] = [change["part"]]
+
+
+def _append(parts: list[Json], change: Mapping[str, Any]) -> None:
+    """Grow a text or reasoning part; `offset` counts the UTF-8 bytes that must be there already."""
+    part = parts[change["index"]]
+    key = "text" if part["type"] == "text" else "thinking"
+    text = part["data"][key]
+    if len(text.encode()) != change["offset"]:
+        raise StreamBroken(f"delta at {change['offset']}, but the text has {len(text.encode())}")
+    data = dict(change["part"]["data"]) if "part" in change else dict(part["data"])
+    data[key] = text + change["append"]
+    parts[change["index"]] = {"type": part["type"], "data": data}
+
+
+def _split(event_id: str) -> tuple[str, int]:
+    boot, _, place = event_id.rpartition("-")
+    return boot, int(place)
+
+
+_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+"""Headers that the driver makes itself."""
+
+
+@define(eq=False)
+class MemoryTransport(httpx.AsyncBaseTransport):
+    """Carries the requests of a client to an ASGI application; what HTTPX calls a transport.
+
+    One transport stands for one client's network. What breaks it breaks it for this client only.
+    """
+
+    driver: AsgiDriver = field(repr=False)
+    """Where requests go; a test may put another server in its place."""
+    away: bool = field(default=False, init=False)
+    """While true, no connection comes about."""
+    requests: list[str] = field(factory=list, init=False)
+    """The method and target of every request that was sent, in that order."""
+    _open: set[Exchange] = field(factory=set, init=False, repr=False)
+    _deaf: set[Exchange] = field(factory=set, init=False, repr=False)
+    _losing: list[tuple[str, str, bool]] = field(factory=list, init=False, repr=False)
+
+    # ── What can go wrong ───────────────────────────────────────────────────────────────────────
+
+    def cut(self) -> None:
+        """Cut every connection that is open now, as a network that fails does."""
+        for exchange in tuple(self._open):
+            self.close(exchange)
+
+    def deafen(self) -> None:
+        """Let nothing come through on the connections that are open now, and do not say so."""
+        self._deaf |= self._open
+
+    def lose_answer(self, method: str, path_end: str, *, silently: bool = False) -> None:
+        """Lose the answer to the next such request; the server has carried it out by then.
+
+        The connection breaks, unless it happens *silently*: then the answer just does not come.
+        """
+        self._losing.append((method, path_end, silently))
+
+    # ── Carrying ────────────────────────────────────────────────────────────────────────────────
+
+    @override
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send *request*, and return the response as soon as it has begun."""
+        body = await request.aread()
+        target = request.url.raw_path.decode()
+        if self.away:
+            raise httpx.ConnectError("the server is away")
+        self.requests.append(f"{request.method} {target}")
+        headers = [pair for pair in request.headers.multi_items() if pair[0].lower() not in _OURS]
+        exchange = self.driver.open(request.method, target, body, headers=headers)
+        self._open.add(exchange)
+        try:
+            with _broken():
+                await exchange.head()
+                await self._lose(request)
+        except BaseException:
+            self.close(exchange)
+            raise
+        return httpx.Response(
+            exchange.status, headers=exchange.headers, stream=_Body(self, exchange)
+        )
+
+    async def _lose(self, request: httpx.Request) -> None:
+        await trio.lowlevel.checkpoint()
+        for losing in self._losing:
+            method, path_end, silently = losing
+            if request.method == method and request.url.path.endswith(path_end):
+                self._losing.remove(losing)
+                if silently:
+                    await trio.sleep_forever()
+                raise NoAnswer
+
+    async def receive(self, exchange: Exchange) -> bytes:
+        """Return the next piece of a body; an empty one is the end."""
+        with _broken():
+            piece = await exchange.receive()
+        if exchange in self._deaf:
+            await trio.sleep_forever()
+        return piece
+
+    def close(self, exchange: Exchange) -> None:
+        """Hang up."""
+        self._open.discard(exchange)
+        self._deaf.discard(exchange)
+        exchange.hang_up()
+
+
+@contextmanager
+def _broken() -> Generator[None]:
+    try:
+        yield
+    except (NoAnswer, trio.ClosedResourceError) as error:
+        raise httpx.ReadError("the connection was cut") from error
+
+
+@define(eq=False)
+class _Body(httpx.AsyncByteStream):
+    """The body of a response as it comes; closing it hangs up."""
+
+    _transport: MemoryTransport
+    _exchange: Exchange
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:  # noqa: ASYNC900, ASYNC911 - receiving is what waits
+        while piece := await self._transport.receive(self._exchange):
+            yield piece  # noqa: ASYNC911 - as above
+
+    @override
+    async def aclose(self) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        self._transport.close(self._exchange)
+
+
+@asynccontextmanager
+async def open_test_client(
+    server: Served,
+    number: int = 1,
+    *,
+    token: str | None = None,
+    transport: MemoryTransport | None = None,
+) -> AsyncIterator[Client]:
+    """Open a client of *server*; *number* tells clients apart, and one comes back as the same.
+
+    Its runs are called `run-1-1`, `run-1-2` and so on. Give a *transport* of your own to break it.
+    """
+    async with open_client(
+        "unix:///memory",
+        token=token,
+        client_id=client_id(number),
+        environ={},
+        ids=CountingIds(f"run-{number}"),
+        transport=MemoryTransport(server.driver) if transport is None else transport,
+    ) as client:
+        yield client

@@ -1,0 +1,1 @@
+"""File tools: view, edit, multiedit, write."""

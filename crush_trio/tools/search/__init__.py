@@ -1,0 +1,1 @@
+"""Search tools: glob, ls, grep."""

@@ -1,0 +1,340 @@
+"""Searches the contents of files.
+
+Ripgrep does it where it is installed and understands what is asked. Otherwise the files are chosen here,
+newest first, and a program of our own looks into them (`_grep_worker.py`). In both cases an expression
+that would take for ever ends with its process, at the time limit, and costs the server nothing.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Final
+
+import orjson
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.tools.arguments import About, BuiltIn, read_arguments
+from crush_trio.tools.base import Reaped, ToolCall, ToolError, ToolResult
+from crush_trio.tools.files.disk import named
+from crush_trio.tools.search import _grep_worker as worker
+from crush_trio.tools.search.patterns import BadPattern, Patterns
+from crush_trio.tools.search.ripgrep import (
+    OBEDIENT,
+    Heard,
+    Place,
+    find_place,
+    hear,
+    printable,
+    seconds_of,
+)
+from crush_trio.tools.search.walk import Walk
+from crush_trio.tools.shell.output import width
+from crush_trio.tools.shell.process import Command
+from crush_trio.tools.workbench import Workbench
+from crush_trio.wire.config import SearchLimits
+
+SHOWN: Final = 100
+COLUMNS: Final = 500
+SECONDS: Final = 5.0
+
+POOL: Final = 20_000
+"""Matches taken from ripgrep; the newest among them are shown."""
+
+WORKER_MATCHES: Final = 200
+"""Matches taken from our own program, which begins with the newest file."""
+
+LARGEST: Final = 10 * 1024 * 1024
+"""Bytes of a file that our own program looks into."""
+
+WORKER: Final = (sys.executable, "-I", "-S", str(worker.__file__))
+
+
+@frozen(kw_only=True)
+class GrepArguments:
+    """What to look for, where, and in which files."""
+
+    pattern: Annotated[str, About("The regular expression to look for in each line.")]
+    path: Annotated[
+        str,
+        About(
+            "The directory or file to search; the workspace if left out. Relative to the workspace."
+        ),
+    ] = ""
+    include: Annotated[
+        str, About("Search only files that match this pattern, such as `*.py` or `*.{ts,tsx}`.")
+    ] = ""
+    literal_text: Annotated[
+        bool, About("Whether the pattern is plain text and not a regular expression.")
+    ] = False
+
+
+@frozen(kw_only=True)
+class Match:
+    """A line in which something was found; the path is relative to the searched directory."""
+
+    path: str
+    line: int
+    text: str = field(repr=False)
+
+
+@frozen(kw_only=True)
+class Findings:
+    """Matches in the order to show them; `more` says that there are or may be others."""
+
+    matches: list[Match]
+    more: bool = False
+    cut_short: bool = False
+
+
+@frozen(kw_only=True)
+class Search:
+    """One search, as far as it is decided before it begins."""
+
+    arguments: GrepArguments
+    place: Place
+    included: Patterns | None
+    seconds: float
+    reaped: Reaped = field(repr=False)
+
+    def includes(self, path: Sequence[str]) -> bool:
+        """Whether a file is one of those to look into. One that is named always is."""
+        return self.included is None or self.included.matches(path)
+
+
+@define(eq=False)
+class GrepTool(BuiltIn):
+    """The tool `grep`."""
+
+    name = "grep"
+    parallel = True
+    arguments = GrepArguments
+
+    bench: Workbench
+    limits: SearchLimits | None = field(default=None, kw_only=True)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Find the lines and show them."""
+        arguments = read_arguments(call.input, GrepArguments)
+        if not arguments.pattern:
+            raise ToolError("pattern is required")
+        included = _read_include(arguments.include)
+        place = await find_place(
+            self.bench,
+            call,
+            arguments.path,
+            action="read",
+            params={"pattern": arguments.pattern, "path": arguments.path},
+        )
+        search = Search(
+            arguments=arguments,
+            place=place,
+            included=included if place.file is None else None,
+            seconds=seconds_of(self.limits, SECONDS),
+            reaped=call.reaped,
+        )
+        findings = None
+        if place.ripgrep is not None and "\0" not in arguments.pattern:
+            findings = await self._ask_ripgrep(place.ripgrep, search)
+        if findings is None:
+            findings = await self._ask_worker(search)
+        return self._answer(place, findings, search.seconds)
+
+    async def _ask_ripgrep(self, program: str, search: Search) -> Findings | None:
+        """Return what ripgrep finds; None if it cannot do what is asked, such as look-around."""
+        place = search.place
+        matches: list[Match] = []
+
+        def take(record: bytes) -> bool:
+            match = _read_match(record)
+            if match is not None and search.includes(match.path.split("/")):
+                matches.append(match)
+            return len(matches) < POOL
+
+        heard = await hear(
+            Command(
+                argv=(program, *ripgrep_options(search), "--", f"./{place.file or ''}"),
+                working_dir=place.root,
+                env=self.bench.env,
+            ),
+            take,
+            clock=self.bench.clock,
+            separator=b"\n",
+            seconds=search.seconds,
+            reaped=search.reaped,
+        )
+        if heard.status == worker.INVALID and not matches:
+            return None
+        chosen = await trio.to_thread.run_sync(_newest_first, place, matches)
+        return Findings(matches=chosen, more=len(matches) >= POOL, cut_short=heard.cut_short)
+
+    async def _ask_worker(self, search: Search) -> Findings:
+        """Return what our own program finds, in the time that choosing the files leaves to it."""
+        begun = monotonic()
+        files, cut_short = await trio.to_thread.run_sync(_candidates, search)
+        left = search.seconds - (monotonic() - begun)
+        matches: list[Match] = []
+
+        def take(record: bytes) -> bool:
+            number, line, text = orjson.loads(record)
+            matches.append(Match(path=files[number], line=line, text=text))
+            return True
+
+        heard = await hear(
+            Command(argv=WORKER, working_dir=search.place.root, env={}),
+            take,
+            clock=self.bench.clock,
+            separator=b"\n",
+            seconds=max(left, search.seconds / 10),
+            reaped=search.reaped,
+            feed=b"\0".join([_order(search), *map(os.fsencode, files)]),
+        )
+        if heard.status == worker.INVALID:
+            raise _invalid(heard)
+        return Findings(
+            matches=matches,
+            more=len(matches) >= WORKER_MATCHES,
+            cut_short=cut_short or heard.cut_short or heard.status != 0,
+        )
+
+    def _answer(self, place: Place, findings: Findings, seconds: float) -> ToolResult:
+        if findings.cut_short and not findings.matches:
+            raise ToolError(
+                f"nothing was found within {seconds:g} seconds, and there is more to search: "
+                "give a simpler pattern, a narrower path, or say which files to include"
+            )
+        shown = findings.matches[:SHOWN]
+        truncated = findings.more or findings.cut_short or len(findings.matches) > SHOWN
+        blocks = [_heading(len(shown), truncated)] if shown else ["No matches found."]
+        for path, lines in groupby(shown, key=attrgetter("path")):
+            shown_path = printable(named(self.bench, place.root / path))
+            blocks.append("\n".join([shown_path, *(f"  {m.line}: {clip(m.text)}" for m in lines)]))
+        if findings.cut_short:
+            blocks.append(f"(The search was stopped after {seconds:g} seconds.)")
+        return ToolResult(
+            content="\n\n".join(blocks),
+            metadata={"number_of_matches": len(shown), "truncated": truncated},
+        )
+
+
+def ripgrep_options(search: Search) -> tuple[str, ...]:
+    """Return the options with which ripgrep searches for what is asked."""
+    include = "" if search.included is None else search.arguments.include
+    return (
+        *OBEDIENT,
+        *("--no-heading", "--with-filename", "--line-number"),
+        *(f"--max-columns={2 * COLUMNS}", "--max-columns-preview", f"--max-count={SHOWN + 1}"),
+        *(("--fixed-strings",) if search.arguments.literal_text else ()),
+        *((f"--glob={_literal_beginning(include)}",) if include else ()),
+        f"--regexp={search.arguments.pattern}",
+    )
+
+
+def _literal_beginning(glob: str) -> str:
+    """Return a pattern that ripgrep does not take for its opposite, or for a comment."""
+    return f"\\{glob}" if glob.startswith(("!", "#")) else glob
+
+
+def _order(search: Search) -> bytes:
+    """Return what our own program is told to do."""
+    return orjson.dumps(
+        {
+            "pattern": search.arguments.pattern,
+            "literal": search.arguments.literal_text,
+            "limit": WORKER_MATCHES,
+            "seconds": search.seconds,
+            "size": LARGEST,
+            "columns": 4 * COLUMNS,
+        }
+    )
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a line, if it takes too many columns."""
+    if width(text) <= COLUMNS:
+        return text
+    used = 0
+    for place, character in enumerate(text):
+        used += width(character)
+        if used > COLUMNS:
+            return f"{text[:place]}…"
+    return text
+
+
+def _heading(count: int, truncated: bool) -> str:
+    if truncated:
+        return f"The first {count} matches; there may be more. Narrow the search to see others."
+    return "1 match" if count == 1 else f"{count} matches"
+
+
+def _invalid(heard: Heard) -> ToolError:
+    return ToolError(
+        f"invalid pattern: {heard.complaint.strip()}\nIf it is plain text, set literal_text."
+    )
+
+
+def _read_include(include: str) -> Patterns | None:
+    try:
+        return Patterns.parse_anywhere(include) if include else None
+    except BadPattern as exc:
+        raise ToolError(f"invalid include: {exc}") from exc
+
+
+def _read_match(record: bytes) -> Match | None:
+    """Read a line of ripgrep's: the path, a null, the number of the line, a colon, its text."""
+    path, null, rest = record.partition(b"\0")
+    number, colon, text = rest.partition(b":")
+    if not null or not colon or not number.isdigit():
+        return None
+    return Match(
+        path=os.fsdecode(path).removeprefix("./"),
+        line=int(number),
+        text=text.decode("utf-8", "replace").removesuffix("\r"),
+    )
+
+
+# ── In worker threads ───────────────────────────────────────────────────────────────────────────
+
+
+def _candidates(search: Search) -> tuple[list[str], bool]:
+    """Return the files to look into, newest first, and whether there was no time to see them all."""
+    place = search.place
+    if place.file is not None:
+        return [place.file], False
+    walk = Walk(place.ignoring, seconds=search.seconds)
+    files = [each.path for each in walk.entries() if each.is_file and search.includes(each.parts)]
+    return _by_age(place.root, files), walk.cut_short
+
+
+def _newest_first(place: Place, matches: list[Match]) -> list[Match]:
+    """Put the matches in order, without those in files that are left out."""
+    by_path: dict[str, list[Match]] = {}
+    for match in matches:
+        by_path.setdefault(match.path, []).append(match)
+    kept = [path for path in by_path if _counts(place, path)]
+    return [
+        match
+        for path in _by_age(place.root, kept)
+        for match in sorted(by_path[path], key=attrgetter("line"))
+    ]
+
+
+def _counts(place: Place, path: str) -> bool:
+    return place.file is not None or not place.ignoring.leaves_out_file(tuple(path.split("/")))
+
+
+def _by_age(root: Path, paths: list[str]) -> list[str]:
+    """Return *paths* with the most recently changed file first."""
+    ages = {path: _changed_at(root / path) for path in paths}
+    return sorted(paths, key=lambda path: (-ages[path], path))
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0

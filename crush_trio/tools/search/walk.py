@@ -1,0 +1,296 @@
+"""Walks through directories: bounded, in a fixed order, and gone soon after a cancel.
+
+A walk runs in a worker thread, because a directory can be slow to read. Between two steps it asks
+whether its task was cancelled, so that a run which ends does not wait for it. It goes level by level,
+sorted by name: whoever stops early has seen the upper levels whole. Links are reported and never
+followed, so there are no loops and no way out of the tree.
+
+What a search leaves out: what the ignore files of a project say, hidden files, and the usual noise.
+
+`.gitignore` and `.crushignore` mean what Git means: a file's rules hold for its directory and below,
+the nearest file decides, in a file the last rule that fits, and nothing inside an ignored directory
+can be brought back. Where no rule says anything, hidden files and the entries of `NOISE` are left out.
+What is private is left out whatever the rules say, for they came with the project.
+
+Git's own excludes outside the tree do not count, so that an answer depends on the project only.
+"""
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from operator import attrgetter
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.tools.search._grep_worker import open_plain
+from crush_trio.tools.search.patterns import BadPattern, PathPattern, name_regex
+
+IGNORE_FILES: Final = (".gitignore", ".crushignore")
+"""Read in this order, so that the second can overrule the first."""
+
+LARGEST: Final = 64 * 1024
+"""Bytes read of an ignore file."""
+
+NOISE: Final = (
+    *(".git", ".hg", ".svn", ".bzr", ".jj", "CVS/", ".crush/"),
+    *("node_modules/", "bower_components/", "__pycache__/", ".venv/", "venv/", ".tox/", ".nox/"),
+    *(".cache/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".gradle/"),
+    *(".idea/", ".DS_Store", "Thumbs.db", "*.pyc", "*.pyo", "*.swp", "*~"),
+)
+"""What nobody looks for: version control, installed packages, caches, leftovers of editors."""
+
+_NOWHERE: Final = frozenset(("", ".", ".."))
+"""Parts that no path has; to Git a rule with one of them says nothing."""
+
+
+# ── Rules ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class Rule:
+    """One line of an ignore file."""
+
+    pattern: PathPattern
+    negated: bool = False
+    directories: bool = False
+
+    @classmethod
+    def parse(cls, line: str) -> "Rule | None":
+        """Read a line; None if it is empty, a comment, or means nothing."""
+        text = _without_trailing_blanks(line.rstrip("\r\n"))
+        if not text or text.startswith("#"):
+            return None
+        negated = text.startswith("!")
+        text = text[negated:]
+        plain = text.removesuffix("/")
+        anchored = "/" in plain
+        plain = plain.removeprefix("/")
+        if _NOWHERE.intersection(plain.split("/")):
+            return None
+        try:
+            pattern = PathPattern.parse(plain if anchored else f"**/{plain}")
+        except BadPattern:
+            return None
+        return cls(pattern=pattern, negated=negated, directories=text.endswith("/"))
+
+
+def _without_trailing_blanks(text: str) -> str:
+    """Remove spaces from the end, unless a backslash says that one is meant."""
+    bare = text.rstrip(" ")
+    slashes = len(bare) - len(bare.rstrip("\\"))
+    return bare + " " if slashes % 2 and len(bare) < len(text) else bare
+
+
+@frozen
+class Rules:
+    """The rules of one directory, the last of them the strongest."""
+
+    rules: tuple[Rule, ...]
+    _names: re.Pattern[str] = field(init=False, repr=False, eq=False)
+
+    @_names.default
+    def _any_name(self) -> re.Pattern[str]:
+        """Match the names that some rule could fit: most entries need no more than this one look."""
+        names = dict.fromkeys(rule.pattern.parts[-1] for rule in self.rules)
+        return re.compile("|".join(f"(?:{name_regex(name)})" for name in names), re.DOTALL)
+
+    @classmethod
+    def parse(cls, lines: Iterable[str]) -> "Rules | None":
+        """Read lines; None if there is no rule in them."""
+        rules = tuple(rule for rule in map(Rule.parse, lines) if rule is not None)
+        return cls(rules) if rules else None
+
+    def verdict(self, path: Sequence[str], *, is_dir: bool) -> bool | None:
+        """Whether *path*, relative to the rules' directory, is ignored; None if no rule fits."""
+        if self._names.fullmatch(path[-1]) is None:
+            return None
+        for rule in reversed(self.rules):
+            if (is_dir or not rule.directories) and rule.pattern.matches(path):
+                return not rule.negated
+        return None
+
+
+def read_rules(directory: str) -> Rules | None:
+    """Return the rules that the ignore files right in *directory* state, None if they state none."""
+    lines: list[str] = []
+    for name in IGNORE_FILES:
+        lines += _read_regular(f"{directory}/{name}").splitlines()
+    return Rules.parse(lines) if lines else None
+
+
+def _read_regular(path: str) -> str:
+    """Return the beginning of a plain file; a link, a pipe or nothing at all reads as empty.
+
+    Git does not follow such a link either, and to open a pipe would be to wait for its writer.
+    """
+    try:
+        with open(path, "rb", opener=open_plain) as file:
+            return file.read(LARGEST).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+# ── A search and what it leaves out ─────────────────────────────────────────────────────────────
+
+
+def project_root(directory: Path, workspace: Path) -> Path:
+    """Return where the ignore files of a search in *directory* begin to count.
+
+    That is the Git work tree it lies in, else the workspace, else the directory itself.
+    """
+    tree = work_tree(directory)
+    if tree is not None:
+        return tree
+    return workspace if directory.is_relative_to(workspace) else directory
+
+
+def work_tree(directory: Path) -> Path | None:
+    """Return the root of the Git work tree that *directory* lies in."""
+    candidates = (directory, *directory.parents)
+    return next((each for each in candidates if os.path.lexists(each / ".git")), None)
+
+
+_NOISE: Final = Rules.parse(NOISE)
+
+
+@define(eq=False)
+class Ignoring:
+    """Says what a search below `root` leaves out. It reads ignore files as it meets directories.
+
+    `top` is `root` or a directory above it whose ignore files count too. The root itself is never
+    left out: whoever names an ignored directory means it.
+    """
+
+    root: Path
+    top: Path
+    hidden: bool = False
+    """Whether hidden entries are left out."""
+    more: Rules | None = None
+    """Rules of the caller, relative to the root. They come before all others."""
+    private: tuple[Path, ...] = ()
+    """Resolved paths that no rule brings back."""
+    _above: tuple[str, ...] = field(init=False)
+    _private: frozenset[tuple[str, ...]] = field(init=False)
+    _known: dict[tuple[str, ...], tuple[tuple[int, Rules], ...]] = field(factory=dict, init=False)
+
+    @_above.default
+    def _parts_above(self) -> tuple[str, ...]:
+        return self.root.relative_to(self.top).parts
+
+    @_private.default
+    def _private_parts(self) -> frozenset[tuple[str, ...]]:
+        below = (each for each in self.private if each.is_relative_to(self.root))
+        return frozenset(each.relative_to(self.root).parts for each in below)
+
+    def leaves_out(self, path: tuple[str, ...], *, is_dir: bool) -> bool:
+        """Whether the entry at *path*, relative to the root, is left out by itself."""
+        if path in self._private:
+            return True
+        if self.more is not None:
+            verdict = self.more.verdict(path, is_dir=is_dir)
+            if verdict is not None:
+                return verdict
+        whole = (*self._above, *path)
+        for depth, rules in self._rules_in(whole[:-1]):
+            verdict = rules.verdict(whole[depth:], is_dir=is_dir)
+            if verdict is not None:
+                return verdict
+        if self.hidden and path[-1].startswith("."):
+            return True
+        return _NOISE is not None and bool(_NOISE.verdict(path[-1:], is_dir=is_dir))
+
+    def leaves_out_file(self, path: tuple[str, ...]) -> bool:
+        """Whether a file is left out, by itself or with a directory it is in."""
+        above = (path[:depth] for depth in range(1, len(path)))
+        return any(self.leaves_out(each, is_dir=True) for each in above) or self.leaves_out(
+            path, is_dir=False
+        )
+
+    def _rules_in(self, directory: tuple[str, ...]) -> tuple[tuple[int, Rules], ...]:
+        """Return the rules that hold in *directory*, the nearest first, with their depths."""
+        depth = len(directory)
+        while depth >= 0 and directory[:depth] not in self._known:
+            depth -= 1
+        rules = self._known[directory[:depth]] if depth >= 0 else ()
+        for deeper in range(
+            depth + 1, len(directory) + 1
+        ):  # a tree can be deeper than a call stack
+            here = directory[:deeper]
+            own = read_rules("/".join((str(self.top), *here)))
+            rules = rules if own is None else ((deeper, own), *rules)
+            self._known[here] = rules
+        return rules
+
+
+STEP: Final = 256
+"""Entries of a directory between two questions whether to go on."""
+
+
+@frozen
+class Entry:
+    """Something in a directory. `parts` is its path relative to the root of the walk."""
+
+    parts: tuple[str, ...]
+    is_dir: bool
+    is_file: bool
+    """Whether it is a plain file: no directory, link, socket or pipe."""
+
+    @property
+    def path(self) -> str:
+        """The path relative to the root."""
+        return "/".join(self.parts)
+
+
+@define(eq=False)
+class Walk:
+    """One walk below the root of *ignoring*. Iterate over `entries` once, in a worker thread.
+
+    The time is real time, not Trio's: the thread works while a virtual clock stands still.
+    `cut_short` tells afterwards whether it ran out.
+    """
+
+    ignoring: Ignoring
+    depth: int | None = None
+    seconds: float = inf
+    check: Callable[[], None] = trio.from_thread.check_cancelled
+    """Called between steps; raises if the walk should end."""
+    cut_short: bool = field(default=False, init=False)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what is not left out, each directory before what is in it."""
+        deadline = monotonic() + self.seconds
+        waiting: deque[tuple[str, ...]] = deque([()])
+        while waiting:
+            directory = waiting.popleft()
+            for entry in self._in(directory):
+                yield entry
+                if entry.is_dir and (self.depth is None or len(entry.parts) < self.depth):
+                    waiting.append(entry.parts)
+            if monotonic() > deadline:
+                self.cut_short = True
+                return
+
+    def _in(self, directory: tuple[str, ...]) -> Iterator[Entry]:
+        self.check()
+        for number, raw in enumerate(_sorted("/".join((str(self.ignoring.root), *directory)))):
+            if number % STEP == STEP - 1:
+                self.check()
+            is_dir = raw.is_dir(follow_symlinks=False)
+            parts = (*directory, raw.name)
+            if not self.ignoring.leaves_out(parts, is_dir=is_dir):
+                yield Entry(parts, is_dir=is_dir, is_file=raw.is_file(follow_symlinks=False))
+
+
+def _sorted(directory: str) -> list[os.DirEntry[str]]:
+    """Return what is in a directory; one that cannot be read has nothing in it."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(found, key=attrgetter("name"))
+    except OSError:
+        return []

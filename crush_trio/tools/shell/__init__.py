@@ -1,0 +1,1 @@
+"""Commands: the bash tool, background jobs, processes, and the judge of what may run unasked."""

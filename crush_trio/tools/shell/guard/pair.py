@@ -1,0 +1,255 @@
+"""The two processes that guard a command: the guard, and the watcher of the guard.
+
+The server starts the *watcher*. The watcher forks the *guard*, and the guard starts the command, in a
+session of its own. Both are subreapers: everything that the command starts is below the guard, and
+if the guard is killed, perhaps by its command, it is below the watcher, which stops it. If the watcher
+is killed, a pipe to the guard ends, and the guard stops the command. Only if both are killed at once
+has the server to look for what they left (`orphans.py`).
+
+There is one way to stop a command: the server's end of the socket ends. The server does that on
+purpose, by closing its half, and a server that dies does it too, even by SIGKILL. A parent-death
+signal on the guard would be no substitute: Linux sends it when the *thread* that forked ends, and
+the server forks in worker threads. The guard has one thread, so its command has that signal.
+
+The server sends the argument vector and gets lines back: `forked <pid>`, then `started`, and when all
+is over `ended`, `stopped` or `killed` (the guard was), the leader's wait status, the processes that
+had to be stopped, and those that could not be. Or else `failed <errno>`, if the command cannot be
+executed, or `withdrawn`, if the server closed its half before. Linux only.
+
+Part of the guard's program: see the package for what it may import.
+"""
+
+import os
+import select
+import signal
+from time import monotonic
+
+from crush_trio.tools.shell.guard.process_table import ProcessId
+from crush_trio.tools.shell.guard.subreaper import (
+    KILL_LIMIT,
+    ROUND,
+    Subreaper,
+    become_subreaper,
+    prctl,
+    signal_child,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+
+SLACK = 0.5
+"""Seconds that a guard may take beyond its own limits before its watcher kills it."""
+
+MOST_NAMED = 1000
+"""How many processes a report names; it must fit into the socket's buffer."""
+
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What does not end a guard: its command may well send signals to its parent."""
+
+RESTORED = (*IGNORED, signal.SIGQUIT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python, the guard or the program that started the server treats in its own way.
+
+A command gets the default: a server that a script started in the background ignores SIGQUIT.
+"""
+
+
+def stop_limit(grace: float) -> float:
+    """Return how many seconds it takes at most until the watcher has stopped what the guard did not."""
+    return grace + KILL_LIMIT + SLACK + KILL_LIMIT
+
+
+def report(channel: int, *words: object) -> None:
+    """Write a line to the server."""
+    try:
+        os.write(channel, " ".join(map(str, words)).encode() + b"\n")
+    except OSError:
+        return  # the server is gone
+
+
+def report_end(channel: int, how: str, status: int, stopped: set[int], left: set[int]) -> None:
+    """Report how the command ended, what had to be stopped, and what could not be."""
+    report(channel, how, status, _csv(stopped - left), _csv(left))
+
+
+def _csv(pids: "Iterable[int]") -> str:
+    return ",".join(map(str, sorted(pids)[:MOST_NAMED])) or "-"
+
+
+# ── The guard ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Guard:
+    """The parent of the command. *watcher* is a descriptor that ends with the watcher."""
+
+    def __init__(self, channel: int, watcher: int) -> None:
+        self._channel = channel
+        self._watcher = watcher
+        self._below = Subreaper(self._note)
+        self._leader = 0
+        self._status: int | None = None
+
+    def guard(self, argv: list[bytes], grace: float) -> None:
+        """Start the command, wait for its end or for the order to stop it, and leave nothing."""
+        if self._below.pause(0, self._channel, self._watcher):
+            report(self._channel, "withdrawn")
+            return
+        try:
+            self._leader = start(argv, lambda pid: report(self._channel, "forked", pid))
+        except OSError as exc:
+            report(self._channel, "failed", exc.errno)
+            return
+        report(self._channel, "started")
+        _let_go()
+        how = self._watch()
+        left = self._below.stop(grace)
+        status = signal.SIGKILL.value if self._status is None else self._status
+        report_end(self._channel, how, status, self._below.stopped, left)
+
+    def _watch(self) -> str:
+        """Wait for the end of the leader, of the socket or of the watcher; say what to report."""
+        while True:
+            self._below.reap()
+            if self._status is not None:
+                return "ended"
+            order = self._below.pause(None, self._channel, self._watcher)
+            if order and self._below.reap() and self._status is None:
+                return "stopped"
+
+    def _note(self, pid: int, status: int) -> None:
+        if pid == self._leader and not os.WIFSTOPPED(status):
+            self._status = status
+
+
+def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
+    """Start a command and return its process id; raise the error if it cannot be executed.
+
+    The id is announced before the command begins, for it may kill its guard first thing.
+    """
+    guard = os.getpid()
+    held, go = os.pipe()
+    failures, failure = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.read(held, 1)
+        _become(argv, guard, failure)
+    announce(pid)
+    for descriptor in (held, go, failure):
+        os.close(descriptor)
+    error = os.read(failures, 16)
+    os.close(failures)
+    if error:
+        os.waitpid(pid, 0)
+        raise OSError(int(error), os.strerror(int(error)))
+    return pid
+
+
+def _become(argv: list[bytes], guard: int, failure: int) -> "NoReturn":
+    """Turn this process into the command. A success closes *failure*, because exec does."""
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == guard:  # else the guard died before the line above
+            for number in RESTORED:
+                signal.signal(number, signal.SIG_DFL)
+            os.execvp(argv[0], argv)
+    except OSError as exc:
+        os.write(failure, str(exc.errno).encode())
+    finally:
+        os._exit(127)
+
+
+def _let_go() -> None:
+    """Close what belongs to the command alone: its three streams, and its directory."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    os.chdir("/")
+
+
+# ── The watcher ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Watcher:
+    """The parent of the guard, which does the guard's work if that fails."""
+
+    def __init__(self, channel: int, guard: ProcessId) -> None:
+        self._channel = channel
+        self._guard = guard
+        self._below = Subreaper(self._note)
+        self._status: int | None = None
+
+    def watch(self, grace: float) -> None:
+        """Wait for the end of the guard; kill it if it is late. If it failed, leave nothing."""
+        deadline: float | None = None
+        while self._below.reap() and self._status is None:
+            if deadline is None:
+                if self._below.pause(None, self._channel):
+                    deadline = monotonic() + grace + KILL_LIMIT + SLACK
+            elif monotonic() < deadline:
+                self._below.pause(deadline - monotonic())
+            else:
+                signal_child(self._guard, signal.SIGKILL)
+                self._below.pause(ROUND)
+        if self._status != 0:
+            left = self._below.stop(grace=0)
+            report_end(self._channel, "killed", signal.SIGKILL.value, self._below.stopped, left)
+
+    def _note(self, pid: int, status: int) -> None:
+        if pid != self._guard:
+            self._below.stopped.add(pid)  # it lost its guard, and died of that or was killed here
+        elif os.WIFSTOPPED(status):
+            signal_child(self._guard, signal.SIGCONT)
+        else:
+            self._status = status
+
+
+def main(channel: int, grace: float) -> None:
+    """Watch the guard of the command that the server asks for through *channel*."""
+    os.set_inheritable(channel, False)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    request = _request(channel)
+    if request is None:
+        report(channel, "withdrawn")
+        return
+    become_subreaper()
+    watched, watching = os.pipe()
+    try:
+        guard = os.fork()
+    except OSError as exc:
+        report(channel, "failed", exc.errno)
+        return
+    if guard == 0:
+        os.close(watching)
+        _be_guard(channel, watched, request.split(b"\0"), grace)
+    os.close(watched)
+    _let_go()
+    Watcher(channel, ProcessId(guard)).watch(grace)
+
+
+def _request(channel: int) -> bytes | None:
+    """Return what the server sent: four bytes of length, then so many; None if it was withdrawn."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        more = os.read(channel, 65536)
+        if not more:
+            return None
+        data += more
+    ended, _, _ = select.select([channel], [], [], 0)  # nothing follows but the end
+    return None if ended else data[4:]
+
+
+def _be_guard(channel: int, watcher: int, argv: list[bytes], grace: float) -> "NoReturn":
+    """Be the guard. The exit code tells the watcher whether it has done its work."""
+    try:
+        os.setsid()  # one signal to a group does not kill both
+        become_subreaper()
+        Guard(channel, watcher).guard(argv, grace)
+        os._exit(0)
+    finally:
+        os._exit(1)

@@ -1,0 +1,310 @@
+"""Shell commands of one workspace, in the foreground or behind it.
+
+Every command is a task of the workspace's services from its first moment. What differs is who ends
+it. `foreground` is a block: whoever leaves it, by cancel too, has seen the command end, and so a run
+is over only when its processes are (A20). `keep` takes a command out of that: it goes on where it
+is, without being restarted, and ends by itself, by `kill`, or with its workspace, never with
+another one (H12, H14, L20).
+
+Jobs that have ended are remembered for a while; nothing wakes up to forget them, they are dropped
+when somebody looks.
+
+What a model is told about a command: its output, in one piece, and how it ended (H13).
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.clock import Clock
+from crush_trio.tools.base import Reaped, ToolError
+from crush_trio.tools.shell.guard.link import longest_stop
+from crush_trio.tools.shell.output import BoundedOutput, Excerpt
+from crush_trio.tools.shell.process import GRACE, NOT_STARTED, Command, Ended, open_process_group
+
+log = logging.getLogger(__name__)
+
+MOST_JOBS: Final = 50
+"""How many jobs a workspace has at most, those it remembers included."""
+
+REMEMBERED: Final = 8 * 3600
+"""Seconds for which the output of an ended job can be asked for."""
+
+STOP_LIMIT: Final = longest_stop(GRACE) + 1.0
+"""Seconds to wait for a job's task after it was told to end. It needs less."""
+
+
+class Running(Protocol):
+    """A command that runs."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its first process, if there is one."""
+        ...
+
+    @property
+    def stdin(self) -> trio.abc.SendStream | None:
+        """What it reads, if the caller writes that."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until it has ended by itself."""
+        ...
+
+
+class Opens(Protocol):
+    """Starts a command for the length of a block, as `open_process_group` does."""
+
+    def __call__(
+        self,
+        command: Command,
+        /,
+        *,
+        clock: Clock,
+        stdin: int = DEVNULL,
+        stdout: BoundedOutput,
+        stderr: BoundedOutput | int,
+        grace: float = GRACE,
+        on_ended: Callable[[Ended], None] = ...,
+    ) -> AbstractAsyncContextManager[Running]:
+        """Return the block; leaving it ends the command, and *on_ended* is called."""
+        ...
+
+
+# ── One job ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class JobOutput:
+    """What a job has written so far, and how it ended, if it has."""
+
+    stdout: str
+    stderr: str
+    ended: Ended | None
+
+
+@define(eq=False)
+class Job:
+    """A shell command of a workspace. Made by `Jobs` only."""
+
+    id: str
+    script: str
+    description: str
+    working_dir: Path
+    started_at: int
+    _merged: bool = False
+    ended: Ended | None = field(default=None, init=False)
+    ended_time: float | None = field(default=None, init=False)
+    kept: bool = field(default=False, init=False)
+    _group: Running | None = field(default=None, init=False, repr=False)
+    _stdout: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
+    _stderr: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
+    _over: trio.Event = field(factory=trio.Event, init=False, repr=False)
+
+    @property
+    def running(self) -> bool:
+        """Whether the command has not ended, with everything it started."""
+        return not self._over.is_set()
+
+    @property
+    def reaped(self) -> tuple[int, ...]:
+        """The processes that had to be stopped, if the command did not end by itself."""
+        return self.ended.reaped if self.ended is not None and self.ended.stopped else ()
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The processes that were not seen to end; none while there is no process."""
+        if self.ended is not None:
+            return self.ended.left
+        pid = None if self._group is None else self._group.pid
+        return () if pid is None else (pid,)
+
+    def output(self, columns: int | None = None) -> JobOutput:
+        """Return what there is now, in so many display columns per stream at most."""
+        stdout, stderr = self._stdout.text(columns), self._stderr.text(columns)
+        return JobOutput(stdout=stdout, stderr=stderr, ended=self.ended)
+
+    async def wait(self) -> None:
+        """Wait until the command has ended. Being cancelled here does not end it."""
+        await self._over.wait()
+
+    async def stop(self) -> None:
+        """End the command and everything it started, and wait for that even if cancelled."""
+        self._scope.cancel("stopped")
+        with trio.move_on_after(STOP_LIMIT, shield=True):
+            await self._over.wait()
+        if self.running:
+            log.error("job.stop_incomplete", extra={"job_id": self.id})
+
+    async def run(  # noqa: ASYNC910  # opening the command is a checkpoint
+        self, command: Command, clock: Clock, opens: Opens
+    ) -> None:
+        """Run the command to its end. The job's task; it never fails, whatever its command does."""
+        failure = ""
+        try:
+            with self._scope:
+                async with opens(
+                    command,
+                    clock=clock,
+                    stdout=self._stdout,
+                    stderr=STDOUT if self._merged else self._stderr,
+                    on_ended=self._note_end,
+                ) as self._group:
+                    await self._group.wait()
+        except OSError as exc:
+            failure = str(exc)
+        except Exception as exc:  # a barrier: one bad job must not cancel its siblings
+            log.exception("job.failed", extra={"job_id": self.id})
+            failure = str(exc) or type(exc).__name__
+        finally:
+            self._settle(failure, clock)
+
+    def _note_end(self, ended: Ended) -> None:
+        self.ended = ended
+
+    def _settle(self, failure: str, clock: Clock) -> None:
+        if failure:
+            self._stderr.append(f"{failure}\n".encode())
+        if self.ended is None:
+            self.ended = Ended(
+                exit_code=NOT_STARTED if failure else None,
+                stopped=not failure,
+                started_at=self.started_at,
+                ended_at=self.started_at,
+            )
+        self.ended_time = clock.monotonic()
+        self._over.set()
+
+
+# ── The jobs of a workspace ─────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Jobs:
+    """Starts shell commands as tasks of *services*, and knows those that outlive their call."""
+
+    _services: trio.Nursery = field(repr=False)
+    _clock: Clock = field(repr=False)
+    _opens: Opens = field(default=open_process_group, repr=False)
+    _jobs: dict[str, Job] = field(factory=dict, init=False, repr=False)
+    _numbers: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
+
+    def start(self, script: str, command: Command, *, description: str = "") -> Job:
+        """Start *command* behind everything; it runs until it ends, or until somebody kills it.
+
+        *script* is the command as it was asked for. Raises `ToolError` if there are too many jobs.
+        """
+        job = self._start(script, command, description)
+        self.keep(job)
+        return job
+
+    @asynccontextmanager
+    async def foreground(
+        self,
+        script: str,
+        command: Command,
+        *,
+        description: str = "",
+        merged: bool = False,
+        reaped: Reaped = lambda stopped, left=(): None,
+    ) -> AsyncIterator[Job]:
+        """Start *command* for the length of a block; leaving the block ends it, unless it is kept.
+
+        If *merged*, both its streams are one, in the order it wrote them. *reaped* is told which
+        processes had to be stopped if the block was left before the command had ended, and which
+        could not be.
+        """
+        job = self._start(script, command, description, merged=merged)
+        try:
+            yield job
+        finally:
+            if not job.kept:
+                del self._jobs[job.id]
+                await job.stop()  # noqa: ASYNC102  # shielded and bounded there
+                reaped(job.reaped, job.left)
+
+    def keep(self, job: Job) -> None:
+        """Let *job* go on when its block is left. The same process goes on; nothing is restarted."""
+        job.kept = True
+
+    def get(self, job_id: str) -> Job:
+        """Return a background job, running or remembered."""
+        self._expire()
+        job = self._jobs.get(job_id)
+        if job is None or not job.kept:
+            raise ToolError(f"no background job has the id {job_id}")
+        return job
+
+    def list(self) -> tuple[Job, ...]:
+        """Return the background jobs, running or remembered, in the order they were started."""
+        self._expire()
+        return tuple(job for job in self._jobs.values() if job.kept)
+
+    async def kill(self, job_id: str) -> Job:
+        """End a background job and forget it. It has ended when this returns."""
+        job = self.get(job_id)
+        del self._jobs[job_id]
+        await job.stop()
+        return job
+
+    def _start(
+        self, script: str, command: Command, description: str, *, merged: bool = False
+    ) -> Job:
+        self._make_room()
+        now = self._clock.unix() * 1000
+        name = f"{next(self._numbers):03X}"
+        job = Job(name, script, description, command.working_dir, now, merged)
+        work = partial(job.run, command, self._clock, self._opens)
+        self._services.start_soon(work, name=f"job {job.id}")
+        self._jobs[job.id] = job
+        return job
+
+    def _make_room(self) -> None:
+        """Forget the oldest job that has ended, if there are too many; none that runs is ended."""
+        self._expire()
+        if len(self._jobs) < MOST_JOBS:
+            return
+        ended = next((job for job in self._jobs.values() if job.kept and not job.running), None)
+        if ended is None:
+            raise ToolError(f"{MOST_JOBS} commands are running already; wait for one, or kill one")
+        del self._jobs[ended.id]
+
+    def _expire(self) -> None:
+        oldest = self._clock.monotonic() - REMEMBERED
+        for job in tuple(self._jobs.values()):
+            if job.kept and job.ended_time is not None and job.ended_time < oldest:
+                del self._jobs[job.id]
+
+
+COLUMNS: Final = 30_000
+"""Display columns of each stream that a model sees."""
+
+NO_OUTPUT: Final = "no output"
+ABORTED: Final = "Command was aborted before completion"
+
+
+def told(output: JobOutput) -> str:
+    """Return standard output, a blank line, standard error, and how the command ended if not well."""
+    streams = (output.stdout.rstrip("\n"), output.stderr.rstrip("\n"))
+    text = "\n\n".join(stream for stream in streams if stream)
+    return "\n".join(part for part in (text, _ending(output)) if part)
+
+
+def clipped(text: str) -> str:
+    """Return as much of *text* as a model sees of a stream: its beginning and its end."""
+    return str(Excerpt(head=text).clipped(COLUMNS))
+
+
+def _ending(output: JobOutput) -> str:
+    if output.ended is None or (not output.ended.stopped and output.ended.status == 0):
+        return ""
+    return ABORTED if output.ended.stopped else f"Exit code {output.ended.status}"

@@ -1,0 +1,145 @@
+"""May a shell command run without asking, must somebody be asked, or is it refused (H10, H11, L18)?
+
+The judgement is about what the command *is*, not what it looks like: the text is read as a shell
+reads it. `Inert` is for commands of which it can be shown that they only look, inside the workspace:
+every one of them is on a list, with options that are on a list, and nothing is substituted, assigned,
+redirected or sent to the background. Everything else asks, and what cannot be read asks too. So a
+gap in the lists costs a question, never an accident. docs/decisions/005-commands.md says more.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from crush_trio.tools.shell.blocked import refusal
+from crush_trio.tools.shell.read_only import LOOKING, NOWHERE, Place
+from crush_trio.tools.shell.read_only_git import find_looks, git_looks
+from crush_trio.tools.shell.script import Redirection, Script, SimpleCommand, Unreadable, Word
+from crush_trio.tools.shell.script_parser import read_script
+
+INPUTS: Final = frozenset({"<"})
+OUTPUTS: Final = frozenset({">", ">>", "&>", "&>>", ">|"})
+DUPLICATES: Final = frozenset({">&", "<&"})
+
+
+@frozen
+class Inert:
+    """It only looks, and only inside the workspace: nobody need be asked."""
+
+
+@frozen
+class Asks:
+    """A person decides."""
+
+    reason: str
+
+
+@frozen
+class Blocked:
+    """It is refused, whoever allows it."""
+
+    reason: str
+
+
+Verdict = Inert | Asks | Blocked
+
+
+def judge(
+    command: str, *, workspace: Path, working_dir: Path, private: tuple[Path, ...] = ()
+) -> Verdict:
+    """Judge a shell command. Looks at the file system where paths must be resolved, and no further.
+
+    *private* are places in the workspace, resolved, that one must ask for like those outside of it.
+    """
+    try:
+        script = read_script(command)
+    except Unreadable as exc:
+        return Asks(f"cannot be read: {exc}")
+    refused = refusal(script)
+    if refused is not None:
+        return Blocked(refused)
+    place = Place(working_dir.resolve(), workspace.resolve(), private)
+    return Inert() if _looks(script, place) else Asks("may do more than look")
+
+
+def _looks(script: Script, place: Place) -> bool:
+    """Whether a script is a row of commands that only look."""
+    if not script.plain or not script.commands or not place.holds(Word(text=".")):
+        return False
+    for command in script.commands:
+        if not _is_plain(command, place):
+            return False
+        if command.words[0].text == "cd":
+            if not _enters(script, command, place):
+                return False
+            place = place.entered(command.words[1].text)
+        elif not _program_looks(command.words, place):
+            return False
+    return True
+
+
+def _is_plain(command: SimpleCommand, place: Place) -> bool:
+    """Whether there is nothing to a command but a program, literal arguments and silence."""
+    return (
+        bool(command.words)
+        and not command.assignments
+        and all(word.literal and not word.exotic for word in command.words)
+        and not command.words[0].globs
+        and all(_is_harmless(redirection, place) for redirection in command.redirections)
+    )
+
+
+def _is_harmless(redirection: Redirection, place: Place) -> bool:
+    """Whether a redirection reads something inside, or throws output away."""
+    target = redirection.target
+    if not target.literal or target.exotic or target.globs:
+        return False
+    if redirection.operator in DUPLICATES:
+        return target.text in {"1", "2"}
+    if redirection.operator in OUTPUTS:
+        return target.text == NOWHERE
+    return redirection.operator in INPUTS and place.holds(target)
+
+
+def _program_looks(words: tuple[Word, ...], place: Place) -> bool:
+    name, rest = words[0].text, words[1:]
+    match name:
+        case "echo":
+            return all(place.holds(word) for word in rest if word.globs)
+        case "git":
+            return git_looks(rest, place)
+        case "find":
+            return find_looks(rest, place)
+        case "command":
+            return len(rest) == 2 and rest[0].text in {"-v", "-V"} and not rest[1].globs
+        case _:
+            return name in LOOKING and LOOKING[name].allows(rest, place)
+
+
+def _enters(script: Script, command: SimpleCommand, place: Place) -> bool:
+    """Whether a `cd` surely leads into a directory inside, before anything that follows.
+
+    Only if every command is joined to the next by `&&`, or by `|` to one that is no `cd`: after a
+    failed `cd`, or in a pipeline, what follows would run elsewhere. And not with `..`, which a
+    shell takes from the names it came by, not from where it is.
+    """
+    in_order = all(
+        before.operator == "&&" or (before.operator == "|" and "cd" not in _names(before, after))
+        for before, after in pairwise(script.commands)
+    )
+    if not in_order or len(command.words) != 2:
+        return False
+    path = command.words[1]
+    return (
+        not path.globs
+        and not path.text.startswith("-")
+        and ".." not in path.text.split("/")
+        and place.holds(path)
+        and (place.directory / path.text).is_dir()
+    )
+
+
+def _names(*commands: SimpleCommand) -> set[str]:
+    return {command.words[0].text for command in commands if command.words}

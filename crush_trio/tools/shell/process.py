@@ -1,0 +1,301 @@
+"""External commands, each owned by the task that started it, with everything it starts in turn.
+
+`open_process_group` is the only place that starts a process. Leaving its block, by success, error or
+cancel, runs one shielded and bounded routine: SIGTERM to all the command's processes, a short wait,
+SIGKILL, reap. Its guard does that and reports what had to be done and what is left, if anything (see
+`guard/pair.py`); `Ended` says so. The end of a pipe is never waited for: a process that does not belong
+to the command may hold it open.
+
+The environment and the directory of a command are always given; nothing comes from the process but
+a mark, by which the command's processes are recognised if their guard was killed.
+"""
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.clock import Clock
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.shell.guard.link import GuardLink, longest_stop, start_guard
+from crush_trio.tools.shell.guard.orphans import name_of
+from crush_trio.tools.shell.guard.process_table import ProcessId
+from crush_trio.tools.shell.guard.report import GuardEnd, How
+from crush_trio.tools.shell.output import BoundedOutput
+
+log = logging.getLogger(__name__)
+
+GRACE: Final = 1.5
+"""Seconds a command has to end by itself after SIGTERM."""
+
+CHUNK: Final = 64 * 1024
+"""Bytes read at once."""
+
+DRAINED: Final = 1024 * 1024
+"""Bytes read from a pipe after the last writer should have ended. A pipe holds no more."""
+
+NOT_STARTED: Final = 127
+"""The exit code of a command that could not be executed, as a shell gives it."""
+
+
+# ── What to run, and how it ended ───────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class Command:
+    """A program with its arguments, where it runs, and its whole environment."""
+
+    argv: tuple[str, ...]
+    working_dir: Path
+    env: Mapping[str, str] = field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if any("\0" in word for word in self.argv):
+            raise ValueError("an argument contains a null character")
+
+
+@frozen(kw_only=True)
+class Ended:
+    """How a command ended. Times are milliseconds since the epoch.
+
+    `stopped` means that it did not end by itself. `reaped` are the processes that had to be stopped,
+    those included that a command left behind when it ended. `left` are those that could not be
+    stopped: one that runs as another user, or that hangs in the kernel.
+    """
+
+    exit_code: int | None
+    signal: int | None = None
+    stopped: bool = False
+    reaped: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    started_at: int
+    ended_at: int
+
+    @property
+    def status(self) -> int:
+        """The exit code as a shell tells it: a signal is 128 and its number."""
+        if self.exit_code is not None:
+            return self.exit_code
+        return 128 + (self.signal or signal.SIGKILL)
+
+
+@frozen(kw_only=True)
+class Finished:
+    """A command that was run to its end, and what it wrote."""
+
+    ended: Ended
+    stdout: BoundedOutput
+    stderr: BoundedOutput
+
+
+async def run_command(
+    command: Command, *, clock: Clock, grace: float = GRACE, keep: int | None = None
+) -> Finished:
+    """Run a command to its end and return what it wrote, *keep* bytes of each stream.
+
+    A cancel stops the command first, in the time that `open_process_group` takes for it. Raises
+    `OSError` if it cannot be started.
+    """
+    stdout, stderr = _outputs(keep)
+    async with open_process_group(
+        command, clock=clock, stdout=stdout, stderr=stderr, grace=grace
+    ) as group:
+        await group.wait()
+    assert group.ended is not None
+    return Finished(ended=group.ended, stdout=stdout, stderr=stderr)
+
+
+def _outputs(keep: int | None) -> tuple[BoundedOutput, BoundedOutput]:
+    if keep is None:
+        return BoundedOutput(), BoundedOutput()
+    return BoundedOutput(keep), BoundedOutput(keep)
+
+
+# ── A command and everything below it ───────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def open_process_group(
+    command: Command,
+    *,
+    clock: Clock,
+    stdin: int = subprocess.DEVNULL,
+    stdout: BoundedOutput | int = subprocess.DEVNULL,
+    stderr: BoundedOutput | int = subprocess.DEVNULL,
+    grace: float = GRACE,
+    on_ended: Callable[[Ended], None] = lambda _: None,
+) -> "AsyncIterator[ProcessGroup]":
+    """Start a command; on leaving the block, stop it and everything it started.
+
+    What it writes goes into a `BoundedOutput`, which fills while the block runs, or to the caller,
+    who asks for a stream with `subprocess.PIPE`. Raises `OSError` if the command cannot be started.
+    *on_ended* is called with the command's ending if there is anything to end: also when the block
+    was not entered, because it was cancelled or the command cannot be executed.
+    """
+    guard = await start_guard(
+        command.working_dir,
+        command.env,
+        stdin=stdin,
+        stdout=subprocess.PIPE if isinstance(stdout, BoundedOutput) else stdout,
+        stderr=subprocess.PIPE if isinstance(stderr, BoundedOutput) else stderr,
+        grace=grace,
+    )
+    sinks = tuple(
+        (stream, sink)
+        for stream, sink in ((guard.process.stdout, stdout), (guard.process.stderr, stderr))
+        if isinstance(stream, trio.lowlevel.FdStream) and isinstance(sink, BoundedOutput)
+    )
+    group = ProcessGroup(command, guard, sinks, clock)
+    try:
+        await group.begin()
+        async with open_hidden_nursery() as tasks:
+            tasks.start_soon(group.pump)
+            tasks.start_soon(group.listen)
+            yield group
+            tasks.cancel_scope.cancel()
+    finally:
+        try:
+            with trio.move_on_after(longest_stop(grace), shield=True):
+                await group.stop()
+        finally:
+            on_ended(group.settle())
+
+
+@define(eq=False)
+class ProcessGroup:
+    """A running command. Made by `open_process_group` only. `ended` is set when its block was left."""
+
+    command: Command
+    _guard: GuardLink
+    _sinks: "Sinks"
+    _clock: Clock
+    ended: Ended | None = field(default=None, init=False)
+    _over: trio.Event = field(factory=trio.Event, init=False)
+    _started_at: int = field(init=False)
+    _started_time: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._started_at = self._clock.unix() * 1000
+        self._started_time = self._clock.monotonic()
+
+    @property
+    def pid(self) -> ProcessId | None:
+        """The command itself, which leads a session of its own; None before it was forked."""
+        return self._guard.report.leader
+
+    @property
+    def stdin(self) -> trio.abc.SendStream | None:
+        """What the command reads, if the caller writes it."""
+        return self._guard.process.stdin
+
+    @property
+    def stdout(self) -> trio.abc.ReceiveStream | None:
+        """What the command writes, if the caller reads it."""
+        return self._guard.process.stdout
+
+    @property
+    def stderr(self) -> trio.abc.ReceiveStream | None:
+        """What the command complains about, if the caller reads it."""
+        return self._guard.process.stderr
+
+    async def wait(self) -> None:
+        """Wait until the command has ended by itself, and what it left behind has been stopped."""
+        await self._over.wait()
+
+    # ── From `open_process_group` ───────────────────────────────────────────────────────────────
+
+    async def begin(self) -> None:
+        """Hand the command to its guard; raise `OSError` if that cannot execute it."""
+        await self._guard.hand_over(self.command.argv)
+        report = self._guard.report
+        if report.failure is not None:
+            raise OSError(report.failure, os.strerror(report.failure), self.command.argv[0])
+        if report.leader is None:
+            raise OSError(errno.ECHILD, "the command's guard did not start")
+
+    async def listen(self) -> None:
+        """Wait until the command is over; its guard may be killed before."""
+        await self._guard.wait_over()
+        self._over.set()
+
+    async def pump(self) -> None:
+        """Read what the command writes into the caller's outputs, until its pipes have ended."""
+        async with trio.open_nursery() as nursery:
+            for stream, sink in self._sinks:
+                nursery.start_soon(_pump, stream, sink)
+
+    async def stop(self) -> None:
+        """Stop the command if it runs; it may still have something to write.
+
+        Called in a shield, because a command must be stopped above all when its task is cancelled.
+        """
+        async with open_hidden_nursery() as tasks:
+            tasks.start_soon(self.pump)
+            await self._guard.stop()
+            tasks.cancel_scope.cancel()
+
+    def settle(self) -> Ended:
+        """Take the last of the output, close everything, and set `ended`."""
+        for stream, sink in self._sinks:
+            _drain(stream, sink)
+        self._guard.close()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if isinstance(pipe, trio.lowlevel.FdStream):
+                pipe.close()
+        self.ended = self._how_it_ended(self._guard.how_it_ended())
+        return self.ended
+
+    def _how_it_ended(self, end: GuardEnd) -> Ended:
+        failed = self._guard.report.failure is not None
+        code = NOT_STARTED if failed else os.waitstatus_to_exitcode(end.status)
+        took = round((self._clock.monotonic() - self._started_time) * 1000)
+        extra = {"program": self.command.argv[0], "leader": self.pid}
+        if end.how is How.KILLED or self._guard.process.returncode:
+            log.error("process.guard_failed", extra=extra)
+        if end.left:
+            log.error("process.left", extra=extra | {"processes": [*map(name_of, end.left)]})
+        return Ended(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stopped=end.how is not How.ENDED,
+            reaped=end.reaped,
+            left=end.left,
+            started_at=self._started_at,
+            ended_at=self._started_at + took,
+        )
+
+
+# ── Pipes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+Sinks = tuple[tuple[trio.lowlevel.FdStream, BoundedOutput], ...]
+
+
+async def _pump(stream: trio.lowlevel.FdStream, sink: BoundedOutput) -> None:
+    async for data in stream:
+        sink.append(data)
+
+
+def _drain(stream: trio.lowlevel.FdStream, sink: BoundedOutput) -> None:
+    """Take what is in a pipe already, and wait for nothing."""
+    for data in _available(stream.fileno()):
+        sink.append(data)
+
+
+def _available(descriptor: int) -> Iterator[bytes]:
+    for _ in range(DRAINED // CHUNK):
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            return
+        yield data

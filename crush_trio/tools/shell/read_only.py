@@ -1,0 +1,370 @@
+"""Which commands only look: a list of programs, and for each the options that are known.
+
+The list is closed in both directions. A program that is not on it may do anything, and so may an
+option that is not on it: `sort` writes with `-o` and runs programs with `--compress-program`, `tree`
+writes with `-o`, `find` deletes. Names of options must be complete, because abbreviations would
+bring in what was left out. Options that follow links are left out: a link inside the workspace may
+lead out of it.
+
+A path is resolved before it is judged. What leads out of the workspace is not inert, since looking
+is all these commands do, and what they see goes to a model.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from crush_trio.tools.shell.script import Word
+
+NOWHERE: Final = "/dev/null"
+
+
+# ── Where a command looks ───────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Place:
+    """The directory a command runs in, and the workspace it must not look out of.
+
+    `private` are the parts of the workspace that are none of a model's business unless a person says so.
+    """
+
+    directory: Path
+    workspace: Path
+    private: tuple[Path, ...] = ()
+
+    def entered(self, path: str) -> "Place":
+        """Return the place that `cd` leads to."""
+        return evolve(self, directory=(self.directory / path).resolve())
+
+    def holds(self, word: Word) -> bool:
+        """Whether a path leads to something inside, and whatever its pattern matches does too."""
+        try:
+            return all(path == NOWHERE or self._open(path) for path in self._meant(word))
+        except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
+            return False
+
+    def encloses_private(self, word: Word) -> bool:
+        """Whether something private lies below a path, or below whatever its pattern matches."""
+        below = [(self.directory / path).resolve() for path in self._meant(word)]
+        return any(each.is_relative_to(path) for each in self.private for path in below)
+
+    def _open(self, path: str) -> bool:
+        """Whether a path leads to something inside that is not private."""
+        place = (self.directory / path).resolve()
+        return place.is_relative_to(self.workspace) and not any(
+            map(place.is_relative_to, self.private)
+        )
+
+    def _meant(self, word: Word) -> Sequence[str]:
+        return self._matching(word) if word.globs else [word.text]
+
+    def _matching(self, word: Word) -> Sequence[str]:
+        """Return what a pattern stands for: itself, its directory, and the entries it matches.
+
+        Only the last part may be a pattern. A name that begins with a hyphen would be taken for an
+        option; a path that leads nowhere near the workspace stands for it. A pattern that begins with
+        a dot can mean the directory above: some shells take `.*` for `..` too.
+        """
+        parent, _, pattern = word.text.rpartition("/")
+        if not {"*", "?"}.isdisjoint(parent) or "[" in word.text:
+            return ["/"]
+        directory = self.directory / (f"{parent}/" if parent or word.text.startswith("/") else "")
+        try:
+            names = [each.name for each in directory.iterdir() if fnmatchcase(each.name, pattern)]
+        except OSError:
+            names = []
+        if not parent and any(name.startswith("-") for name in names):
+            return ["/"]
+        if pattern.startswith(".") and fnmatchcase("..", pattern):
+            names.append("..")
+        return [str(directory), *(str(directory / name) for name in names)]
+
+
+# ── Options and operands ────────────────────────────────────────────────────────────────────────
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(f"--{name}" for name in text.split())
+
+
+@frozen
+class Arguments:
+    """A command's arguments, sorted: the options by name, and everything else."""
+
+    options: frozenset[str]
+    operands: tuple[Word, ...]
+
+
+@frozen(kw_only=True)
+class Rule:
+    """The options a program may have here, and whether it may have a certain kind of operands.
+
+    `flags` and `valued` are one-letter options without and with a value, `attached` those whose
+    value is part of the same word if they have one. `words` are long options, with `=` and a value
+    or without, `named` long options whose value may be the next word. `numbers` allows `-20`.
+    """
+
+    flags: str = ""
+    valued: str = ""
+    attached: str = ""
+    words: frozenset[str] = field(default="", converter=_names)
+    named: frozenset[str] = field(default="", converter=_names)
+    numbers: bool = False
+    operands: "Callable[[Arguments, Place], bool]"
+
+    def allows(self, words: Sequence[Word], place: Place) -> bool:
+        """Whether a command with these arguments only looks, and only inside."""
+        arguments = self._sorted(words)
+        return arguments is not None and self.operands(arguments, place)
+
+    def _sorted(self, words: Sequence[Word]) -> Arguments | None:
+        """Tell options from operands; None if there is an option that is not known."""
+        options, operands = set[str](), list[Word]()
+        rest = iter(words)
+        for word in rest:
+            if word.text == "--":
+                operands.extend(rest)
+            elif word.text.startswith("-") and word.text != "-":
+                known = None if word.globs else self._option(word.text, rest)
+                if known is None:
+                    return None
+                options |= known
+            else:
+                operands.append(word)
+        return Arguments(frozenset(options), tuple(operands))
+
+    def _option(self, text: str, rest: Iterator[Word]) -> set[str] | None:
+        """Return the names of the options in one word, and take their value from the next one."""
+        if text.startswith("--"):
+            name, equals, _ = text.partition("=")
+            if name in self.words or (name in self.named and (equals or _taken(rest))):
+                return {name}
+            return None
+        if self.numbers and text[1:].isdecimal():
+            return {"-n"}
+        return self._letters(text[1:], rest)
+
+    def _letters(self, letters: str, rest: Iterator[Word]) -> set[str] | None:
+        known = set()
+        for at, letter in enumerate(letters):
+            known.add(f"-{letter}")
+            if letter in self.attached:
+                break
+            if letter in self.valued:
+                if at + 1 < len(letters) or _taken(rest):
+                    break
+                return None
+            if letter not in self.flags:
+                return None
+        return known
+
+
+def _taken(rest: Iterator[Word]) -> bool:
+    """Take the next word as the value of an option. It must be one, whatever files there are."""
+    word = next(rest, None)
+    return word is not None and not word.globs
+
+
+# ── Kinds of operands ───────────────────────────────────────────────────────────────────────────
+
+
+def paths(arguments: Arguments, place: Place) -> bool:
+    """Files and directories, all of them inside."""
+    return all(map(place.holds, arguments.operands))
+
+
+def text(arguments: Arguments, place: Place) -> bool:
+    """Words that are not looked up anywhere; a pattern still is."""
+    return all(place.holds(word) for word in arguments.operands if word.globs)
+
+
+def files(arguments: Arguments, place: Place) -> bool:
+    """Files inside, no directories: in these, links would be followed."""
+    return paths(arguments, place) and not any(
+        word.globs or (place.directory / word.text).is_dir() for word in arguments.operands
+    )
+
+
+def nothing(arguments: Arguments, place: Place) -> bool:
+    """No operands at all."""
+    return not arguments.operands
+
+
+def one_path(arguments: Arguments, place: Place) -> bool:
+    """One file at most: a second would be written."""
+    operands = arguments.operands
+    return (
+        len(operands) <= 1 and not any(word.globs for word in operands) and paths(arguments, place)
+    )
+
+
+def grep_operands(arguments: Arguments, place: Place) -> bool:
+    """What to look for, unless an option said it, and where; what is private is not below it."""
+    deep = not arguments.options.isdisjoint({"-r", "--recursive", "-d", "--directories"})
+    return _pattern_and_paths(arguments, place, deep=deep)
+
+
+def ripgrep_operands(arguments: Arguments, place: Place) -> bool:
+    """The same of a program that goes down by itself, and with an option only lists the files."""
+    return _pattern_and_paths(arguments, place, deep="--files" not in arguments.options)
+
+
+def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> bool:
+    operands = arguments.operands
+    if arguments.options.isdisjoint({"-e", "--regexp", "--files"}):
+        if operands and operands[0].globs:
+            return False
+        operands = operands[1:]
+    if not all(map(place.holds, operands)):
+        return False
+    return not deep or not any(map(place.encloses_private, operands or (Word(text="."),)))
+
+
+def format_only(arguments: Arguments, place: Place) -> bool:
+    """How to print the time. Anything else would set it."""
+    return all(word.text.startswith("+") and not word.globs for word in arguments.operands)
+
+
+# ── The list ────────────────────────────────────────────────────────────────────────────────────
+
+_SUM: Final = Rule(flags="btz", words="binary text tag zero", operands=paths)
+_GREP: Final = Rule(
+    flags="EFGPivwxcoqsnHhbTZzaIlLrUy",
+    valued="emABCdD",
+    words="color colour count ignore-case no-ignore-case invert-match word-regexp line-regexp line-number"
+    " with-filename no-filename only-matching quiet silent no-messages files-with-matches text null"
+    " files-without-match recursive extended-regexp fixed-strings basic-regexp perl-regexp byte-offset",
+    named="regexp max-count after-context before-context context include exclude exclude-dir"
+    " binary-files directories devices",
+    numbers=True,
+    operands=grep_operands,
+)
+
+LOOKING: Final[Mapping[str, Rule]] = {
+    "pwd": Rule(flags="LP", operands=nothing),
+    "whoami": Rule(operands=nothing),
+    "arch": Rule(operands=nothing),
+    "nproc": Rule(words="all", operands=nothing),
+    "true": Rule(operands=nothing),
+    "false": Rule(operands=nothing),
+    "uname": Rule(flags="asnrvmpio", words="all", operands=nothing),
+    "hostname": Rule(flags="sI", operands=nothing),
+    "id": Rule(flags="ugGnrz", operands=text),
+    "which": Rule(flags="a", operands=text),
+    "type": Rule(flags="atpP", operands=text),
+    "basename": Rule(flags="az", valued="s", operands=text),
+    "dirname": Rule(flags="z", operands=text),
+    "tr": Rule(flags="cCdst", operands=text),
+    "date": Rule(
+        flags="uR",
+        valued="d",
+        attached="I",
+        words="utc iso-8601 rfc-3339",
+        named="date",
+        operands=format_only,
+    ),
+    "ls": Rule(
+        flags="1ABCFGNQRSUXabcdfghiklmnopqrstuvx",
+        valued="wTI",
+        words="all almost-all author color group-directories-first human-readable recursive reverse size sort"
+        " time time-style full-time inode directory classify file-type format si numeric-uid-gid no-group",
+        named="hide ignore width",
+        operands=paths,
+    ),
+    "tree": Rule(
+        flags="adfhipsugDFNQSJvtrcC",
+        valued="LIP",
+        words="dirsfirst noreport prune gitignore si",
+        operands=paths,
+    ),
+    "cat": Rule(
+        flags="AbeEnstTuv",
+        words="number number-nonblank show-all show-ends show-tabs squeeze-blank show-nonprinting",
+        operands=paths,
+    ),
+    "head": Rule(
+        flags="qvz",
+        valued="nc",
+        words="quiet verbose",
+        named="lines bytes",
+        numbers=True,
+        operands=paths,
+    ),
+    "tail": Rule(
+        flags="fqvz",
+        valued="nc",
+        words="quiet verbose",
+        named="lines bytes",
+        numbers=True,
+        operands=paths,
+    ),
+    "nl": Rule(valued="bnwsv", operands=paths),
+    "wc": Rule(flags="cmlLw", words="bytes chars lines words max-line-length", operands=paths),
+    "file": Rule(
+        flags="bihk", words="brief mime mime-type mime-encoding keep-going", operands=paths
+    ),
+    "stat": Rule(
+        flags="ft", valued="c", words="terse file-system", named="format printf", operands=paths
+    ),
+    "du": Rule(
+        flags="abchkmsxS0",
+        valued="d",
+        words="all human-readable summarize total apparent-size",
+        named="max-depth exclude",
+        operands=paths,
+    ),
+    "df": Rule(flags="ahHikPTl", words="human-readable total", operands=paths),
+    "realpath": Rule(flags="emqsz", operands=paths),
+    "readlink": Rule(flags="efmnqsz", operands=paths),
+    "sort": Rule(
+        flags="bdfgiMhnRrVcCsuz",
+        valued="kt",
+        words="reverse unique numeric-sort human-numeric-sort version-sort ignore-case stable check"
+        " general-numeric-sort ignore-leading-blanks dictionary-order",
+        named="key field-separator",
+        operands=paths,
+    ),
+    "uniq": Rule(
+        flags="cdDiuz", valued="fsw", words="count repeated unique ignore-case", operands=one_path
+    ),
+    "cut": Rule(
+        flags="nsz",
+        valued="bcdf",
+        words="complement only-delimited",
+        named="bytes characters delimiter fields output-delimiter",
+        operands=paths,
+    ),
+    "comm": Rule(flags="123", operands=paths),
+    "cmp": Rule(flags="bls", operands=paths),
+    "diff": Rule(
+        flags="qsuabBiwyZcpdE",
+        valued="UCW",
+        words="unified brief side-by-side color report-identical-files ignore-case ignore-all-space"
+        " ignore-space-change ignore-blank-lines minimal",
+        operands=files,
+    ),
+    "md5sum": _SUM,
+    "sha1sum": _SUM,
+    "sha256sum": _SUM,
+    "sha512sum": _SUM,
+    "cksum": Rule(operands=paths),
+    "grep": _GREP,
+    "egrep": _GREP,
+    "fgrep": _GREP,
+    "rg": Rule(
+        flags="iSsvwxclnoNHIFPUuapq0b",
+        valued="eABCmtTgMrdjE",
+        words="hidden no-ignore no-ignore-vcs files json stats heading no-heading line-number no-line-number count"
+        " count-matches files-with-matches files-without-match ignore-case smart-case case-sensitive column trim"
+        " word-regexp line-regexp fixed-strings multiline pcre2 only-matching invert-match vimgrep no-filename"
+        " with-filename no-messages text type-list",
+        named="regexp glob iglob type type-not max-count max-depth context after-context before-context replace"
+        " sort sortr color max-columns max-filesize",
+        operands=ripgrep_operands,
+    ),
+}
+"""Programs that only look, under these conditions."""

@@ -1,0 +1,191 @@
+"""Downloads a file: all of it, or nothing.
+
+The bytes go into a file beside the target, which takes the target's name when it is complete. A
+download that fails, is too large or is cancelled leaves nothing behind, not even a directory.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from io import BufferedWriter
+from pathlib import Path
+from secrets import token_hex
+from stat import S_IMODE
+from typing import Annotated, Final
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.tools.arguments import About, BuiltIn, read_arguments
+from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.files.disk import locate, named, told
+from crush_trio.tools.web.fetch import seconds_of
+from crush_trio.tools.web.http import Url, open_answer
+from crush_trio.tools.workbench import Workbench
+
+SECONDS: Final = 300
+MOST_SECONDS: Final = 600
+LARGEST: Final = 1024**3
+"""Bytes of a file, unless the tool is made with another limit."""
+
+TIDYING: Final = 5.0
+"""Seconds to remove what an unfinished download left."""
+
+
+@frozen(kw_only=True)
+class DownloadArguments:
+    """What to download, and where to."""
+
+    url: Annotated[str, About("The address, beginning with http:// or https://.")]
+    file_path: Annotated[str, About("The file to save it as. Relative to the workspace.")]
+    timeout: Annotated[
+        int, About("Seconds to wait for all of it; 300 if left out, 600 at most.")
+    ] = 0
+
+
+@frozen(kw_only=True)
+class Saved:
+    """How much was saved, and what the server says it is."""
+
+    size: int
+    content_type: str
+
+
+@define(eq=False)
+class DownloadTool(BuiltIn):
+    """The tool `download`. `largest` is how many bytes a file may have."""
+
+    name = "download"
+    parallel = True
+    arguments = DownloadArguments
+
+    bench: Workbench
+    largest: int = field(default=LARGEST, kw_only=True)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Ask, download, and put the file in its place."""
+        arguments = read_arguments(call.input, DownloadArguments)
+        Url.parse(arguments.url)
+        target = await locate(self.bench, arguments.file_path)
+        await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target))
+        seconds = seconds_of(arguments.timeout, default=SECONDS, most=MOST_SECONDS)
+        with trio.move_on_after(seconds) as limit:
+            saved = await self._download(arguments.url, target)
+        if limit.cancelled_caught:
+            raise ToolError(f"{arguments.url} could not be downloaded within {seconds} seconds")
+        kind = f" ({saved.content_type})" if saved.content_type else ""
+        return ToolResult(
+            content=f"Saved {saved.size} bytes{kind} as {named(self.bench, target)}",
+            metadata={"file_path": str(target), "size": saved.size},
+        )
+
+    async def _download(self, url: str, target: Path) -> Saved:
+        async with open_answer(url) as answer:
+            if answer.status != 200:
+                raise ToolError(f"{url} answered with status {answer.status}")
+            if answer.length is not None and answer.length > self.largest:
+                raise self._too_large(url)
+            async with open_partial(target) as partial:
+
+                async def take(piece: bytes) -> bool:
+                    await partial.write(piece)
+                    if partial.size > self.largest:
+                        raise self._too_large(url)
+                    return True
+
+                await answer.pour(take)
+                await partial.complete()
+        return Saved(size=partial.size, content_type=answer.content_type)
+
+    def _too_large(self, url: str) -> ToolError:
+        return ToolError(f"{url} is larger than the limit of {self.largest} bytes")
+
+
+def _wanted(arguments: DownloadArguments, target: Path) -> Wanted:
+    """Say what a person is asked; runs in a worker thread."""
+    if target.is_dir():
+        raise ToolError(f"{target} is a directory; give the name of a file in it")
+    replaced = ", replacing the file that is there" if target.exists() else ""
+    timeout = {"timeout": arguments.timeout} if arguments.timeout else {}
+    return Wanted(
+        action="download",
+        description=f"Download {arguments.url} to {target}{replaced}",
+        params={"url": arguments.url, "file_path": str(target), **timeout},
+        path=target,
+    )
+
+
+# ── The unfinished file ─────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Partial:
+    """A file that is being written beside the one it is going to be. `size` is what it has so far."""
+
+    target: Path
+    path: Path
+    made: list[Path]
+    """Directories that were made for it, the uppermost first."""
+    _file: BufferedWriter
+    size: int = field(default=0, init=False)
+    _completed: bool = field(default=False, init=False)
+
+    @classmethod
+    def create(cls, target: Path) -> "Partial":
+        """Make the file, and the directories it lies in."""
+        path = target.with_name(f".crush-{token_hex(8)}.part")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with told("write", target):
+            missing = [each for each in reversed(target.parents) if not each.exists()]
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file = open(os.open(path, flags, 0o666), "wb")  # noqa: PTH123, SIM115  # kept open
+            except OSError:
+                _remove(missing)
+                raise
+        return cls(target=target, path=path, made=missing, file=file)
+
+    async def write(self, piece: bytes) -> None:
+        """Write more. A cancel comes after it."""
+        with told("write", self.target):
+            await trio.to_thread.run_sync(self._file.write, piece)
+        self.size += len(piece)
+
+    async def complete(self) -> None:
+        """Put the file in its place."""
+        with told("write", self.target):
+            await trio.to_thread.run_sync(self._complete)
+
+    def _complete(self) -> None:
+        with suppress(FileNotFoundError):
+            os.fchmod(self._file.fileno(), S_IMODE(self.target.stat().st_mode))
+        self._file.close()
+        self.path.replace(self.target)
+        self._completed = True
+
+    def discard(self) -> None:
+        """Close the file, and remove it with its directories unless it is complete."""
+        with suppress(OSError):
+            self._file.close()
+        if self._completed:
+            return
+        self.path.unlink(missing_ok=True)
+        _remove(self.made)
+
+
+def _remove(directories: list[Path]) -> None:
+    """Remove directories that were made, the innermost first, unless something else is in them."""
+    for directory in reversed(directories):
+        with suppress(OSError):
+            directory.rmdir()
+
+
+@asynccontextmanager
+async def open_partial(target: Path) -> AsyncIterator[Partial]:
+    """Begin a file; unless it was completed, nothing of it is left when the block has been left."""
+    partial = await trio.to_thread.run_sync(Partial.create, target)
+    try:
+        yield partial
+    finally:
+        with trio.move_on_after(TIDYING, shield=True):
+            await trio.to_thread.run_sync(partial.discard)

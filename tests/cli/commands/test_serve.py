@@ -1,0 +1,156 @@
+"""What `crush-trio` makes of its arguments and its environment, and how it says no."""
+
+import importlib
+import math
+import socket
+import tomllib
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from crush_trio import __version__
+from crush_trio.cli.commands.serve import GRACE, choose_settings
+from crush_trio.cli.main import FAILED, MISUSED, main
+from crush_trio.cli.options import choose_address
+from crush_trio.limits import SizeLimits
+from crush_trio.server import TcpAddress, UnixAddress
+
+TOKEN = "a-token-of-enough-characters"
+
+
+# ── Choosing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_address_is_the_one_asked_for_or_the_one_clients_look_for():
+    environ = {"XDG_RUNTIME_DIR": "/run/user/7"}
+    assert choose_address("tcp://127.0.0.1:1", environ, 7) == TcpAddress("127.0.0.1", 1)
+    default = UnixAddress(PurePosixPath("/run/user/7/crush-7.sock"))
+    assert choose_address(None, environ, 7) == default
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "seconds"),
+    [
+        (None, None, math.inf),
+        (None, "", math.inf),
+        (None, "60", 60.0),
+        (None, "0", 0.0),
+        (5.0, None, 5.0),
+        (5.0, "60", 5.0),
+    ],
+)
+def test_a_server_stays_unless_an_option_or_the_environment_says_how_long(
+    option, variable, seconds
+):
+    environ = {} if variable is None else {"CRUSH_SERVER_IDLE_TIMEOUT": variable}
+    assert choose_settings(option, environ).backend.idle_linger == seconds
+
+
+def test_an_idle_timeout_changes_nothing_else_of_the_environment():
+    environ = {"CRUSH_SERVER_DETACH_GRACE": "7", "CRUSH_TRIO_TOKEN": TOKEN}
+    settings = choose_settings(5.0, environ)
+    assert settings.backend.detach_grace == 7.0
+    assert settings.guard.token == TOKEN
+
+
+def test_limits_of_the_command_line_win_over_the_environment_and_that_over_the_users_file(tmp_path):
+    file = tmp_path / ".config" / "crush" / "crush.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"crush_trio": {"limits": {"queue": 1, "title": 2, "prompt": "3KiB"}}}')
+    environ = {"HOME": str(tmp_path), "CRUSH_TRIO_LIMITS": "queue=4,title=5"}
+    settings = choose_settings(None, environ, {"queue": 6})
+    assert settings.sizes == SizeLimits(queue=6, title=5, prompt=3072)
+
+
+# ── Refusing ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in ("CRUSH_TRIO_TOKEN", "CRUSH_TRIO_TOKEN_FILE", "CRUSH_SERVER_IDLE_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sentence(capsys):
+    """Return what was said in two lines, what happened and what to do, and nothing on standard output."""
+    said = capsys.readouterr()
+    assert said.out == ""
+    what, *following = said.err.splitlines()
+    assert what.startswith("crush-trio: ")
+    assert all(line.startswith("Next: ") for line in following)
+    assert len(following) <= 1
+    return said.err
+
+
+def test_an_address_that_cannot_be_meant_is_answered_with_one_that_can(capsys):
+    assert main(["serve", "--host", "127.0.0.1:80"]) == MISUSED
+    assert "tcp://127.0.0.1:8765" in sentence(capsys)
+
+
+def test_listening_to_the_world_without_a_token_is_refused(capsys):
+    assert main(["serve", "--host", "tcp://0.0.0.0:0"]) == MISUSED
+    assert "without a token" in sentence(capsys)
+
+
+def test_an_unusable_token_is_refused_and_not_shown(capsys, monkeypatch):
+    monkeypatch.setenv("CRUSH_TRIO_TOKEN", "short")
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert "short" not in sentence(capsys)
+
+
+def test_a_port_that_is_taken_is_said_to_be(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--host", f"tcp://127.0.0.1:{port}"]) == FAILED
+    line = sentence(capsys)
+    assert str(port) in line
+    assert "choose another address" in line
+
+
+def test_a_folder_that_does_not_exist_is_named(capsys, tmp_path):
+    assert main(["serve", "--host", f"unix://{tmp_path}/nowhere/s.sock"]) == FAILED
+    assert "nowhere" in sentence(capsys)
+
+
+@pytest.mark.parametrize("text", ["-1", "inf", "nan", "soon", ""])
+@pytest.mark.parametrize("option", ["--grace", "--idle-timeout"])
+def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", f"{option}={text}"])
+    assert ended.value.code == MISUSED
+    assert "seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("answers=1", "write one of answer, tool_output"), ("answer=much", "such as 65536, 64KiB")],
+)
+def test_a_limit_that_makes_no_sense_is_a_misuse_that_says_what_to_write(capsys, text, sentence):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--limit", "queue=3", "--limit", text])
+    assert ended.value.code == MISUSED
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_wrong_limit_in_the_environment_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("CRUSH_TRIO_LIMITS", "queue=-1")
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert "CRUSH_TRIO_LIMITS: queue cannot be '-1'" in sentence(capsys)
+
+
+# ── Around it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_grace_that_help_speaks_of_is_the_one_there_is():
+    assert importlib.import_module("crush_trio.server.http.serve").GRACE == GRACE
+
+
+def test_the_console_script_is_this_function():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
+    module, _, name = project["project"]["scripts"]["crush-trio"].partition(":")
+    assert getattr(importlib.import_module(module), name) is main
+
+
+def test_it_knows_its_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"crush-trio {__version__}\n"

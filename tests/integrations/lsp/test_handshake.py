@@ -1,0 +1,114 @@
+"""What a server is answered when it speaks first: what it needs, and nothing that it could do harm with."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from crush_trio.integrations.lsp.connection import Unknown
+from crush_trio.integrations.lsp.documents import Answers, Documents, encoding_of, initialize_params
+from crush_trio.integrations.lsp.positions import Encoding
+from crush_trio.wire.config import LspServerConfig
+from tests.config.homes import Home
+from tests.integrations.lsp_bench import Programs
+from tests.integrations.lsp_program import Toy
+from tests.integrations.lsp_workspace import TOY, lsp, open_place
+
+OPTIONS = {"toy": {"strict": True, "a": {"b": 1}}, "dotted.name": 2}
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def answers(said):
+    return Answers(Path("/w/project"), LspServerConfig(command="x", options=OPTIONS), said.append)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"section": "toy"}, OPTIONS["toy"]),
+        ({"section": "toy.a.b"}, 1),
+        ({"section": "dotted.name"}, 2),
+        ({"section": "other"}, None),
+        ({"section": "toy.strict.deeper"}, None),
+        ({"section": ""}, OPTIONS),
+        ({}, OPTIONS),
+        (None, OPTIONS),
+    ],
+)
+def test_a_server_is_given_the_settings_it_asks_for(answers, item, expected):
+    assert answers.asked("workspace/configuration", {"items": [item, item]}) == [expected] * 2
+
+
+@pytest.mark.parametrize("params", [None, {}, {"items": None}, {"items": {}}])
+def test_one_that_asks_for_no_settings_gets_none(answers, params):
+    assert answers.asked("workspace/configuration", params) == []
+
+
+def test_it_may_register_and_report_and_must_not_write(answers):
+    for method in ("client/registerCapability", "window/workDoneProgress/create"):
+        assert answers.asked(method, {}) is None
+    assert answers.asked("workspace/workspaceFolders", None) == [
+        {"uri": "file:///w/project", "name": "project"}
+    ]
+    edit = {"edit": {"changes": {"file:///w/project/a": []}}}
+    assert answers.asked("workspace/applyEdit", edit)["applied"] is False
+    assert answers.asked("window/showDocument", {"uri": "http://x"}) == {"success": False}
+    with pytest.raises(Unknown):
+        answers.asked("workspace/nonsense", None)
+
+
+def test_diagnostics_are_taken_and_words_for_people_passed_on(answers, said):
+    about = {"uri": "file:///w/project/a", "diagnostics": [{"message": "bad"}]}
+    answers.notified("textDocument/publishDiagnostics", about)  # before it is ready: nobody listens
+    answers.documents = Documents(lambda *_: None)
+    answers.notified("textDocument/publishDiagnostics", about)
+    assert answers.documents.count == 1
+    answers.notified("window/logMessage", {"type": 3, "message": "hello"})
+    answers.notified("window/showMessage", None)
+    answers.notified("$/progress", {"token": 1})
+    assert said == ["hello"]
+
+
+def test_it_is_offered_what_we_do_and_nothing_else():
+    params = initialize_params(Path("/w"), LspServerConfig(command="x"))
+    assert params["rootUri"] == "file:///w"
+    assert "initializationOptions" not in params
+    workspace = params["capabilities"]["workspace"]
+    assert workspace["applyEdit"] is False
+    assert "resourceOperations" not in workspace["workspaceEdit"]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [({}, Encoding.UTF16), ({"positionEncoding": "utf-8"}, Encoding.UTF8)]
+    + [({"positionEncoding": odd}, Encoding.UTF16) for odd in (None, 3, "utf-7")],
+)
+def test_it_counts_in_utf16_unless_it_says_so(said, expected):
+    assert encoding_of(said) is expected
+
+
+class Talker(Toy):
+    """Says something to people when it is introduced."""
+
+    def on_initialized(self, _params):
+        said = {"type": 3, "message": "my token is tok-secret-value"}
+        return [{"jsonrpc": "2.0", "method": "window/logMessage", "params": said}]
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_what_servers_say_to_people_is_logged_on_demand_and_without_secrets(
+    tmp_path, caplog, wanted
+):
+    caplog.set_level(logging.INFO)
+    home = Home(tmp_path, {"MY_TOKEN": "tok-secret-value"})
+    config = lsp(toy=TOY) | {"options": {"debug_lsp": wanted}}
+    async with open_place(home, config, programs=Programs(make=Talker)) as place:
+        await place.servers.changed(place.put("a.toy", "x"))
+    texts = [record.text for record in caplog.records if record.msg == "lsp.said"]
+    assert texts == (["my token is [redacted]"] if wanted else [])

@@ -1,0 +1,226 @@
+"""The short way around h11: taken for nothing that h11 would see otherwise, and with the same bytes."""
+
+import h11
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crush_trio.server.http.framing import HEAD_SIZE, Framing, PlainRequest, plain_request
+
+HOST = (b"Host", b"t")
+PLAIN = b"GET /a?b=c HTTP/1.1\r\nHost: t\r\nAccept: */*\r\nX-Empty:\r\n\r\n"
+DATE = (b"date", b"Mon, 17 Nov 2025 05:00:00 GMT")
+
+
+def by_h11(data):
+    """Return what h11 makes of *data*: its events, until it needs more or finds fault."""
+    http, found = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE), []
+    http.receive_data(data)
+    try:
+        while not isinstance(event := http.next_event(), type):  # it needs more, or waits for us
+            found.append(event)
+    except h11.RemoteProtocolError:
+        return None, http
+    return found, http
+
+
+def agrees(data):
+    """Check that what is taken the short way is just what h11 would have made of it."""
+    plain = plain_request(data)
+    if plain is None:
+        return False
+    found, http = by_h11(data)
+    request, end = found
+    assert isinstance(end, h11.EndOfMessage)
+    assert not http.trailing_data[0]
+    assert (plain.method, plain.target, plain.http_version) == (
+        request.method,
+        request.target,
+        request.http_version,
+    )
+    assert list(plain.headers) == list(request.headers)
+    return True
+
+
+# ── Requests ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"",
+        b"Accept: text/html, */*;q=0.1\r\n",
+        b"X: \t padded\tvalue \t\r\n",
+        b"Connection: keep-alive\r\n",
+        b"connection: Keep-Alive\r\n",
+        b"Content-Length: 0\r\n",
+        b"Authorization: Bearer abc\r\n",
+    ],
+)
+def test_an_ordinary_request_is_taken_the_short_way(more):
+    assert agrees(b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1:8\r\n" + more + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PLAIN.replace(b"GET", b"HEAD"),
+        PLAIN.replace(b"GET", b"POST"),
+        PLAIN.replace(b"GET", b"get"),
+        PLAIN.replace(b"1.1", b"1.0"),
+        PLAIN.replace(b"1.1", b"1.2"),
+        PLAIN.replace(b"/a", b"http://t/a"),
+        PLAIN.replace(b"/a", b"*"),
+        PLAIN.replace(b"/a", b"/\xc3\xa4"),
+        PLAIN.replace(b"/a", b"/ a"),
+        PLAIN.replace(b"GET ", b"GET  "),
+        PLAIN.replace(b"Host: t\r\n", b""),
+        PLAIN.replace(b"Host: t\r\n", b"Host: t\r\nHost: t\r\n"),
+        PLAIN.replace(b"Accept", b"Connection: close\r\nAccept"),
+        PLAIN.replace(b"Accept", b"Connection: upgrade\r\nUpgrade: h2c\r\nAccept"),
+        PLAIN.replace(b"Accept", b"Content-Length: 1\r\nAccept"),
+        PLAIN.replace(b"Accept", b"Content-Length: 00\r\nAccept"),
+        PLAIN.replace(b"Accept", b"Transfer-Encoding: chunked\r\nAccept"),
+        PLAIN.replace(b"Accept", b"Expect: 100-continue\r\nAccept"),
+        PLAIN.replace(b"Accept: ", b"Accept : "),
+        PLAIN.replace(b"Accept", b" Accept"),
+        PLAIN.replace(b"*/*", b"*/\x00*"),
+        PLAIN.replace(b"*/*", b"*/\xff*"),
+        PLAIN.replace(b"*/*", b"*\n*"),
+        PLAIN.replace(b"*/*", b"*\r*"),
+        PLAIN.replace(b"\r\n", b"\n"),
+        PLAIN[:-1],
+        PLAIN + PLAIN,
+        PLAIN + b"x",
+        b"\r\n" + PLAIN,
+        b"",
+        b"\r\n\r\n",
+        PLAIN.replace(b"*/*", b"x" * HEAD_SIZE),
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_left_to_h11(data):
+    assert plain_request(data) is None
+
+
+token = st.text("!#$%&'*+-.^_`|~aZ09", min_size=1, max_size=8).map(str.encode)
+name = token | st.sampled_from(
+    [b"Host", b"Connection", b"Content-Length", b"Transfer-Encoding", b"TE", b"Upgrade", b"Expect"]
+)
+value = st.text('a \t,;="\x7f\x80\x00é', max_size=8).map(lambda text: text.encode("latin-1"))
+line = st.tuples(
+    name, st.sampled_from([b": ", b":", b" :", b":\t"]), value | st.just(b"keep-alive")
+)
+newline = st.sampled_from([b"\r\n"] * 8 + [b"\n", b"\r"])
+
+
+@st.composite
+def heads(draw):
+    target = draw(st.sampled_from([b"/", b"/a%20b?c=d", b"/\xff", b"a", b"//", b"/a b"]))
+    version = draw(st.sampled_from([b"1.1"] * 5 + [b"1.0", b"1.11"]))
+    lines = [b"GET %b HTTP/%b" % (target, version)]
+    lines += [b"".join(each) for each in draw(st.lists(line, max_size=4))]
+    lines.insert(draw(st.integers(1, len(lines))), b"Host: t")
+    return b"".join(each + draw(newline) for each in [*lines, b""])
+
+
+@given(heads())
+@settings(max_examples=1500, deadline=None)
+def test_whatever_is_taken_the_short_way_is_what_h11_would_have_made_of_it(data):
+    agrees(data)
+
+
+@given(st.integers(0, len(PLAIN) - 1), st.binary(max_size=3))
+@settings(max_examples=1000, deadline=None)
+def test_no_change_of_an_ordinary_request_is_taken_for_another_one(at, change):
+    agrees(PLAIN[:at] + change + PLAIN[at + 1 :])
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def asked(data=PLAIN):
+    """Return the framing of a connection on which *data* was asked for."""
+    framing = Framing()
+    framing.receive(data)
+    assert not isinstance(framing.next_event(), type)
+    assert isinstance(framing.next_event(), h11.EndOfMessage)
+    return framing
+
+
+def answer(framing, status, headers, *pieces):
+    said, first = b"", True
+    for at, piece in enumerate(pieces):
+        more = at + 1 < len(pieces)
+        said += (
+            framing.begin(status, headers, piece, more=more)
+            if first
+            else framing.go_on(piece, more=more)
+        )
+        first = False
+    return said
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("body", [b"", b"hello", bytes(range(256))])
+def test_a_whole_answer_has_the_bytes_of_h11(status, body):
+    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body)), DATE]
+    short, long = asked(), asked()
+    long.hand_over()
+    assert answer(short, status, headers, body) == answer(long, status, headers, body)
+    assert (short.our_state, short.their_state) == (long.our_state, long.their_state)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "pieces"),
+    [
+        (200, [(b"content-length", b"2")], [b"a", b"b"]),
+        (200, [], [b"a", b"b"]),
+        (200, [], [b"ab"]),
+        (204, [], [b""]),
+        (304, [(b"content-length", b"0")], [b""]),
+        (200, [(b"content-length", b"2"), (b"x-other", b"1")], [b"ab"]),
+        (200, [(b"content-length", b"2"), (b"connection", b"close")], [b"ab"]),
+    ],
+)
+def test_any_other_answer_is_made_by_h11(status, headers, pieces):
+    short, long = asked(), asked()
+    long.hand_over()
+    assert answer(short, status, headers, *pieces) == answer(long, status, headers, *pieces)
+    assert short.our_state is long.our_state
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"content-length", b"3")],
+        [(b"content-length", b"2"), (b"content-type", b"a\r\nx: y")],
+        [(b"content-length", b"2"), (b"content-type", b"a\x00b")],
+    ],
+)
+def test_an_answer_that_h11_refuses_is_refused(headers):
+    with pytest.raises(h11.LocalProtocolError):
+        answer(asked(), 200, headers, b"ab")
+
+
+def test_requests_of_both_kinds_take_turns():
+    framing = Framing()
+    whole = [(b"content-length", b"1")]
+    for data in (PLAIN, PLAIN.replace(b"GET", b"DELETE"), PLAIN, PLAIN + PLAIN, PLAIN):
+        framing.receive(data)
+        for _ in range(data.count(b"HTTP/1.1")):
+            request = framing.next_event()
+            assert isinstance(request, PlainRequest | h11.Request)
+            assert isinstance(framing.next_event(), h11.EndOfMessage)
+            assert answer(framing, 200, whole, b"x").endswith(b"\r\n\r\nx")
+            assert framing.our_state is framing.their_state is h11.DONE
+            framing.next_cycle()
+        assert framing.next_event() is h11.NEED_DATA
+    framing.receive(b"")
+    assert isinstance(framing.next_event(), h11.ConnectionClosed)
+
+
+def test_an_interim_response_can_be_sent_whichever_way_the_request_took():
+    framing = asked()
+    assert framing.interim
+    assert framing.inform().startswith(b"HTTP/1.1 100")
+    assert b"200" in answer(framing, 200, [(b"content-length", b"1")], b"x")
