@@ -27,7 +27,7 @@ from hypercorn.utils import LifespanFailureError
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.workspace import OpenedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.errors import ServerShuttingDown
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.nursery import open_hidden_nursery
@@ -175,7 +175,7 @@ def _is_exposed(scope: Scope) -> bool:
     return port is not None and not is_loopback(TcpAddress(str(host), port))
 
 
-async def _end_when_decided(backend: Backend[OpenedWorkspace]) -> None:
+async def _end_when_decided(backend: Backend[HostedWorkspace]) -> None:
     """End the worker when the backend has decided to end: it lets nobody in any more.
 
     Failing is the only way an application can say so.

@@ -46,10 +46,10 @@ class DurableWorkspace:
     transcript: Transcript
     store: Store = field(repr=False)
     recovery: Recovery = field(repr=False)
-    _recall: Recall = field(init=False, repr=False)
+    recall: Recall = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._recall = Recall(self.store)
+        self.recall = Recall(self.store)
 
     @property
     def recovered(self) -> tuple[RunView, ...]:
@@ -66,7 +66,7 @@ class DurableWorkspace:
 
         Without a place it begins with what is published from now on.
         """
-        return await new_reader(self.events, self.store, self._recall, after, form)
+        return await new_reader(self.events, self.store, self.recall, after, form)
 
 
 @asynccontextmanager

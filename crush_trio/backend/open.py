@@ -23,7 +23,7 @@ from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.agency import Agency, Asks, Extras, config_commands, make_asks, open_agency
 from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan, use_directory
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.config.errors import Notice, NoticeKind
 from crush_trio.config.live import Configuration, open_live_config
@@ -101,7 +101,7 @@ def workspace_opener(
     limits: Limits | None = None,
     sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
-) -> OpenWorkspace[OpenedWorkspace]:
+) -> OpenWorkspace[HostedWorkspace]:
     """Return what opens workspaces for a backend.
 
     *environment* and *home* are the user's; what a client sends along when it creates a workspace
@@ -210,7 +210,7 @@ class _Opener:
     capacity: Capacity
 
     @asynccontextmanager
-    async def open(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
+    async def open(self, plan: WorkspacePlan) -> AsyncIterator[HostedWorkspace]:
         """Open the workspace of *plan* for the length of the block.
 
         All that is logged meanwhile, here or by what is started here, belongs to the workspace.
@@ -220,7 +220,7 @@ class _Opener:
                 yield opened
 
     @asynccontextmanager
-    async def _opened(self, plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
+    async def _opened(self, plan: WorkspacePlan) -> AsyncIterator[HostedWorkspace]:
         outlet = _Outlet()
         await self.prepare(plan)
         async with (
@@ -253,12 +253,17 @@ class _Opener:
             ) as durable:
                 outlet.log = durable.events
                 await withdraw_orphans(store, durable.events.publish, self.clock)
-                opened = OpenedWorkspace(
+                opened = HostedWorkspace(
                     id=plan.id,
                     directory=Path(plan.key),
-                    durable=durable,
-                    live=live,
-                    agency=agency,
+                    config=live,
+                    store=store,
+                    events=durable.events,
+                    runs=durable.runs,
+                    transcript=durable.transcript,
+                    recovery=durable.recovery,
+                    recall=durable.recall,
+                    agent=agency,
                     asks=parts.asks,
                     clock=self.clock,
                     ids=self.ids,
@@ -320,12 +325,12 @@ class _Parts:
         return self.agency.make_turn(transcript, self.asks)
 
 
-async def _tell_changes(opened: OpenedWorkspace) -> None:
+async def _tell_changes(opened: HostedWorkspace) -> None:
     """Tell the clients whenever the configuration has changed, whoever changed it (G7)."""
-    known = opened.live.current
+    known = opened.config.current
     while True:
         try:
-            newer = await opened.live.newer_than(known.revision)
+            newer = await opened.config.newer_than(known.revision)
         except WorkspaceClosing:
             return  # noqa: ASYNC910  # waiting for a newer one is a checkpoint, also when it raises
         _log_notices(notice for notice in newer.notices if notice not in known.notices)

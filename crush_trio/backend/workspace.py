@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from crush_trio.agent.asks.permissions import Permissions
-from crush_trio.agent.asks.questions import Questions
-from crush_trio.backend.assemble import DurableWorkspace
+from crush_trio.agent.record.event_reader import Reader, new_reader
+from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.recovery import Recovery
+from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.settings import Hosted
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
@@ -24,12 +25,15 @@ from crush_trio.errors import (
     TitleTooLong,
     TooManyCommands,
 )
-from crush_trio.events.facts import Fact, session_fact
+from crush_trio.events.facts import Fact, Position, session_fact
+from crush_trio.events.frames import Form
+from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import Integrations
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.log_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
+from crush_trio.runtime.workspace import Workspace
 from crush_trio.store.base import Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
 from crush_trio.tools.base import ToolError
@@ -38,7 +42,7 @@ from crush_trio.wire.config import Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role, ShellCommandPart
-from crush_trio.wire.runs import WhenUnclaimed
+from crush_trio.wire.runs import RunView, WhenUnclaimed
 from crush_trio.wire.views import AgentInfo, Session
 
 if TYPE_CHECKING:  # the agent is imported by whoever opens a workspace: see `late_opening`
@@ -46,14 +50,19 @@ if TYPE_CHECKING:  # the agent is imported by whoever opens a workspace: see `la
 
 
 @define(eq=False, kw_only=True)
-class OpenedWorkspace:
+class HostedWorkspace:
     """A directory that clients work in. Made by `backend.opening.workspace_opener`."""
 
     id: WorkspaceId
     directory: Path
-    durable: DurableWorkspace
-    live: Configuration = field(repr=False)
-    agency: "Agency" = field(repr=False)
+    config: Configuration = field(repr=False)
+    store: Store = field(repr=False)
+    events: EventLog = field(repr=False)
+    runs: Workspace
+    transcript: Transcript = field(repr=False)
+    recovery: Recovery = field(repr=False)
+    recall: Recall = field(repr=False)
+    agent: "Agency" = field(repr=False)
     asks: "Asks" = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
@@ -61,29 +70,31 @@ class OpenedWorkspace:
     agent_ready: bool = field(default=False, init=False)
 
     @property
-    def store(self) -> Store:
-        """The workspace's durable tables."""
-        return self.durable.store
-
-    @property
     def data_dir(self) -> Path:
-        """Where the workspace keeps its things."""
-        return self.live.current.data_dir
-
-    @property
-    def permissions(self) -> Permissions:
-        """Who may do what."""
-        return self.asks.permissions
-
-    @property
-    def questions(self) -> Questions:
-        """What people are asked."""
-        return self.asks.questions
+        """The directory of the workspace's data."""
+        return self.config.current.data_dir
 
     @property
     def integrations(self) -> Integrations:
-        """What it has from outside: language servers, MCP servers, skills."""
-        return self.agency.integrations
+        """Language servers, MCP servers and skills."""
+        return self.agent.integrations
+
+    @property
+    def recovered(self) -> tuple[RunView, ...]:
+        """The runs that an earlier start left without an ending, as far as they are ended."""
+        return tuple(self.recovery.ended)
+
+    @property
+    def degraded(self) -> str | None:
+        """What is wrong with the store, in a sentence; None while nothing is."""
+        return self.store.degraded
+
+    async def new_reader(self, form: Form | None = None, after: Position | None = None) -> Reader:
+        """Return a reader of events that continues after *after*, also from before a restart.
+
+        Without a position it begins with what is published from now on.
+        """
+        return await new_reader(self.events, self.store, self.recall, after, form)
 
     # ── The agent ───────────────────────────────────────────────────────────────────────────────
 
@@ -100,9 +111,9 @@ class OpenedWorkspace:
         """Whether the agent can be asked, and what would answer."""
         if not self.agent_ready:
             return AgentInfo()
-        large = self.live.current.large
+        large = self.config.current.large
         return AgentInfo(
-            is_busy=self.durable.runs.busy,
+            is_busy=self.runs.busy,
             is_ready=True,
             model=large.model,
             model_cfg=large.selected,
@@ -119,11 +130,11 @@ class OpenedWorkspace:
         """
         self.check_ready()
         if submission.model is not None:
-            self.live.current.named_model(submission.model)
+            self.config.current.named_model(submission.model)
         with logged_for(self.id):  # the run inherits it from here, not from its nursery
-            accepted = self.durable.runs.accept(submission)
+            accepted = self.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
-            self.durable.runs.services.start_soon(_call_after, accepted, released)
+            self.runs.services.start_soon(_call_after, accepted, released)
         return accepted
 
     async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
@@ -132,7 +143,7 @@ class OpenedWorkspace:
         Both happen in one step. If the new text cannot be stored this raises, and the run has it
         all the same; a restart would know the old one.
         """
-        runs = self.durable.runs
+        runs = self.runs
         changes = []
         if prompt is not None:
             changes.append(RunEdited(id=runs.edit_queued(run_id, prompt).id, prompt=prompt))
@@ -142,10 +153,10 @@ class OpenedWorkspace:
 
     async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
         """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
-        bench = self.agency.bench(self.durable.transcript)
+        bench = self.agent.bench(self.transcript)
         try:
             with logged_for(self.id):
-                ran = await run_shell(bench, self.agency.jobs, command, columns=columns)
+                ran = await run_shell(bench, self.agent.jobs, command, columns=columns)
         except ToolError as refused:
             raise TooManyCommands(str(refused)) from refused
         if session_id:
@@ -160,18 +171,18 @@ class OpenedWorkspace:
                 updated_at=now,
             )
             with suppress(SessionNotFound):  # there is nobody to tell it to
-                await self.durable.transcript.write(message)
+                await self.transcript.write(message)
         return ran
 
     # ── Configuration ───────────────────────────────────────────────────────────────────────────
 
-    def config(self) -> Config:
+    def shown_config(self) -> Config:
         """The configuration as clients see it; there are no secrets in it."""
-        return shown_config(self.live.current)
+        return shown_config(self.config.current)
 
     def config_changed(self) -> None:
         """Tell the clients to read the configuration again (G7)."""
-        self.durable.events.publish(
+        self.events.publish(
             Fact(
                 payload_type=PayloadType.CONFIG_CHANGED,
                 change=EventType.UPDATED,
@@ -187,7 +198,7 @@ class OpenedWorkspace:
         now = self.clock.unix()
         session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
         await self.store.commit(SessionCreated(session=session))
-        self.durable.events.publish(session_fact(session, EventType.CREATED))
+        self.events.publish(session_fact(session, EventType.CREATED))
         return session
 
     async def edit_session(self, wanted: Session) -> Session:
@@ -212,7 +223,7 @@ class OpenedWorkspace:
             )
         )
         session = await self.store.session(wanted.id)
-        self.durable.events.publish(session_fact(session))
+        self.events.publish(session_fact(session))
         return session
 
     def _check_title(self, title: str) -> None:
@@ -224,28 +235,28 @@ class OpenedWorkspace:
     async def delete_session(self, session_id: SessionId) -> None:
         """Delete a session, its runs stopped first: none may write into what is gone (L19)."""
         session = await self.store.session(session_id)
-        receipt = self.durable.runs.cancel(session_id)
+        receipt = self.runs.cancel(session_id)
         await receipt.settled()
         await self.store.commit(SessionDeleted(id=session_id))
-        self.permissions.forget_session(session_id)
-        self.durable.events.publish(session_fact(session, EventType.DELETED))
+        self.asks.permissions.forget_session(session_id)
+        self.events.publish(session_fact(session, EventType.DELETED))
 
     def seen(self, session: Session, attached_clients: int) -> Session:
         """Return *session* as the answer to a question, with what only the present can tell."""
         return evolve(
             session,
-            is_busy=self.durable.runs.session_busy(session.id),
+            is_busy=self.runs.session_busy(session.id),
             attached_clients=attached_clients,
         )
 
 
-def keeps_open(hosted: Hosted[OpenedWorkspace]) -> bool:
+def keeps_open(hosted: Hosted[HostedWorkspace]) -> bool:
     """Whether a run of the workspace is to go on without clients; for `open_backend`.
 
     While one is, the whole workspace stays as it is, its other runs included. When the last of them
     has ended the workspace closes, and what then is left in it is cancelled (E12).
     """
-    return any(_holds(run) for run in hosted.opened.durable.runs.runs)
+    return any(_holds(run) for run in hosted.opened.runs.runs)
 
 
 def _holds(run: AcceptedRun) -> bool:

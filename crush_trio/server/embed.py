@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 from crush_trio.backend.settings import OpenWorkspace
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.http.serve import GRACE
@@ -18,7 +18,7 @@ from crush_trio.server.run import HostSettings, run_server
 async def open_server(
     *addresses: str | Address,
     settings: HostSettings | None = None,
-    opener: OpenWorkspace[OpenedWorkspace] | None = None,
+    opener: OpenWorkspace[HostedWorkspace] | None = None,
     grace: float = GRACE,
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve on *addresses*, `unix:///path` or `tcp://host:port`, while the block lasts.

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, field, frozen
 
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form, crush_frame
 from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
@@ -35,18 +35,18 @@ class AskFrames:
     A request may be long: it has what a tool is about to write.
     """
 
-    _last: "WeakKeyDictionary[OpenedWorkspace, _Waiting]" = field(
+    _last: "WeakKeyDictionary[HostedWorkspace, _Waiting]" = field(
         factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def frames(self, opened: OpenedWorkspace, form: Form) -> Content:
+    def frames(self, opened: HostedWorkspace, form: Form) -> Content:
         """Return everything that can be answered now.
 
         In native form that is one event, which is there even if it is empty: what it does not name is
         settled. It has no id, for it has no place in the log. The crush form has no such word, and its
         clients replace a dialog they show by the same one.
         """
-        waiting = _Waiting(opened.permissions.pending, opened.questions.pending)
+        waiting = _Waiting(opened.asks.permissions.pending, opened.asks.questions.pending)
         last = self._last.get(opened)
         if last is not None and last.is_same(waiting):
             waiting = last

@@ -98,7 +98,7 @@ def _runs(site: Site) -> "Iterator[Metric]":
 
 def _live_runs(site: Site) -> Iterator[AcceptedRun]:
     for workspace in site.meters.workspaces:
-        yield from workspace.durable.runs.runs
+        yield from workspace.runs.runs
 
 
 def _streams(site: Site) -> "Iterator[Metric]":

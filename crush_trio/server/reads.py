@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, MessageNotFound
 from crush_trio.server.answers import Reply, reply
 from crush_trio.server.bodies import check_id
@@ -68,7 +68,7 @@ async def sessions(site: Site, query: Query, wid: str) -> Reply:
     clients = site.backend.workspace(WorkspaceId(wid)).claims.attached_clients()
 
     def present(hole: Hole) -> bytes:
-        busy = opened.durable.runs.session_busy(SessionId(hole.id))
+        busy = opened.runs.session_busy(SessionId(hole.id))
         return SESSION_REST % (b"true" if busy else b"false", clients[SessionId(hole.id)])
 
     return await _paged(JsonPages(opened.store.pages(SessionList()), present))
@@ -88,17 +88,17 @@ async def messages(site: Site, query: Query, wid: str, sid: str) -> Reply:
         raise DecodeError(f"before: this session has no message {wanted.before}") from error
 
 
-async def _messages(opened: OpenedWorkspace, wanted: SessionMessages) -> Reply:
+async def _messages(opened: HostedWorkspace, wanted: SessionMessages) -> Reply:
     pages = opened.store.pages(wanted)
     return await _paged(JsonPages(pages, partial(_growing, opened)))
 
 
-def _growing(opened: OpenedWorkspace, hole: Hole) -> bytes:
+def _growing(opened: HostedWorkspace, hole: Hole) -> bytes:
     """Return a message without an end: as it is now if it is still being written (D12).
 
     What is not stored yet is shown, too: waiting until it is would let each reader cause a commit.
     """
-    for message in opened.durable.transcript.open_messages():
+    for message in opened.transcript.open_messages():
         if message.open and message.id == hole.id:
             return encode(message.message())
     return hole.default

@@ -42,7 +42,7 @@ from crush_trio.backend.settings import (
     WorkspacePlan,
     whole_seconds,
 )
-from crush_trio.backend.workspace import OpenedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.config.load import chosen_limits
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.net.address import Address
@@ -146,7 +146,7 @@ async def run_server(
     addresses: Sequence[Address],
     *,
     settings: HostSettings | None = None,
-    opener: OpenWorkspace[OpenedWorkspace] | None = None,
+    opener: OpenWorkspace[HostedWorkspace] | None = None,
     shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
     grace: float = GRACE,
     whole_process: bool = False,
@@ -198,12 +198,12 @@ async def run_server(
         log.error("server.close_forced")
 
 
-def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedWorkspace]:
+def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[HostedWorkspace]:
     """Return what opens workspaces as *settings* have it: data in SQLite, the agent configured."""
 
     capacity = Capacity(settings.sizes.active_runs)
 
-    def make() -> OpenWorkspace[OpenedWorkspace]:
+    def make() -> OpenWorkspace[HostedWorkspace]:
         from crush_trio.backend.open import workspace_opener
 
         # Prompts that come together are all answered before the first of their runs takes the stage.
@@ -220,7 +220,7 @@ def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[OpenedW
     return LateOpener(make)
 
 
-async def settle_in(opener: LateOpener[OpenedWorkspace], whole_process: bool) -> None:
+async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) -> None:
     """Import what workspaces need, soon after the start. Run it beside the server.
 
     If the *whole_process* is the server's, what is there then will stay, and is put out of sight of the
@@ -233,7 +233,7 @@ async def settle_in(opener: LateOpener[OpenedWorkspace], whole_process: bool) ->
         gc.freeze()
 
 
-def begin_drain(site: Site) -> tuple[OpenedWorkspace, ...]:
+def begin_drain(site: Site) -> tuple[HostedWorkspace, ...]:
     """Refuse new work and end what there is; the streams of *site* see it happen, and end.
 
     Return the workspaces that are closing now.
@@ -244,7 +244,7 @@ def begin_drain(site: Site) -> tuple[OpenedWorkspace, ...]:
     return closing
 
 
-async def end_streams_late(site: Site, closing: Sequence[OpenedWorkspace], grace: float) -> None:
+async def end_streams_late(site: Site, closing: Sequence[HostedWorkspace], grace: float) -> None:
     """See to it that streams end in time, and before that the runs that they show.
 
     After half of the *grace* no ending is waited for that a store has not taken; after three quarters
@@ -252,13 +252,13 @@ async def end_streams_late(site: Site, closing: Sequence[OpenedWorkspace], grace
     """
     await trio.sleep(grace * _ENDINGS_SHARE)
     for opened in closing:
-        opened.durable.runs.hurry()
+        opened.runs.hurry()
     await trio.sleep(grace * (_STREAMS_SHARE - _ENDINGS_SHARE))
     site.drain.end_streams()
 
 
 async def _first_of(
-    shutdown: Callable[[], Awaitable[object]], backend: Backend[OpenedWorkspace]
+    shutdown: Callable[[], Awaitable[object]], backend: Backend[HostedWorkspace]
 ) -> None:
     """Wait until the caller or the backend wants to end."""
     async with open_hidden_nursery() as nursery:

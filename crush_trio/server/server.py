@@ -32,7 +32,7 @@ from hypercorn.typing import (
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.pending_asks import AskFrames
@@ -72,7 +72,7 @@ class Meters:
     """Answers, by method, route and status."""
     responses: dict[tuple[str, ...], Timings] = field(factory=dict, init=False)
     """From a request to the beginning of its answer, by method and route."""
-    workspaces: dict[OpenedWorkspace, None] = field(factory=dict, init=False)
+    workspaces: dict[HostedWorkspace, None] = field(factory=dict, init=False)
     """Those that are open, or still closing."""
     _closed_events: int = field(default=0, init=False)
     _closed_commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
@@ -100,28 +100,28 @@ class Meters:
     # ── Workspaces ──────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def following(self, workspace: OpenedWorkspace) -> Iterator[None]:
+    def following(self, workspace: HostedWorkspace) -> Iterator[None]:
         """Count what happens in *workspace*, and keep what it came to when it is closed."""
         self.workspaces[workspace] = None
-        workspace.durable.runs.meter = self
+        workspace.runs.meter = self
         try:
             yield
         finally:
             del self.workspaces[workspace]
-            self._ended[RunState.INTERRUPTED] += len(workspace.durable.recovered)
-            self._closed_events += workspace.durable.events.head
+            self._ended[RunState.INTERRUPTED] += len(workspace.recovered)
+            self._closed_events += workspace.events.head
             self._closed_commits.absorb(workspace.store.load.commits)
 
     @property
     def ended(self) -> Counter[RunState]:
         """The endings, by their kind; those of runs that an earlier start has left are among them."""
-        recovered = sum(len(each.durable.recovered) for each in self.workspaces)
+        recovered = sum(len(each.recovered) for each in self.workspaces)
         return self._ended + Counter({RunState.INTERRUPTED: recovered})
 
     @property
     def events(self) -> int:
         """How many events were published, in every workspace there is or was."""
-        return self._closed_events + sum(each.durable.events.head for each in self.workspaces)
+        return self._closed_events + sum(each.events.head for each in self.workspaces)
 
     @property
     def commits(self) -> Timings:
@@ -134,15 +134,15 @@ class Meters:
 
 
 def metered(
-    open_workspace: OpenWorkspace[OpenedWorkspace], meters: Meters
-) -> OpenWorkspace[OpenedWorkspace]:
+    open_workspace: OpenWorkspace[HostedWorkspace], meters: Meters
+) -> OpenWorkspace[HostedWorkspace]:
     """Return what opens the same workspaces, and has *meters* follow each until it has closed.
 
     Its runs end while it closes, so this goes on counting until that is over.
     """
 
     @asynccontextmanager
-    async def opened(plan: WorkspacePlan) -> AsyncIterator[OpenedWorkspace]:
+    async def opened(plan: WorkspacePlan) -> AsyncIterator[HostedWorkspace]:
         with ExitStack() as closed:
             async with open_workspace(plan) as workspace:
                 closed.enter_context(meters.following(workspace))
@@ -217,7 +217,7 @@ _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 class Site:
     """One served backend."""
 
-    backend: Backend[OpenedWorkspace]
+    backend: Backend[HostedWorkspace]
     drain: Drain = field(factory=Drain)
     heartbeat: float = HEARTBEAT
     meters: Meters = field(factory=Meters, kw_only=True)
@@ -231,7 +231,7 @@ class Site:
     def _bodies(self) -> BodyLimits:
         return BodyLimits.of(self.backend.sizes)
 
-    def opened(self, workspace_id: str) -> OpenedWorkspace:
+    def opened(self, workspace_id: str) -> HostedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
         return self.backend.workspace(WorkspaceId(workspace_id)).opened
 

@@ -154,7 +154,7 @@ async def test_a_tool_of_the_program_can_be_disabled_like_any_other(tmp_path):
     async with open_project(
         tmp_path / "p", [[Say("done")]], extra_tools=lambda _bench: [forecast()]
     ) as (opened, model):
-        await opened.live.set(Scope.WORKSPACE, "options.disabled_tools", ["weather"])
+        await opened.config.set(Scope.WORKSPACE, "options.disabled_tools", ["weather"])
         await outcome_of(opened)
     [asked] = [request for request in model.requests if request.tools]
     assert "weather" not in {spec.name for spec in asked.tools}
@@ -173,9 +173,9 @@ async def test_the_report_tells_keys_variables_tools_and_notices_and_no_secret(t
     script = [[CallTool("crush_info", {})], [Say("done")]]
     entry = {"api_key": "hidden-key-1", "base_url": "https://models.invalid/v1?k=hidden-too"}
     async with open_project(tmp_path / "p", script, entry=entry) as (opened, model):
-        await opened.live.set(Scope.WORKSPACE, "options.disabled_tools", ["fetch"])
-        await opened.live.set(Scope.WORKSPACE, "nonsense", 1)
-        await opened.live.set(Scope.GLOBAL, "env.A_NAME", "hidden-value")
+        await opened.config.set(Scope.WORKSPACE, "options.disabled_tools", ["fetch"])
+        await opened.config.set(Scope.WORKSPACE, "nonsense", 1)
+        await opened.config.set(Scope.GLOBAL, "env.A_NAME", "hidden-value")
         await outcome_of(opened)
     text = told_by(model, "crush_info")
     [tools] = [line for line in text.split("\n") if line.startswith("available = ")]
@@ -189,7 +189,7 @@ async def test_the_report_tells_keys_variables_tools_and_notices_and_no_secret(t
 
 async def test_the_data_and_the_configuration_of_the_user_are_private(tmp_path):
     async with open_project(tmp_path / "p") as (opened, _model):
-        bench = opened.agency.bench(opened.durable.transcript)
+        bench = opened.agent.bench(opened.transcript)
         for path in (".crush/crush.json", ".config/crush/crush.json", ".local/share/crush/x"):
             assert not bench.shared(bench.resolve(path)), path
         assert bench.shared(bench.resolve("crush.json"))
@@ -197,7 +197,7 @@ async def test_the_data_and_the_configuration_of_the_user_are_private(tmp_path):
 
 async def test_data_in_the_workspace_itself_leaves_the_rest_of_it_open(tmp_path):
     async with open_project(tmp_path / "p", data_dir=".") as (opened, _model):
-        bench = opened.agency.bench(opened.durable.transcript)
+        bench = opened.agent.bench(opened.transcript)
         assert not bench.shared(bench.resolve("crush.json"))
         assert bench.shared(bench.resolve("src/a.py"))
 
@@ -205,9 +205,9 @@ async def test_data_in_the_workspace_itself_leaves_the_rest_of_it_open(tmp_path)
 async def test_what_the_configuration_has_to_say_is_logged_once_and_again_only_if_new(tmp_path):
     with keeping_logs() as logs:
         async with open_project(tmp_path / "p", entry={"nonsense": 1}) as (opened, _model):
-            revision = opened.live.current.revision
-            await opened.live.set(Scope.WORKSPACE, "other_nonsense", 1)
-            await opened.live.newer_than(revision)
+            revision = opened.config.current.revision
+            await opened.config.set(Scope.WORKSPACE, "other_nonsense", 1)
+            await opened.config.newer_than(revision)
             await wait_all_tasks_blocked()
         lines = logs.tail(99, workspace_id="w")
         assert logs.tail(99, workspace_id="another") == []

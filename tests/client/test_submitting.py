@@ -70,7 +70,7 @@ async def test_every_policy_reaches_the_server():
             ],
         )
         [opened] = [each.opened for each in place.server.backend.workspaces()]
-        submission = opened.durable.runs.find(last.id).submission
+        submission = opened.runs.find(last.id).submission
         assert submission.permissions.mode is PermissionMode.DENY
         assert submission.when_unclaimed is WhenUnclaimed.CONTINUE
         assert submission.interactive
@@ -84,7 +84,7 @@ async def test_whether_a_person_is_there_is_said_once_for_all_runs(interactive):
     async with open_place(WrittenTurns({"think": [Pause(gate)]}), interactive=interactive) as place:
         run = await place.submit("think")
         [opened] = [each.opened for each in place.server.backend.workspaces()]
-        assert opened.durable.runs.find(run.id).submission.interactive is interactive
+        assert opened.runs.find(run.id).submission.interactive is interactive
 
 
 @pytest.mark.parametrize("silently", [False, True])

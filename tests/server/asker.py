@@ -12,7 +12,7 @@ import trio
 from attrs import define
 
 from crush_trio.agent.asks.questions import QuestionTool
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.runtime.outcome import Completion
 from crush_trio.testing.server.server import Served, ServedWorkspace, client_id, open_test_server
 from crush_trio.tools.base import ToolCall, ToolError, Wanted
@@ -47,7 +47,7 @@ class Asker:
         [opened] = [
             hosted.opened
             for hosted in self.server.backend.workspaces()
-            if any(accepted.id == run.id for accepted in hosted.opened.durable.runs.runs)
+            if any(accepted.id == run.id for accepted in hosted.opened.runs.runs)
         ]
         ask = self.permission if run.prompt.startswith("allow") else self.question
         try:
@@ -56,14 +56,14 @@ class Asker:
             said = error.result.content
         return Completion(message_id=MessageId(f"answer-{run.id}"), text=said)
 
-    async def permission(self, opened: OpenedWorkspace, run):
+    async def permission(self, opened: HostedWorkspace, run):
         call = ToolCallPart(id=ToolCallId(f"call-{run.id}"), name="bash", input="{}")
-        with opened.permissions.granting(run.id):
-            await opened.permissions.permit_call(run, call)(WANTED)
+        with opened.asks.permissions.granting(run.id):
+            await opened.asks.permissions.permit_call(run, call)(WANTED)
         return "allowed"
 
-    async def question(self, opened: OpenedWorkspace, run):
-        result = await QuestionTool(opened.questions).run(
+    async def question(self, opened: HostedWorkspace, run):
+        result = await QuestionTool(opened.asks.questions).run(
             ToolCall(
                 id=ToolCallId(f"call-{run.id}"),
                 name="question",
@@ -86,7 +86,7 @@ class Room:
     session: str
 
     @property
-    def opened(self) -> OpenedWorkspace:
+    def opened(self) -> HostedWorkspace:
         return self.server.backend.workspace(WorkspaceId(self.place.id)).opened
 
     async def submit(self, prompt, run_id, **more):

@@ -73,7 +73,7 @@ async def test_an_event_reaches_the_stream_byte_for_byte(text):
     async with open_test_server() as server:
         place, _ = await set_the_table(server, A)
         with await place.watch(A) as stream:
-            server.site.opened(place.id).durable.events.publish(happened(decode(text, Envelope)))
+            server.site.opened(place.id).events.publish(happened(decode(text, Envelope)))
             assert (await next_frame(stream.exchange)).decode() == f"data: {text}\n\n"
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 from quart import Blueprint, Response, request
 
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import (
     DecodeError,
     RunIdStored,
@@ -62,7 +62,7 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
         interactive=_is_interactive(body),
         model=body.model,
     )
-    runs, name = opened.durable.runs, submission.run_id
+    runs, name = opened.runs, submission.run_id
     known = name is not None and runs.knows(name)
     try:
         accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
@@ -84,14 +84,14 @@ def _is_interactive(body: AgentMessage) -> bool:
     return not body.run_id if body.interactive is None else body.interactive
 
 
-async def _earlier(opened: OpenedWorkspace, submission: Submission) -> RunView | None:
+async def _earlier(opened: HostedWorkspace, submission: Submission) -> RunView | None:
     """Return the stored run that the caller's id names, if there is one; it must be the same run.
 
     The workspace remembers its last runs only; of those before, and of those before a restart, the
     store knows, and refuses a second one.
     """
     await trio.lowlevel.checkpoint()
-    if submission.run_id is None or opened.durable.runs.knows(submission.run_id):
+    if submission.run_id is None or opened.runs.knows(submission.run_id):
         return None
     try:
         stored = await opened.store.run(submission.run_id)
@@ -214,13 +214,13 @@ def _agent(group: Blueprint) -> None:
     @group.post(f"{_BASE}/update")
     async def update(site: Site, wid: str) -> Response:
         """Read the configuration again; what runs now goes on as it began."""
-        await site.opened(wid).live.reload()
+        await site.opened(wid).config.reload()
         return nothing()
 
     @group.get(f"{_BASE}/default-small-model")
     def default_small_model(site: Site, wid: str) -> Response:
         provider_id = request.args.get("provider_id", "")
-        return answer(site.opened(wid).live.current.default_small_model(provider_id))
+        return answer(site.opened(wid).config.current.default_small_model(provider_id))
 
 
 def _sessions(group: Blueprint) -> None:
@@ -230,7 +230,7 @@ def _sessions(group: Blueprint) -> None:
 
     @group.post(f"{_BASE}/sessions/<sid>/cancel")
     async def cancel(site: Site, wid: str, sid: str) -> Response:
-        cancel_session = site.opened(wid).durable.runs.cancel
+        cancel_session = site.opened(wid).runs.cancel
         return await stopped(partial(cancel_session, SessionId(sid), keep_queue=queue_kept()))
 
     @group.post(f"{_BASE}/sessions/<sid>/summarize")
@@ -239,7 +239,7 @@ def _sessions(group: Blueprint) -> None:
         opened = site.opened(wid)
         opened.check_ready()
         await opened.store.session(SessionId(sid))
-        if opened.durable.runs.session_busy(SessionId(sid)):
+        if opened.runs.session_busy(SessionId(sid)):
             raise SessionBusy
         accepted = opened.send(Submission(session_id=SessionId(sid), kind=RunKind.SUMMARIZE))
         outcome = await accepted.wait()
@@ -261,14 +261,14 @@ def _sessions(group: Blueprint) -> None:
 def _queue(group: Blueprint) -> None:
     @group.get(f"{_BASE}/sessions/<sid>/prompts/queued")
     def queued(site: Site, wid: str, sid: str) -> Response:
-        return answer(len(site.opened(wid).durable.runs.queue(SessionId(sid))))
+        return answer(len(site.opened(wid).runs.queue(SessionId(sid))))
 
     @group.get(f"{_BASE}/sessions/<sid>/prompts/list")
     async def prompts(site: Site, wid: str, sid: str) -> Response:
-        queue = site.opened(wid).durable.runs.queue(SessionId(sid))
+        queue = site.opened(wid).runs.queue(SessionId(sid))
         return await answer_values([run.submission.prompt for run in queue])
 
     @group.post(f"{_BASE}/sessions/<sid>/prompts/clear")
     def clear(site: Site, wid: str, sid: str) -> Response:
-        site.opened(wid).durable.runs.clear_queue(SessionId(sid))
+        site.opened(wid).runs.clear_queue(SessionId(sid))
         return nothing()

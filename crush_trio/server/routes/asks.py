@@ -34,21 +34,21 @@ def routes() -> Blueprint:
 def _permissions(group: Blueprint) -> None:
     @group.get(_PERMISSIONS)
     def pending(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).permissions.pending)
+        return answer(site.opened(wid).asks.permissions.pending)
 
     @group.get(f"{_PERMISSIONS}/skip")
     def skipping(site: Site, wid: str) -> Response:
-        return answer(PermissionSkip(skip=site.opened(wid).permissions.skip))
+        return answer(PermissionSkip(skip=site.opened(wid).asks.permissions.skip))
 
     @group.post(f"{_PERMISSIONS}/skip")
     async def skip(site: Site, wid: str) -> Response:
-        permissions = site.opened(wid).permissions
+        permissions = site.opened(wid).asks.permissions
         permissions.skip = (await read_body(PermissionSkip)).skip
         return nothing()
 
     @group.post(f"{_PERMISSIONS}/grant")
     async def grant(site: Site, wid: str) -> Response:
-        permissions = site.opened(wid).permissions
+        permissions = site.opened(wid).asks.permissions
         body = await read_body(GrantRequest)
         if body.action not in set(PermissionAction):
             raise PermissionActionInvalid(body.action)
@@ -59,11 +59,11 @@ def _permissions(group: Blueprint) -> None:
 def _grants(group: Blueprint) -> None:
     @group.get(f"{_PERMISSIONS}/grants")
     def grants(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).permissions.grants)
+        return answer(site.opened(wid).asks.permissions.grants)
 
     @group.delete(f"{_PERMISSIONS}/grants/<gid>")
     def revoke(site: Site, wid: str, gid: str) -> Response:
-        return _resolved(site.opened(wid).permissions.revoke(AskId(gid)))
+        return _resolved(site.opened(wid).asks.permissions.revoke(AskId(gid)))
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
@@ -72,17 +72,17 @@ def _grants(group: Blueprint) -> None:
 def _questions(group: Blueprint) -> None:
     @group.get(_QUESTIONS)
     def pending_questions(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).questions.pending)
+        return answer(site.opened(wid).asks.questions.pending)
 
     @group.post(f"{_QUESTIONS}/answer")
     async def answer_questions(site: Site, wid: str) -> Response:
-        questions = site.opened(wid).questions
+        questions = site.opened(wid).asks.questions
         body = await read_body(AnswerRequest)
         return _resolved(questions.answer(body.batch_request_id, body.responses))
 
     @group.post(f"{_QUESTIONS}/cancel")
     async def cancel_questions(site: Site, wid: str) -> Response:
-        questions = site.opened(wid).questions
+        questions = site.opened(wid).asks.questions
         body = await read_body(RefusalRequest, RefusalRequest())
         return _resolved(questions.cancel(body.batch_request_id))
 

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 from quart import Blueprint, Response
 
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.context_files import DEFAULT_INITIALIZE_AS
 from crush_trio.config.errors import NotConfigured
 from crush_trio.server.answers import answer, nothing, read_body
@@ -60,20 +60,20 @@ def routes() -> Blueprint:
 
 
 def _writes(group: Blueprint) -> None:
-    changes: dict[str, tuple[type[Any], Callable[[OpenedWorkspace, Any], Awaitable[object]]]] = {
-        "set": (ConfigSetRequest, lambda o, b: o.live.set(b.scope, b.key, b.value)),
-        "remove": (ConfigRemoveRequest, lambda o, b: o.live.remove(b.scope, b.key)),
+    changes: dict[str, tuple[type[Any], Callable[[HostedWorkspace, Any], Awaitable[object]]]] = {
+        "set": (ConfigSetRequest, lambda o, b: o.config.set(b.scope, b.key, b.value)),
+        "remove": (ConfigRemoveRequest, lambda o, b: o.config.remove(b.scope, b.key)),
         "model": (
             ConfigModelRequest,
-            lambda o, b: o.live.set_model(b.scope, b.model_type, b.model),
+            lambda o, b: o.config.set_model(b.scope, b.model_type, b.model),
         ),
         "compact": (
             ConfigCompactRequest,
-            lambda o, b: o.live.set_compact_mode(b.scope, b.enabled),
+            lambda o, b: o.config.set_compact_mode(b.scope, b.enabled),
         ),
         "provider-key": (
             ProviderKeyRequest,
-            lambda o, b: o.live.set_provider_key(b.scope, b.provider_id, b.kind, b.api_key),
+            lambda o, b: o.config.set_provider_key(b.scope, b.provider_id, b.kind, b.api_key),
         ),
         "refresh-oauth": (RefreshOAuthRequest, _refresh_oauth),
     }
@@ -90,7 +90,7 @@ def _writes(group: Blueprint) -> None:
 
 
 def _writer(
-    body: type[Any], change: Callable[[OpenedWorkspace, Any], Awaitable[object]]
+    body: type[Any], change: Callable[[HostedWorkspace, Any], Awaitable[object]]
 ) -> Callable[[Site, str], Awaitable[Response]]:
     async def write(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
@@ -100,29 +100,29 @@ def _writer(
     return write
 
 
-async def _refresh_oauth(opened: OpenedWorkspace, body: RefreshOAuthRequest) -> None:
+async def _refresh_oauth(opened: HostedWorkspace, body: RefreshOAuthRequest) -> None:
     """Read the configuration again: a token that another program renewed is then the one in use."""
-    if body.provider_id not in opened.live.current.providers:
+    if body.provider_id not in opened.config.current.providers:
         await trio.lowlevel.checkpoint()
         raise NotConfigured(f"provider {body.provider_id}")
-    await opened.live.reload()
+    await opened.config.reload()
 
 
 def _project(group: Blueprint) -> None:
     @group.get(f"{_BASE}/project/needs-init")
     async def needs(site: Site, wid: str) -> Response:
-        return answer(NeedsInit(needs_init=await site.opened(wid).live.needs_init()))
+        return answer(NeedsInit(needs_init=await site.opened(wid).config.needs_init()))
 
     @group.post(f"{_BASE}/project/init")
     async def init(site: Site, wid: str) -> Response:
         opened = site.opened(wid)
-        await opened.live.mark_initialized()
+        await opened.config.mark_initialized()
         opened.config_changed()
         return nothing()
 
     @group.get(f"{_BASE}/project/init-prompt")
     def prompt(site: Site, wid: str) -> Response:
-        options = site.opened(wid).live.current.config.options
+        options = site.opened(wid).config.current.config.options
         return answer(
             PromptText(prompt=init_prompt(options.initialize_as or DEFAULT_INITIALIZE_AS))
         )

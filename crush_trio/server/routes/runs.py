@@ -6,7 +6,7 @@ from functools import partial
 import trio
 from quart import Blueprint, Response, request
 
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.receipt import StopReceipt
@@ -32,7 +32,7 @@ def routes() -> Blueprint:
 
     @group.get(f"{_BASE}/tasks")
     def tasks(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).durable.runs.tasks())
+        return answer(site.opened(wid).runs.tasks())
 
     return group
 
@@ -54,24 +54,24 @@ def _runs(group: Blueprint) -> None:
     async def run(site: Site, wid: str, rid: str) -> Response:
         opened, run_id = site.opened(wid), RunId(rid)
         await trio.lowlevel.checkpoint()
-        if opened.durable.runs.knows(run_id):
-            return answer(opened.durable.runs.find(run_id).view)
+        if opened.runs.knows(run_id):
+            return answer(opened.runs.find(run_id).view)
         return answer((await opened.store.run(run_id)).view)
 
     @group.post(f"{_BASE}/runs/<rid>/cancel")
     async def cancel_run(site: Site, wid: str, rid: str) -> Response:
         """Cancel one run. One that only the store remembers has ended: there is nothing to hit."""
         opened, run_id = site.opened(wid), RunId(rid)
-        if not opened.durable.runs.knows(run_id):
+        if not opened.runs.knows(run_id):
             await opened.store.run(run_id)  # or there is no such run at all
             return await stopped(lambda: StopReceipt(()))
-        return await stopped(partial(opened.durable.runs.cancel_run, run_id))
+        return await stopped(partial(opened.runs.cancel_run, run_id))
 
 
-def _fresh(opened: OpenedWorkspace, stored: RunView) -> RunView:
+def _fresh(opened: HostedWorkspace, stored: RunView) -> RunView:
     """Return the run as it is now: its row may be a moment behind."""
     with suppress(RunNotFound):
-        return opened.durable.runs.find(stored.id).view
+        return opened.runs.find(stored.id).view
     return stored
 
 
@@ -96,19 +96,19 @@ def _queue(group: Blueprint) -> None:
     @group.delete(f"{_QUEUE}/<rid>")
     def delete_item(site: Site, wid: str, sid: str, rid: str) -> Response:
         opened = site.opened(wid)
-        opened.durable.runs.cancel_run(_waiting(opened, sid, rid).id)
+        opened.runs.cancel_run(_waiting(opened, sid, rid).id)
         return nothing()
 
 
-def _items(opened: OpenedWorkspace, sid: str) -> list[QueueItem]:
-    return [queue_item(run) for run in opened.durable.runs.queue(SessionId(sid))]
+def _items(opened: HostedWorkspace, sid: str) -> list[QueueItem]:
+    return [queue_item(run) for run in opened.runs.queue(SessionId(sid))]
 
 
-def _waiting(opened: OpenedWorkspace, sid: str, rid: str) -> AcceptedRun:
+def _waiting(opened: HostedWorkspace, sid: str, rid: str) -> AcceptedRun:
     """Return a run that waits in the queue of the session, or say what is wrong with it."""
-    run = opened.durable.runs.find(RunId(rid))
+    run = opened.runs.find(RunId(rid))
     if run.session_id != sid:
         raise RunNotFound(rid)
-    if run not in opened.durable.runs.queue(run.session_id):
+    if run not in opened.runs.queue(run.session_id):
         raise RunNotQueued(rid)
     return run

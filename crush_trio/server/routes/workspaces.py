@@ -7,7 +7,7 @@ from attrs import asdict
 from quart import Blueprint, Response, request
 
 from crush_trio.backend.settings import Hosted
-from crush_trio.backend.workspace import OpenedWorkspace
+from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.answers import answer, cleanup, nothing, read_body
@@ -53,7 +53,7 @@ def routes() -> Blueprint:
 
     @group.get("/v1/workspaces/<wid>/config")
     def config(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).config())
+        return answer(site.opened(wid).shown_config())
 
     @group.get("/v1/workspaces/<wid>/providers")
     def providers(site: Site, wid: str) -> Response:
@@ -80,14 +80,14 @@ async def _events(site: Site, wid: str) -> Response:
     opened = site.opened(wid)
     form = _form(request.args.get("form"))
     place = position_from(request.headers.get("Last-Event-ID"), request.args.get("after"))
-    log, asks = opened.durable.events, partial(site.asks.frames, opened, form)
-    reader = await opened.durable.new_reader(form, place)
+    log, asks = opened.events, partial(site.asks.frames, opened, form)
+    reader = await opened.new_reader(form, place)
     first = asks() if place is None else b""
     if request.method == "HEAD":
         return Response(b"", content_type="text/event-stream")
     cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
     cleanup(request.scope).enter_context(site.streams.attached(reader))
-    cleanup(request.scope).enter_context(opened.permissions.attendance.present())
+    cleanup(request.scope).enter_context(opened.asks.permissions.attendance.present())
     frames = stream(
         reader,
         boot=log.boot,
@@ -113,7 +113,7 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
+def _view(site: Site, hosted: Hosted[HostedWorkspace]) -> Workspace:
     """Return a workspace as clients see it; their environment is nobody else's business."""
     warning = hosted.opened.store.warning
     return Workspace(
@@ -123,9 +123,9 @@ def _view(site: Site, hosted: Hosted[OpenedWorkspace]) -> Workspace:
         debug=hosted.terms.debug,
         data_dir=str(hosted.opened.data_dir),
         version=site.version.version,
-        config=hosted.opened.config(),
+        config=hosted.opened.shown_config(),
         channels=hosted.terms.channels,
         skills=hosted.opened.integrations.skills.states(),
-        degraded=hosted.opened.durable.degraded or "",
+        degraded=hosted.opened.degraded or "",
         warnings=() if warning is None else (ErrorBody(**asdict(warning)),),
     )

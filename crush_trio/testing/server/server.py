@@ -33,7 +33,7 @@ from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.open import MakeTurn, workspace_opener
 from crush_trio.backend.settings import BackendSettings, WorkspaceKey
-from crush_trio.backend.workspace import OpenedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.runtime.outcome import Completion
@@ -240,7 +240,7 @@ class ServedWorkspace:
 class Served:
     """A server under test."""
 
-    backend: Backend[OpenedWorkspace]
+    backend: Backend[HostedWorkspace]
     site: Site
     driver: AsgiDriver
     stores: "MemoryStores"

@@ -245,11 +245,11 @@ async def test_a_stream_is_somebody_for_as_long_as_it_is_open():
     async with open_room() as room:
         await room.submit("allow?", "r1", when_unclaimed="continue")
         with await room.place.watch(A) as a:
-            assert room.opened.permissions.attendance.streams == 1
+            assert room.opened.asks.permissions.attendance.streams == 1
             await trio.sleep(500)
             permission = payload(await a.until(REQUEST))
         await a.exchange.ended()
-        assert room.opened.permissions.attendance.streams == 0
+        assert room.opened.asks.permissions.attendance.streams == 0
         await trio.sleep(59)
         assert await room.grant(permission)
         await wait_all_tasks_blocked()
