@@ -182,9 +182,13 @@ class Thing(SimpleNamespace):
 
 def test_the_commits_of_a_store_that_has_closed_are_still_counted():
     meters, commits = Meters(), Timings(COMMIT_BOUNDS)
-    durable = SimpleNamespace(recovered=(), runs=SimpleNamespace(), events=SimpleNamespace(head=7))
-    store = SimpleNamespace(load=Load(commits=commits))
-    with meters.following(Thing(durable=durable, store=store)):
+    thing = Thing(
+        recovered=(),
+        runs=SimpleNamespace(),
+        events=SimpleNamespace(head=7),
+        store=SimpleNamespace(load=Load(commits=commits)),
+    )
+    with meters.following(thing):
         commits.note(0.2)
         assert (meters.events, sum(meters.commits.counts)) == (7, 1)
         commits.note(0.2)  # while it closes
