@@ -4,6 +4,8 @@
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make serve  start the server on ADDRESS; ctrl-c stops it
+#   make setup  create .venv and install the package with its development tools, nothing else
+#   make build  sdist and wheel in dist/, checked
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,7 +15,7 @@ PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 
-.PHONY: test check lint format bench soak demo serve clean
+.PHONY: test check lint format bench soak demo serve setup build clean
 
 test: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal -m "not slow"
@@ -45,6 +47,13 @@ demo: $(RUNTIME)
 serve: $(RUNTIME)
 	@$(BIN)/python -m crush_trio serve --host $(ADDRESS)
 
+setup: $(STAMP)
+
+build: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
 $(RUNTIME): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "crush_trio needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -56,4 +65,4 @@ $(STAMP): $(RUNTIME)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

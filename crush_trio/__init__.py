@@ -45,7 +45,7 @@ from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunKind, RunState, RunView
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "AcceptedRun",
