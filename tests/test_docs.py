@@ -183,7 +183,7 @@ def test_every_dependency_has_its_reason_and_every_reason_its_dependency():
     assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == names
 
 
-CONTRACT = ROOT / "docs" / "contract.md"
+CONTRACT = ROOT / "docs" / "contract" / "README.md"
 ITEMS = {
     *(f"A{number}" for number in range(1, 41)),
     *(f"B{number}" for number in range(1, 21)),
