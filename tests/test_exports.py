@@ -12,7 +12,8 @@ import pytest
 
 import crush_trio
 
-PACKAGES = ["crush_trio", "crush_trio.events", "crush_trio.runtime", "crush_trio.testing"]
+LAZY = ["crush_trio", "crush_trio.testing"]
+PACKAGES = [*LAZY, "crush_trio.events", "crush_trio.runtime", "crush_trio.testing.explore"]
 PUBLIC = [
     (package, name)
     for package in PACKAGES
@@ -41,9 +42,39 @@ def tree_of(module):
     return ast.parse(Path(importlib.import_module(module).__file__).read_text("utf-8")).body
 
 
+def stub_of(package):
+    """Return what the stub of a lazy front says to type checkers."""
+    path = Path(importlib.import_module(package).__file__).with_suffix(".pyi")
+    return ast.parse(path.read_text("utf-8")).body
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_a_lazy_front_and_its_stub_name_the_same_things(package):
+    stub = {
+        (node.module, alias.name)
+        for node in stub_of(package)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    front = importlib.import_module(package)
+    homes = front._HOMES
+    [listed] = [node.value for node in stub_of(package) if isinstance(node, ast.Assign)]
+    assert ast.literal_eval(listed) == front.__all__
+    assert stub == {(module, name) for module, names in homes.items() for name in names}
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_a_lazy_front_says_what_it_has_and_what_it_has_not(package):
+    front = importlib.import_module(package)
+    assert set(front.__all__) <= set(dir(front))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        front.nonsense  # noqa: B018
+
+
 def origin_of(package, name):
     """Return the module from which the front of *package* takes *name*."""
-    for node in tree_of(package):
+    nodes = stub_of(package) if package in LAZY else tree_of(package)
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
             module = importlib.import_module(node.module)
             return origin_of(node.module, name) if hasattr(module, "__path__") else node.module
@@ -95,7 +126,7 @@ def test_the_front_door_hands_on_the_very_same_objects(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_front_of_a_package_holds_imports_and_no_logic(package):
-    allowed = ast.Expr | ast.Import | ast.ImportFrom | ast.Assign
+    allowed = ast.Expr | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
     assert [node for node in tree_of(package) if not isinstance(node, allowed)] == []
 
 
@@ -113,16 +144,38 @@ HEAVY = {
 
 
 def test_importing_the_library_loads_no_server_no_database_and_no_test_code():
-    loaded = loaded_by("import crush_trio")
+    loaded = loaded_by("from crush_trio import open_workspace")
     assert "crush_trio.runtime.workspace" in loaded
     assert loaded & HEAVY == set()
     assert [name for name in loaded if name.startswith("crush_trio.testing")] == []
 
 
+def test_importing_the_front_loads_nothing_else():
+    loaded = loaded_by("import crush_trio")
+    assert {name for name in loaded if name.startswith("crush_trio")} == {
+        "crush_trio",
+        "crush_trio._exports",
+    }
+    assert "trio" not in loaded
+
+
+def test_schedule_exploration_loads_trio_and_attrs_alone():
+    loaded = loaded_by("from crush_trio.testing.explore import explore")
+    ours = {name for name in loaded if name.startswith("crush_trio")}
+    assert {name for name in ours if not name.startswith("crush_trio.testing.explore")} == {
+        "crush_trio",
+        "crush_trio._exports",
+        "crush_trio.testing",
+    }
+    # Trio's own test helpers load pytest where it is installed.
+    assert loaded & {*(HEAVY - {"pytest"}), "cattrs", "orjson"} == set()
+
+
 def test_importing_the_harness_needs_no_pytest():
     """Schedules can be explored from a plain script; only the plugin is about pytest."""
     loaded = loaded_by(
-        "import sys; sys.modules['pytest'] = None; import crush_trio.testing.server.workspace"
+        "import sys; sys.modules['pytest'] = None; import crush_trio.testing.server.workspace, "
+        "crush_trio.testing.explore"
     )
     assert "crush_trio.testing.explore.explorer" in loaded
     assert loaded & (HEAVY - {"pytest"}) == set()

@@ -6,49 +6,40 @@ checkpoint, a look into the middle of things, a model that says what is written.
 be told to say is in `model_script`.
 """
 
-from crush_trio.testing.explore.checkpoints import (
-    Call,
-    CheckpointFaults,
-    Fault,
-    Gate,
-    Raise,
-    Stall,
-    checkpoints_of,
-)
-from crush_trio.testing.explore.explorer import (
-    Deadlock,
-    Exploration,
-    ExplorerBroken,
-    ScheduleFailure,
-    StepLimit,
-    explore,
-    find_violation,
-    replay,
-)
-from crush_trio.testing.explore.schedule import Chooser, controlled, seeded
-from crush_trio.testing.model.provider import ScriptedProvider
-from crush_trio.testing.model.server import ModelServer, open_model_server
+from typing import Final
 
-__all__ = [
-    "Call",
-    "CheckpointFaults",
-    "Chooser",
-    "Deadlock",
-    "Exploration",
-    "ExplorerBroken",
-    "Fault",
-    "Gate",
-    "ModelServer",
-    "Raise",
-    "ScheduleFailure",
-    "ScriptedProvider",
-    "Stall",
-    "StepLimit",
-    "checkpoints_of",
-    "controlled",
-    "explore",
-    "find_violation",
-    "open_model_server",
-    "replay",
-    "seeded",
-]
+from crush_trio._exports import Homes, lazy, names_of
+
+_HOMES: Final[Homes] = {
+    "crush_trio.testing.explore.checkpoints": (
+        "Call",
+        "CheckpointFaults",
+        "Fault",
+        "Gate",
+        "Raise",
+        "Stall",
+        "checkpoints_of",
+    ),
+    "crush_trio.testing.explore.explorer": (
+        "Deadlock",
+        "Exploration",
+        "ExplorerBroken",
+        "ScheduleFailure",
+        "StepLimit",
+        "find_violation",
+        "replay",
+    ),
+    "crush_trio.testing.explore.schedule": (
+        "Chooser",
+        "controlled",
+        "seeded",
+    ),
+    "crush_trio.testing.model.provider": ("ScriptedProvider",),
+    "crush_trio.testing.model.server": (
+        "ModelServer",
+        "open_model_server",
+    ),
+}
+
+__all__ = names_of(_HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

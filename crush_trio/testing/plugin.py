@@ -1,23 +1,28 @@
-"""The pytest plugin: async tests on a virtual clock, under a task order that a seed replays.
+"""The pytest plugin: async tests on a virtual clock, in a task order that a seed repeats.
 
-It builds on pytest-trio, which runs a test under Trio when `trio_mode = true` is set or the test is
-marked `trio`. For each such test this plugin adds two things:
+It is loaded in every project whose environment has crush_trio, and does nothing there until it is
+asked to: for a whole project with an ini key, for a module or a test with a marker.
+
+```toml
+[tool.pytest.ini_options]
+trio_mode = true          # pytest-trio: async tests run under Trio
+crush_trio_mode = true    # this plugin: they get a virtual clock and a seeded order
+```
+
+```python
+@pytest.mark.crush_trio            # or `pytestmark = pytest.mark.crush_trio` for a module
+async def test_an_hour_passes_at_once():
+    await trio.sleep(3600)
+```
+
+For each async test that pytest-trio runs and that asked for it, the plugin adds two things:
 
 * a `MockClock` that jumps ahead when every task waits, unless the test takes a clock of its own
   (`mock_clock`, `autojump_clock`, or any fixture that returns a `trio.abc.Clock`);
 * a task order that is a function of a seed: 0, or `--trio-seed N`, or the test's own parameter
   `seed`. A failing test prints the seed and the command that repeats it.
 
-`@pytest.mark.real_clock` turns both off, for tests that wait for threads, sockets or processes.
-Sync tests, and suites that do not use pytest-trio, are left alone.
-
-```python
-async def test_an_hour_passes_at_once():
-    await trio.sleep(3600)
-
-@pytest.mark.parametrize("seed", range(50))
-async def test_writers_do_not_lose_updates(seed): ...
-```
+`@pytest.mark.real_clock` turns both off again, for tests that wait for threads, sockets or processes.
 """
 
 from collections.abc import Awaitable, Callable, Generator
@@ -27,17 +32,28 @@ from inspect import iscoroutinefunction
 from typing import Any, Final
 
 import pytest
-from trio.abc import Clock
-from trio.testing import MockClock
 
-from crush_trio.testing.explore.schedule import seeded
+# Trio and the rest of the harness are imported when a test asks for them: this module is loaded in
+# every pytest run of an environment that has crush_trio.
+
+MODE: Final = "crush_trio_mode"
+"""The ini key that switches the plugin on for a project."""
+
+MARKER: Final = "crush_trio"
+"""The marker that switches the plugin on for a test."""
 
 _CLOCK: Final = "crush_trio_default_clock"
 _SEED: Final = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--trio-seed`."""
+    """Add the ini key and `--trio-seed`."""
+    parser.addini(
+        MODE,
+        "run Trio tests on a virtual clock, in a seeded task order",
+        type="bool",
+        default=False,
+    )
     parser.getgroup("trio").addoption(
         "--trio-seed",
         type=int,
@@ -50,9 +66,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers."""
     config.addinivalue_line(
-        "markers", "real_clock: run an async test in real time, in whatever order Trio picks"
+        "markers", f"{MARKER}: run an async test on a virtual clock, in a seeded task order"
     )
-    config.addinivalue_line("markers", "item(*ids): the contract items a test covers")
+    config.addinivalue_line(
+        "markers", "real_clock: run an async test in real time, in the order Trio picks"
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -61,6 +79,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     __tracebackhide__ = True
     if not isinstance(item, pytest.Function) or not _is_ours(item):
         return (yield)
+    from crush_trio.testing.explore.schedule import seeded
+
     item.stash[_SEED] = seed = _seed_of(item)
     with _replaced(item, _without_clock), seeded(seed):
         return (yield)
@@ -90,7 +110,9 @@ def pytest_runtest_makereport(
 
 
 def _is_ours(item: pytest.Function) -> bool:
-    """Whether pytest-trio is going to run this test, and nobody asked for real time."""
+    """Whether pytest-trio is going to run this test, and the virtual clock was asked for."""
+    if not item.config.getini(MODE) and item.get_closest_marker(MARKER) is None:
+        return False
     if item.get_closest_marker("trio") is None or item.get_closest_marker("real_clock") is not None:
         return False
     return iscoroutinefunction(_test_of(item))
@@ -135,6 +157,9 @@ def _with_clock(run_test: Callable[..., object]) -> Callable[..., object]:
     @wraps(run_test)
     def call(*args: object, **kwargs: object) -> object:
         __tracebackhide__ = True
+        from trio.abc import Clock
+        from trio.testing import MockClock
+
         if not any(isinstance(value, Clock) for value in kwargs.values()):
             kwargs[_CLOCK] = MockClock(autojump_threshold=0)
         return run_test(*args, **kwargs)

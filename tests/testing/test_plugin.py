@@ -6,9 +6,12 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-TRIO_MODE = (
+FOREIGN = (
     "[pytest]\ntrio_mode = true\nfilterwarnings = error\naddopts = --strict-markers -p no:anyio\n"
 )
+"""A project that has crush_trio in its environment and did not ask for the plugin."""
+
+TRIO_MODE = f"{FOREIGN}crush_trio_mode = true\n"
 
 # Where the package is installed its entry point loads the plugin; in a bare checkout the option does.
 INSTALLED = bool(entry_points(group="pytest11", name="crush_trio"))
@@ -243,29 +246,80 @@ def test_markers_are_registered(run):
     run(
         """
         import pytest
-        @pytest.mark.item("A16", "T3")
+        @pytest.mark.crush_trio
         @pytest.mark.real_clock
         async def test_marked(): pass
         """
     ).assert_outcomes(passed=1)
 
 
-def test_a_suite_without_trio_mode_is_left_alone(run):
-    result = run(
-        """
+CLOCKS = """
         import pytest, trio
+        from trio._core import _run
         from trio.testing import MockClock
+
+        def virtual():
+            return isinstance(trio.lowlevel.current_clock(), MockClock), "shuffle" in vars(_run._r)
+"""
+
+
+def test_a_project_that_did_not_ask_keeps_its_clock_and_its_order(run):
+    run(
+        CLOCKS
+        + """
+        async def test_plain():
+            assert virtual() == (False, False)
+        async def test_a_process_is_waited_for_in_real_time():
+            with trio.fail_after(60):
+                await trio.run_process(["true"])
+        @pytest.mark.parametrize("seed", [1])
+        async def test_with_a_parameter_called_seed(seed):
+            assert virtual() == (False, False)
+        """,
+        ini=FOREIGN,
+    ).assert_outcomes(passed=3)
+
+
+def test_a_marker_asks_for_one_test(run):
+    run(
+        CLOCKS
+        + """
+        @pytest.mark.crush_trio
+        async def test_marked():
+            assert virtual() == (True, True)
+            await trio.sleep(3600)
+        async def test_not_marked():
+            assert virtual() == (False, False)
+        @pytest.mark.crush_trio
+        class TestMarkedClass:
+            async def test_in_it(self):
+                assert virtual() == (True, True)
+        """,
+        ini=FOREIGN,
+    ).assert_outcomes(passed=3)
+
+
+def test_a_suite_without_trio_mode_needs_the_trio_marker_as_well(run):
+    run(
+        CLOCKS
+        + """
+        async def check():
+            assert virtual() == (False, False)
         def test_sync():
-            trio.run(check, None)
-        async def check(_):
-            assert not isinstance(trio.lowlevel.current_clock(), MockClock)
+            trio.run(check)
         @pytest.mark.trio
         async def test_marked_for_trio():
-            assert isinstance(trio.lowlevel.current_clock(), MockClock)
+            assert virtual() == (True, True)
         """,
-        ini="[pytest]\naddopts = --strict-markers -p no:anyio\n",
-    )
-    result.assert_outcomes(passed=2)
+        ini="[pytest]\naddopts = --strict-markers -p no:anyio\ncrush_trio_mode = true\n",
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
+def test_a_foreign_suite_does_not_load_trio(pytester):
+    pytester.makeini("[pytest]\naddopts = -p no:anyio -p no:trio -p no:hypothesispytest\n")
+    pytester.makepyfile("import sys\ndef test_it(): assert 'trio' not in sys.modules\n")
+    pytester.runpytest_subprocess(*LOAD).assert_outcomes(passed=1)
 
 
 def test_a_suite_without_pytest_trio_is_left_alone(run):

@@ -11,9 +11,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from crush_trio.wire.catalog import SelectedModel
 from crush_trio.wire.codec import decode, encode
-from crush_trio.wire.config import Config
+from crush_trio.wire.config import Config, SelectedModel
 from crush_trio.wire.events import Envelope, PayloadType
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, McpPrompt, SkillInfo
@@ -25,8 +24,7 @@ from crush_trio.wire.requests import (
     GrantRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import ErrorBody, Session, ShellResult, Version
-from crush_trio.wire.workspaces import AgentInfo, Workspace
+from crush_trio.wire.views import AgentInfo, ErrorBody, Session, ShellResult, Version, Workspace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text("utf-8")
 

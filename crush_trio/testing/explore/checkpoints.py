@@ -28,20 +28,23 @@ Invariant: an arrival is counted before anything can be cancelled, so `reached` 
 also when the arriving task is cancelled at the gate.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+import gc
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import partial, wraps
-from types import coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
+from types import FrameType, coroutine
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 
 import trio
 from attrs import define, field, frozen
 from outcome import Error, capture
 from trio.lowlevel import Abort
 
-from crush_trio.runtime.tasks import awaited_frames
-
 if TYPE_CHECKING:
     from trio.abc import Instrument
+
+
+_AWAITS: Final = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
+"""Where coroutines, generators and asynchronous generators keep what they wait for."""
 
 
 @define(eq=False)
@@ -277,8 +280,27 @@ def _is_full_checkpoint(coro: object) -> bool:
 
     To the scheduler it looks just like `cancel_shielded_checkpoint`, which may not.
     """
-    codes = (frame.f_code for frame in awaited_frames(coro))
-    return trio.lowlevel.checkpoint.__code__ in codes
+    return any(frame.f_code is trio.lowlevel.checkpoint.__code__ for frame in _awaited(coro))
+
+
+def _awaited(awaited: Any) -> Iterator[FrameType]:  # noqa: ANN401  # any awaitable
+    """Yield the frames of *awaited* and of what it waits for, the outermost first.
+
+    `runtime.tasks` has the same walk for task dumps; this package imports nothing of ours, so that it
+    can be used without the rest. An awaitable that drives another by hand is seen through if it keeps
+    that as `inner`.
+    """
+    while awaited is not None:
+        if type(awaited).__name__ in {"async_generator_asend", "async_generator_athrow"}:
+            # A step of an asynchronous generator has no attribute for it; the collector knows.
+            awaited = next((r for r in gc.get_referents(awaited) if hasattr(r, "ag_frame")), None)
+        name = next((name for name in _AWAITS if hasattr(awaited, name)), None)
+        frame = None if name is None else getattr(awaited, name)
+        if name is None or frame is None:
+            return
+        yield frame
+        driver = frame.f_locals.get("self") if frame.f_code.co_name == "__await__" else None
+        awaited = getattr(driver, "inner", None) or getattr(awaited, _AWAITS[name])
 
 
 def _was_cancelled(reply: object) -> bool:

@@ -1,24 +1,28 @@
-"""Who runs next: the one place that steers Trio's scheduler.
+"""Control over the order in which Trio runs tasks.
 
-Trio runs every runnable task once per pass. It lets nobody choose the order, but it has an internal
-switch, made for Hypothesis, that sorts each pass and hands it to a `random.Random` to shuffle. This
-module borrows that shuffle, and nothing else in the project touches Trio's private scheduler names.
+Trio runs every runnable task once per pass and has no public way to choose the order. It has an
+internal switch, made for Hypothesis, that sorts each pass and hands it to a `random.Random` to
+shuffle. This module replaces that shuffle; nothing else in the project uses private names of Trio's
+scheduler. They are looked up when a block is entered, so importing this module works with any Trio,
+and `UnsupportedTrio` says what is missing when an order is asked for.
 
 Invariant: when a `controlled` block ends, Trio schedules as it did before the block, except that a
 deterministic mode that Hypothesis switched on meanwhile stays on. Only `trio.run` calls of the
-thread that entered the block are steered.
+thread that entered the block are controlled.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Final, TypeAlias
+from types import ModuleType
+from typing import Any, Final, TypeAlias
 
+import trio
 from attrs import define, field
-from trio._core import _run  # noqa: PLC2701 - this module exists to be the only one that does
 from trio.lowlevel import Task, current_root_task
 
+_RUNNER: Final = ("runq", "init_task", "main_task")
 _DETERMINISTIC: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 _SHUFFLE: Final = "shuffle"
 
@@ -33,10 +37,41 @@ that no chooser can starve them.
 """
 
 
+class UnsupportedTrio(RuntimeError):
+    """The installed Trio schedules in a way that this module does not know."""
+
+
+def scheduler() -> ModuleType:
+    """Return Trio's scheduler module; raises `UnsupportedTrio` if it lacks what is needed here."""
+    try:
+        from trio._core import _run  # noqa: PLC2701  # the only place that does
+    except ImportError:
+        raise _unsupported(["trio._core._run"]) from None
+    runner = getattr(getattr(_run, "Runner", None), "__annotations__", {})
+    missing = [
+        *(name for name in (_DETERMINISTIC, "GLOBAL_RUN_CONTEXT") if not hasattr(_run, name)),
+        *(f"Runner.{name}" for name in _RUNNER if name not in runner),
+        *(["_r"] if not isinstance(getattr(_run, "_r", None), Random) else []),
+        *(["Task._counter"] if not hasattr(Task, "_counter") else []),
+    ]
+    if missing:
+        raise _unsupported(missing)
+    return _run
+
+
+def _unsupported(missing: list[str]) -> UnsupportedTrio:
+    return UnsupportedTrio(
+        f"Trio {trio.__version__} has no {', '.join(missing)}, which controlling the order of tasks "
+        "needs; use a Trio version that crush_trio is tested with (see its pyproject.toml), or "
+        "report this version. Everything but seeds and schedule exploration works without."
+    )
+
+
 @define(eq=False)
 class _Switch:
-    """Stands in for Trio's shuffle: turns one batch into what the chooser wants of it."""
+    """Replaces Trio's shuffle: arranges one batch as the chooser decides."""
 
+    _run: ModuleType
     _choose: Chooser
     _thread: int = field(factory=threading.get_ident, init=False)
     _line: list[Task] = field(factory=list, init=False)
@@ -45,7 +80,7 @@ class _Switch:
         """Rearrange *batch*, which Trio empties from its end; the held go back to the run queue."""
         if threading.get_ident() != self._thread:
             return
-        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        runner = self._run.GLOBAL_RUN_CONTEXT.runner
         system = [task for task in batch if _is_system(task, runner)]
         waited = [task for task in self._line if task in batch]
         runnable = [*waited, *(t for t in batch if t not in waited and t not in system)]
@@ -57,7 +92,7 @@ class _Switch:
         batch[:] = [*reversed(chosen), *system]
 
 
-def _is_system(task: Task, runner: _run.Runner) -> bool:
+def _is_system(task: Task, runner: Any) -> bool:  # noqa: ANN401  # a private class of Trio
     """Whether *task* belongs to Trio itself: the init task and its children, save the main task."""
     nursery = task.parent_nursery
     if nursery is None:
@@ -77,19 +112,20 @@ def controlled(chooser: Chooser) -> Iterator[None]:
         trio.run(main)
     ```
     """
-    source = _run._r
+    run = scheduler()
+    source = run._r
     # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may
     # be imported, and register it, while the block is open. Only this one method is covered up.
     covered = vars(source).get(_SHUFFLE)
-    setattr(source, _SHUFFLE, _Switch(chooser).shuffle)
-    before = getattr(_run, _DETERMINISTIC)
+    setattr(source, _SHUFFLE, _Switch(run, chooser).shuffle)
+    before = getattr(run, _DETERMINISTIC)
     ours = object()  # true, and recognisable: if it is gone at the end, somebody else set the mode
-    setattr(_run, _DETERMINISTIC, ours)
+    setattr(run, _DETERMINISTIC, ours)
     try:
         yield
     finally:
-        if getattr(_run, _DETERMINISTIC) is ours:
-            setattr(_run, _DETERMINISTIC, before)
+        if getattr(run, _DETERMINISTIC) is ours:
+            setattr(run, _DETERMINISTIC, before)
         if covered is None:
             delattr(source, _SHUFFLE)
         else:
