@@ -1,7 +1,7 @@
 """How another project tests its own agent for races, with crush_trio's harness.
 
 The agent takes a lease, works in two steps and gives it back: whatever happens, in whatever order? With
-`crush-trio[testing]` and `trio_mode = true`, tests have a virtual clock and a seeded task order.
+`crush-trio[testing]`, `trio_mode = true` and `crush_trio_mode = true`, tests have a virtual clock and a seeded task order.
 """
 
 import pytest

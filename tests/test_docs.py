@@ -105,7 +105,8 @@ def test_the_program_of_the_readme_is_short():
 
 def test_the_tests_of_the_testing_page_pass(pytester):
     pytester.makeini(
-        "[pytest]\ntrio_mode = true\nfilterwarnings = error\naddopts = -p no:anyio --strict-markers\n"
+        "[pytest]\ntrio_mode = true\ncrush_trio_mode = true\nfilterwarnings = error\n"
+        "addopts = -p no:anyio --strict-markers\n"
     )
     pytester.makepyfile(test_page="\n\n".join(block.text for block in python_of(TEST_PAGE)))
     result = pytester.runpytest_inprocess(*LOAD, "-q")

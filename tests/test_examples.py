@@ -123,7 +123,10 @@ def test_the_demo_shows_what_it_says_and_leaves_nothing_behind(tmp_path):
 @pytest.fixture
 def other_project(pytester):
     """A project of someone else's that has the example as its test file."""
-    pytester.makeini("[pytest]\ntrio_mode = true\nfilterwarnings = error\naddopts = -p no:anyio\n")
+    pytester.makeini(
+        "[pytest]\ntrio_mode = true\ncrush_trio_mode = true\nfilterwarnings = error\n"
+        "addopts = -p no:anyio\n"
+    )
     return pytester
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import trio
 
 from crush_trio.server import parse_address, wait_for_signal
-from crush_trio.server.http import serve
+from crush_trio.server.http.serve import serve
 from tests.server.tiny_app import TinyApp
 
 

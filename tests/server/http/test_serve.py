@@ -20,7 +20,7 @@ from crush_trio.server import (
     parse_address,
     wait_for_signal,
 )
-from crush_trio.server.http import serve
+from crush_trio.server.http.serve import serve
 from tests.server.raw_client import SMALL, open_client
 from tests.server.tiny_app import FRAME, HERE, LAST, TinyApp, open_own_server
 
