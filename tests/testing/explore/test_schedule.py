@@ -13,6 +13,7 @@ from trio._core import _run
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from crush_trio.testing import controlled, seeded
+from crush_trio.testing.explore.schedule import UnsupportedTrio
 
 
 async def trace_of(tasks: int, steps: int) -> str:
@@ -256,3 +257,12 @@ def in_a_process(program: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("name", ["_r", "GLOBAL_RUN_CONTEXT", "_ALLOW_DETERMINISTIC_SCHEDULING"])
+def test_a_trio_without_the_switch_is_named_with_what_it_lacks(name, monkeypatch):
+    monkeypatch.delattr(_run, name)
+    with pytest.raises(UnsupportedTrio, match=rf"Trio {trio.__version__} has no {name}\b"):
+        run_seeded(1)
+    monkeypatch.undo()
+    assert run_seeded(1)
