@@ -29,7 +29,7 @@ from crush_trio.cli.options import (
     write,
 )
 from crush_trio.cli.report.plain import JsonReporter, PlainReporter
-from crush_trio.cli.report.reporter import Reporter, RunEnd, RunStart, exit_code_of_run, is_refusal
+from crush_trio.cli.report.reporter import Reporter, RunEnd, RunStart, exit_code_of_run
 from crush_trio.cli.report.terminal import TerminalReporter
 from crush_trio.cli.server_link import (
     ServerLink,
@@ -41,13 +41,18 @@ from crush_trio.cli.server_link import (
 )
 from crush_trio.cli.terminal.signals import Interrupts, interruptible
 from crush_trio.client.follower import RunEnded, RunPiece
-from crush_trio.client.messages import TextPiece, ToolCallFinished, ToolResult
+from crush_trio.client.messages import (
+    MessageRestarted,
+    TextPiece,
+    ToolCallFinished,
+    ToolResult,
+)
 from crush_trio.client.run import RunHandle
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.asks import PermissionMode, PermissionPolicy
+from crush_trio.wire.asks import PermissionMode, PermissionPolicy, is_refused
 from crush_trio.wire.config import SelectedModel
-from crush_trio.wire.ids import SessionId, ToolCallId
+from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 from crush_trio.wire.runs import ReceiptView, RunState, RunView
 
@@ -246,6 +251,7 @@ async def _run(
         code=code,
         seconds=trio.current_time() - began,
         denied=watcher.denied,
+        text_is_refusal=watcher.text_is_refusal,
         receipt=canceller.receipt,
     )
     reporter.ended(end)
@@ -307,18 +313,26 @@ class _RunWatcher:
     run: RunView | None = field(default=None, init=False)
     denied: ToolCallPart | None = field(default=None, init=False)
     """The last call that was refused permission, unless the model wrote text after it."""
-    _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False)
+    text_is_refusal: bool = field(default=False, init=False)
+    """Whether the message with that call has no text, so that the run's text is the refusal."""
+    _calls: dict[ToolCallId, ToolCallFinished] = field(factory=dict, init=False)
+    _spoken: MessageId | None = field(default=None, init=False)
+    """The last message in which the model wrote text."""
 
     def see(self, piece: RunPiece) -> None:
         """Report a piece."""
         match piece:
             case ToolCallFinished(call=call):
-                self._calls[call.id] = call
-            case ToolResult(result=result) if result.is_error:
-                if is_refusal(result.content):
-                    self.denied = self._calls.get(result.tool_call_id)
-            case TextPiece():
-                self.denied = None
+                self._calls[call.id] = piece
+            case ToolResult(result=result) if result.is_error and is_refused(result.metadata):
+                if (refused := self._calls.get(result.tool_call_id)) is not None:
+                    self.denied = refused.call
+                    self.text_is_refusal = refused.message_id != self._spoken
+            case TextPiece(message_id=message_id):
+                self._spoken = message_id
+                self.denied, self.text_is_refusal = None, False
+            case MessageRestarted(message_id=message_id) if message_id == self._spoken:
+                self._spoken = None
             case RunEnded(run=run):
                 self.run = run
         self.reporter.tell(piece)

@@ -6,13 +6,12 @@ for a pipe, and one for programs.
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Protocol
 
 from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-from crush_trio.agent.asks.permissions import DENIED, FORBIDDEN, UNANSWERED, UNATTENDED
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.client.follower import RunPiece
@@ -109,19 +108,6 @@ DEMO_HINT = (
 )
 
 
-_REFUSALS: Final = (
-    DENIED,
-    FORBIDDEN,
-    UNATTENDED.partition("{")[0],
-    UNANSWERED.partition("{")[0],
-)
-
-
-def is_refusal(text: str) -> bool:
-    """Whether a tool answered that it was not allowed to do something."""
-    return text.startswith(_REFUSALS)
-
-
 @frozen(kw_only=True)
 class RunStart:
     """The start of a run: its ids, directory, model and server."""
@@ -153,14 +139,15 @@ class RunEnd:
     seconds: float
     denied: ToolCallPart | None = None
     """The tool call whose refusal ended the run, if one did."""
+    text_is_refusal: bool = False
+    """Whether the run's text is that of the refusal, because the model wrote none of its own."""
     receipt: ReceiptView | None = None
     """The receipt of this command's own cancel."""
 
     @property
     def answer(self) -> str:
         """The text to print; a refusal is printed as an error instead."""
-        text = self.run.text
-        return "" if self.denied is not None and is_refusal(text) else text
+        return "" if self.text_is_refusal else self.run.text
 
     @property
     def advice(self) -> str:
