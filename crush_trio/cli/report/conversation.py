@@ -40,7 +40,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 
-THOUGHT_LINES: Final = 3
+REASONING_LINES: Final = 3
 """How many lines of reasoning are shown while it grows."""
 
 CALL_LINES: Final = 5
@@ -96,7 +96,7 @@ class _GrowingReasoning:
 
     def advance(self, draw: Draw, width: int, room: int) -> DrawnLines:
         lines = draw(Text(self._text.strip(), "dim italic"), width)
-        return DrawnLines((), tuple(lines[-max(1, min(room, THOUGHT_LINES)) :]))
+        return DrawnLines((), tuple(lines[-max(1, min(room, REASONING_LINES)) :]))
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]:
         words = len(self._text.split())
