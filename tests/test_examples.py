@@ -143,4 +143,4 @@ def test_your_agent_fails_when_the_agent_keeps_its_lease(other_project):
     other_project.makepyfile(test_agent=broken)
     result = other_project.runpytest_inprocess(*LOAD, "-q", "-x", "-k", "cancelling")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*ScheduleFailure: schedule x1*", "*To see it again: replay*"])
+    result.stdout.fnmatch_lines(["*ScheduleFailure: schedule x1*", "*To repeat it: replay*"])

@@ -1,1 +1,1 @@
-"""The command line: arguments in, exit codes out. It imports every layer but `testing`."""
+"""The `crush-trio` command line."""

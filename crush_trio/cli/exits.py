@@ -1,9 +1,7 @@
-"""How commands end: the exit codes, and what is said when one cannot do its work.
+"""Exit codes, the errors of the command line, and the advice printed with an error.
 
-An expected failure is two short lines: what happened, and what to do about it. Most of our errors
-have both in one sentence, with a semicolon between; for the others there is a table.
-
-What can be wrong with a command. Each error says what happened and, after it, what to do.
+An expected error is printed as two lines: what happened, and what to do about it. The advice comes
+from the table `ADVICE`; for an error that is not in it, it is the part of the message after "; ".
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,56 +12,56 @@ from crush_trio.errors import CrushError
 
 
 class NotOurs(CrushError):
-    """Something answers at the address, and it is another program."""
+    """Another program than a crush_trio server answers at the address."""
 
     code = "not_ours"
     message = "another program answers there"
 
 
 class IdAmbiguous(CrushError):
-    """The beginning of an id that several things have in common."""
+    """A shortened id that matches several ids."""
 
     code = "id_ambiguous"
-    message = "several ids begin like that"
+    message = "several ids match"
 
 
 class NothingToContinue(CrushError):
-    """The last session was wanted in a directory that has none."""
+    """`--continue` in a directory that has no session."""
 
     code = "nothing_to_continue"
     message = "there is no session here yet; leave out --continue to begin one"
 
 
 class ModelUnknown(CrushError):
-    """A model that no provider has, or more than one."""
+    """A model that no provider has, or that several have."""
 
     code = "model_unknown"
     message = "no such model"
 
 
 class PromptMissing(CrushError):
-    """A run was wanted, and nobody said what it is to do."""
+    """`run` without a prompt."""
 
     code = "prompt_missing"
     message = "there is no prompt; write it as arguments, or pipe it in"
 
 
 class ExitCode(IntEnum):
-    """What a command's end means to the shell."""
+    """The exit codes of the program."""
 
     OK = 0
     FAILED = 1
-    """It could not be done; of a run: it failed."""
+    """The command or the run failed."""
     MISUSED = 2
-    """The arguments or the environment make no sense."""
+    """The arguments or the environment are not valid."""
     NO_SERVER = 3
-    """No server could be reached or started, or it went away for good."""
+    """No server could be reached or started, or the connection to it was lost for good."""
     DENIED = 4
-    """The run ended because it was not allowed to do something."""
+    """The run ended because a tool call was refused permission."""
     TIMED_OUT = 124
-    """The run was cancelled because its time was up."""
+    """The run was cancelled because of `--timeout`."""
     CANCELLED = 130
-    """The run was cancelled, by this terminal or by anybody else."""
+    """The run was cancelled, by this command or by another client."""
 
 
 EXIT_HELP: Final = (
@@ -82,38 +80,38 @@ _CODES: Final[Mapping[str, ExitCode]] = {
 }
 
 ADVICE: Final[Mapping[str, str]] = {
-    "answer_lost": "see whether the server still runs: crush-trio doctor",
+    "answer_lost": "check whether the server still runs: crush-trio doctor",
     "server_shutting_down": "try again in a moment, or start a server: crush-trio serve",
     "session_not_found": "list the sessions of this directory: crush-trio sessions",
-    "run_not_found": "list what runs with: crush-trio sessions",
+    "run_not_found": "list the sessions: crush-trio sessions",
     "session_busy": "wait for it, or stop it: crush-trio cancel SESSION",
-    "unauthorized": "set CRUSH_TRIO_TOKEN to the token that the server was started with",
+    "unauthorized": "set CRUSH_TRIO_TOKEN to the token of the server",
     "config_invalid": "correct the file, then check again: crush-trio config check",
-    "config_not_expanded": "see what is missing: crush-trio config check",
-    "not_configured": "see what is configured: crush-trio doctor",
+    "config_not_expanded": "find out what is missing: crush-trio config check",
+    "not_configured": "check what is configured: crush-trio doctor",
     "not_a_crush_database": "give the path of a crush.db, or of the directory that contains it",
     "prompt_empty": "say what to do: crush-trio run PROMPT",
-    "store_locked": "wait for it, or start a server that all can use: crush-trio serve",
-    "internal_error": "look into the log of the server, or run again with --debug",
+    "store_locked": "wait for it, or start a server for all commands: crush-trio serve",
+    "internal_error": "look at the log of the server, or try again with --debug",
 }
-"""What to do about an error, by its code, where the error itself does not say, or not to us."""
+"""What to do about an error, by its code; for errors whose message does not say it."""
 
 
 def exit_code_of(error: CrushError) -> ExitCode:
-    """Return the code with which a command ends that failed with *error*."""
+    """Return the exit code of a command that failed with *error*."""
     return _CODES.get(error.code, ExitCode.FAILED)
 
 
 def explain(error: CrushError) -> tuple[str, str]:
-    """Return what happened, and what to do next; the latter is empty if nobody knows."""
+    """Return what happened, and what to do next; the latter may be empty."""
     if error.code in ADVICE:
         return str(error), ADVICE[error.code]
-    what, _, following = str(error).partition("; ")
-    return what, following
+    what, _, advice = str(error).partition("; ")
+    return what, advice
 
 
 def expected(error: BaseException) -> CrushError | None:
-    """Return the expected failure that *error* is or consists of; None if there is anything else."""
+    """Return *error*, or the first of its group, if all of it are `CrushError`s; otherwise None."""
     found = list(_leaves(error))
     ours = [each for each in found if isinstance(each, CrushError)]
     return ours[0] if len(ours) == len(found) else None

@@ -1,14 +1,15 @@
-"""`crush-trio`: which command was meant, and what its end means to the shell.
+"""The `crush-trio` program: the table of commands, and exit codes for errors.
 
-A command returns its exit code. What is refused on purpose is told in two lines, what happened and what
-to do next, without a traceback: it is about the caller's machine and not about our code. Commands
-import what they need when they are run, so that asking for help costs next to nothing.
+A command returns its exit code. An expected error (`CrushError`) is printed as two lines, what
+happened and what to do next, without a traceback. A command's module is imported when the command is
+called, so `--help` and `--version` load neither Trio nor a command.
 """
 
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Final
 
 import click
@@ -17,32 +18,33 @@ from typing_extensions import override
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode, exit_code_of, expected, explain
 from crush_trio.cli.options import Invocation, debug_option
-from crush_trio.cli.terminal.text import visible
 from crush_trio.errors import CrushError
 
-FAILED = ExitCode.FAILED
-MISUSED = ExitCode.MISUSED
-
-
-COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
-    "serve": ("serve", "serve", "Serve workspaces over HTTP and server-sent events."),
-    "run": ("run", "run", "Run PROMPT and print the answer."),
-    "attach": ("attach", "attach", "Watch SESSION live and take part in it."),
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "serve": ("serve:serve", "Serve workspaces over HTTP and server-sent events."),
+    "run": ("run:run", "Run PROMPT and print the answer."),
+    "attach": ("attach:attach", "Watch SESSION live and take part in it."),
     "sessions": (
-        "sessions",
-        "sessions",
+        "sessions:sessions",
         "List the sessions of a directory, or show, rename or delete one.",
     ),
-    "cancel": ("cancel", "cancel", "Cancel the runs of a session, or one run."),
-    "config": ("config", "config", "Look at the configuration."),
-    "import": ("import_", "import_sessions", "Import the sessions of the Go program."),
-    "doctor": ("doctor", "doctor", "Examine this installation and the current directory."),
+    "cancel": (
+        "cancel:cancel",
+        "Cancel the runs of a session, or one run, and print the receipt.",
+    ),
+    "config": ("config:config", "Check the configuration, or print its JSON Schema."),
+    "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
+    "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
 }
-"""Each command's module in `cli.commands`, its function there, and its line in the help."""
+"""For each command: `module:function` in `cli.commands`, and the first line of its docstring.
+
+The line is repeated here so that `crush-trio --help` does not import the commands; a test compares
+the two.
+"""
 
 
 class LazyCommands(click.Group):
-    """A group that imports a command when it is called, so that help and completion stay fast."""
+    """A click group that imports a command's module when the command is called."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,8 +53,8 @@ class LazyCommands(click.Group):
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
-        module, function, _ = COMMANDS[cmd_name]
+            return super().get_command(ctx, cmd_name)
+        module, _, function = COMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(f"crush_trio.cli.commands.{module}"), function)
         assert isinstance(command, click.Command)
         return command
@@ -60,7 +62,7 @@ class LazyCommands(click.Group):
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 @click.group(
@@ -72,15 +74,16 @@ class LazyCommands(click.Group):
 def cli() -> None:
     """Host coding agents, and talk to them.
 
-    Without a server, commands that need one bring their own.
+    Commands that need a server start one in their own process if none is running.
     """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that *argv* asks for, by default the process's arguments; return its code.
+    """Run the command in *argv*, by default the process's arguments; return its exit code.
 
-    Misuse leaves as `SystemExit`, as it does in any program of this kind.
+    Wrong usage raises `SystemExit`, as click programs do.
     """
+    _replace_unencodable()
     invocation = Invocation()
     try:
         code = cli.main(argv, prog_name="crush-trio", standalone_mode=False, obj=invocation)
@@ -95,14 +98,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if invocation.debug:
             traceback.print_exception(error)
-        return _refuse(failure)
+        return _print_error(failure)
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _refuse(error: CrushError) -> int:
-    """Say what happened and what to do next; return what that means to the shell."""
-    what, following = explain(error)
+def _replace_unencodable() -> None:
+    """Write "?" for characters that standard output cannot encode, as in an ASCII locale.
+
+    The default is to raise `UnicodeEncodeError`, and an answer would be lost because of one letter.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _print_error(error: CrushError) -> int:
+    """Print what happened and what to do next; return the exit code."""
+    from crush_trio.cli.terminal.text import visible
+
+    what, advice = explain(error)
     print(f"crush-trio: {visible(what)}", file=sys.stderr)
-    if following:
-        print(f"Next: {visible(following)}", file=sys.stderr)
+    if advice:
+        print(f"Next: {visible(advice)}", file=sys.stderr)
     return exit_code_of(error)

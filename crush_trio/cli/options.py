@@ -1,6 +1,9 @@
-"""One call of the program: its environment, its output, and the options that every command has."""
+"""Options that commands share, the state of one invocation, and writing to standard output.
 
-import logging
+`cli.main` imports this module for `--help`, so heavy imports are inside the functions.
+"""
+
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -9,34 +12,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
-from attrs import define, field
 from typing_extensions import override
-
-from crush_trio.net.address import Address, default_address, parse_address
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from crush_trio.net.address import Address
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 BROKEN_PIPE: Final = 141
-"""The exit code of a command whose reader went away, as shells have it."""
+"""The exit code of a command whose output is no longer read: 128 + SIGPIPE, as in shells."""
 
 _DUMB: Final = {"", "dumb"}
 
 
-@define(eq=False)
 class Invocation:
-    """What commands share; click carries it along as the object of its context."""
+    """One call of the program: its environment, and whether it debugs. Click's context object.
 
-    debug: bool = False
-    environ: Mapping[str, str] = field(factory=lambda: os.environ, repr=False)
+    A plain class, because importing attrs would make `--version` a quarter slower (13 ms of 60).
+    """
+
+    def __init__(self) -> None:
+        self.debug = False
+        self.environ: Mapping[str, str] = os.environ
 
     def run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Run an async function to its end, with the log where it belongs.
+        """Run an async function in Trio and return its result; logs go to standard error.
 
-        If nobody reads what is written any more, the process ends without a word.
+        Exits without a message if the reader of standard output has closed it.
         """
         import trio
 
@@ -50,13 +55,15 @@ class Invocation:
 
     @contextmanager
     def _log(self) -> Iterator[None]:
-        """Log everything to standard error in debugging, and else nothing: we are not a server."""
+        """Log everything to standard error with `--debug`, and nothing without."""
         if self.debug:
             from crush_trio.server.logging import LogFormat, LogLevel, open_log
 
             with open_log(LogFormat.HUMAN, LogLevel.DEBUG):
                 yield
             return
+        import logging
+
         handler = logging.NullHandler()
         logging.getLogger().addHandler(handler)
         try:
@@ -66,7 +73,7 @@ class Invocation:
 
 
 def _flush() -> None:
-    """Write what is left; if nobody is there to read it, see to it that it is not tried again."""
+    """Flush standard output; if that fails, redirect it so that the exit does not fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -77,13 +84,41 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 """Gives a command the invocation as its first argument."""
 
 
+# ── Types of option values ──────────────────────────────────────────────────────────────────────
+
+
 class OneOf(click.Choice[str]):
-    """A choice whose refusal says what there is to choose from."""
+    """A choice whose error message lists the valid values."""
 
     @override
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
-        """Return what is said of a value that is not one of them."""
-        return f"{value!r} is none of them; choose from {', '.join(map(str, self.choices))}"
+        """Return the error message for an invalid value."""
+        return f"{value!r} is not valid; choose from {', '.join(map(str, self.choices))}"
+
+
+def seconds(text: str | float) -> float:
+    """Parse a finite number of seconds, 0 or more; click adds the option's name to the error."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise click.BadParameter(f"{text!r} is not a number of seconds; write 0 or more")
+    return found
+
+
+def limit(text: str) -> tuple[str, float]:
+    """Parse NAME=VALUE of a size limit; click adds the option's name to the error."""
+    from crush_trio.errors import LimitInvalid
+    from crush_trio.limits import read_pair
+
+    try:
+        return read_pair(text)
+    except LimitInvalid as error:
+        raise click.BadParameter(error.detail) from error
+
+
+# ── Options ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -98,7 +133,7 @@ def debug_option(command: Command) -> Command:
         is_flag=True,
         expose_value=False,
         callback=_set_debug,
-        help="Log everything, and show where errors come from.",
+        help="Log everything, and print the traceback of errors.",
     )(command)
 
 
@@ -111,28 +146,30 @@ def host_option(command: Command) -> Command:
     )(command)
 
 
-def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> Address:
-    """Return the address that was asked for, or where clients look; raises `BadAddress`."""
+def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> "Address":
+    """Return the address *host*, or the default one; raises `BadAddress`."""
+    from crush_trio.net.address import default_address, parse_address
+
     return default_address(environ, uid) if host is None else parse_address(host)
 
 
 def cwd_option(command: Command) -> Command:
-    """Add `--cwd` to a command about a directory."""
+    """Add `--cwd` to a command that works in a directory."""
     return click.option(
         "--cwd",
         metavar="DIR",
         default=".",
-        help="The directory to work in, by default this one.",
+        help="The directory to work in, by default the current one.",
     )(command)
 
 
 def directory_of(cwd: str, host: str | None = None) -> str:
-    """Return a directory as an absolute path; one of this machine has to exist."""
+    """Return a directory as an absolute path; it must exist unless the server is remote."""
     path = Path(cwd).expanduser().absolute()
-    far = host is not None and not host.startswith("unix://")
-    if not far and not path.is_dir():
+    remote = host is not None and not host.startswith("unix://")
+    if not remote and not path.is_dir():
         raise click.BadParameter(
-            f"{cwd!r} is no directory; name one that exists", param_hint="--cwd"
+            f"{cwd!r} is not a directory; name one that exists", param_hint="--cwd"
         )
     return os.path.normpath(path)
 
@@ -141,13 +178,32 @@ def directory_of(cwd: str, host: str | None = None) -> str:
 
 
 def write(text: str) -> None:
-    """Write to standard output, at once."""
+    """Write to standard output and flush."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
+def json_text(value: object, *, indent: bool = False) -> str:
+    """Return *value* as JSON, ending in a newline.
+
+    Characters that standard output cannot encode are escaped: a "?" in their place would be valid
+    JSON with another content.
+    """
+    import json
+
+    import orjson
+
+    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0)
+    text = data.decode()
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(orjson.loads(data), indent=2 if indent else None)
+    return text + "\n"
+
+
 def print_report(drawing: "RenderableType") -> None:
-    """Print what people read: as wide as the terminal, and in files and pipes without any breaks."""
+    """Print a report: as wide as the terminal, or without line breaks into files and pipes."""
     from rich.console import Console
 
     from crush_trio.cli.terminal.screen import WIDEST, Renderer
@@ -158,7 +214,7 @@ def print_report(drawing: "RenderableType") -> None:
 
 
 def is_interactive(environ: Mapping[str, str]) -> bool:
-    """Whether a person is at both ends of a terminal that can do more than print."""
+    """Whether both input and output are a terminal that understands escape sequences."""
     ends: tuple[TextIO | None, ...] = (sys.stdin, sys.stdout)
     able = environ.get("TERM", "") not in _DUMB
     return able and all(end is not None and end.isatty() for end in ends)

@@ -1,14 +1,11 @@
-"""The server that a command talks to: the one that runs, or one of its own.
+"""The server, directory, session, run and model that a command's arguments name.
 
-A server of its own lives in this process and for this command only. It listens on a socket that
-nobody else knows, and ends in order with the command: its runs first.
+`open_link` connects to a running server, or starts an embedded one: a server in this process, for
+this command only, on a socket with a private name. An embedded server shuts down with the command,
+its runs first.
 
-What is configured for a directory, and where its data is, looked at from outside.
-
-Which session, run or model somebody means by a few characters.
-
-An id may be shortened as long as it means one thing. A model may be named with its provider or
-without, as long as one provider has it.
+A session or run may be named by the first characters of its id, and a model without its provider, as
+long as that is unambiguous.
 """
 
 import os
@@ -42,6 +39,152 @@ from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import Session
 
+PROBE_LIMIT: Final = 5.0
+"""Seconds within which a running server must answer the version request."""
+
+OWN_BUILD: Final = "crush_trio-"
+"""The prefix of the build id of every crush_trio server."""
+
+TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
+
+SHORTEST: Final = 4
+"""The fewest characters of an id that name it."""
+
+_REFUSALS: Final = {401, 403}
+_NAME_ROOM: Final = 40
+_LISTED: Final = 8
+
+
+# ── The server ──────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class ServerLink:
+    """A connection to a server. Made by `open_link`."""
+
+    client: Client
+    embedded: bool
+    """Whether the server is in this process, and shuts down with the command."""
+
+    @property
+    def local(self) -> bool:
+        """Whether the server is on this machine and run by this user: it has a Unix socket."""
+        return isinstance(self.client.address, UnixAddress)
+
+
+@asynccontextmanager
+async def open_link(
+    host: str | None, environ: Mapping[str, str], *, embed: bool
+) -> AsyncIterator[ServerLink]:
+    """Connect to the server at *host*, by default at the user's socket, for the block.
+
+    If no crush_trio server runs at the default address and *embed* is true, an embedded server is
+    started. It never replaces an address that was given. Raises `ServerUnreachable` or `NotOurs`.
+    """
+    address = choose_address(host, environ, os.getuid())
+    token = client_token(environ)
+    running = await _is_running(address, token, required=host is not None or not embed)
+    opened = (
+        open_client(address, token=token, environ=environ) if running else _open_embedded(environ)
+    )
+    async with opened as client:
+        yield ServerLink(client=client, embedded=not running)
+
+
+def client_token(environ: Mapping[str, str]) -> str | None:
+    """Return the token for servers, from the same variable or file that servers read it from."""
+    if environ.get(TOKEN_FILE_VARIABLE) and not environ.get(TOKEN_VARIABLE):
+        from crush_trio.server.guard import load_token
+
+        return load_token(environ)
+    return environ.get(TOKEN_VARIABLE) or None
+
+
+async def _is_running(address: Address, token: str | None, *, required: bool) -> bool:
+    """Whether a crush_trio server answers at *address*; raises if it does not and is *required*."""
+    await trio.lowlevel.checkpoint()
+    try:
+        async with open_client(address, token=token) as client:
+            await probe(client)
+    except (ServerUnreachable, NotOurs):
+        if required:
+            raise
+        return False
+    return True
+
+
+async def probe(client: Client) -> str:
+    """Return the server's version; raises `ServerUnreachable`, `NotOurs` or an `ApiError`."""
+    with trio.move_on_after(PROBE_LIMIT):
+        try:
+            version = await client.version()
+        except ApiError as error:
+            if error.status in _REFUSALS:
+                raise
+            raise _not_ours(client, str(error)) from error
+        except (AnswerLost, AnswerGarbled) as error:
+            raise _not_ours(client, str(error)) from error
+        if not version.build_id.startswith(OWN_BUILD):
+            raise _not_ours(client, f"version {version.version or 'unknown'}")
+        return version.version
+    raise ServerUnreachable(
+        f"the server at {client.address} accepts connections and does not answer; restart it"
+    )
+
+
+def _not_ours(client: Client, what: str) -> NotOurs:
+    return NotOurs(f"{client.address} ({what}); stop it, or name another address with --host")
+
+
+@asynccontextmanager
+async def _open_embedded(environ: Mapping[str, str]) -> AsyncIterator[Client]:
+    """Run a server in this process, on a socket with a private name, for the block."""
+    from attrs import evolve
+
+    from crush_trio.server.run import HostSettings, run_server
+
+    settings = HostSettings.from_environment(environ)
+    settings = evolve(settings, backend=evolve(settings.backend, idle_linger=float("inf")))
+    stop = trio.Event()
+    with tempfile.TemporaryDirectory(prefix="crush-trio-", dir=_socket_folder()) as folder:
+        address = UnixAddress(PurePosixPath(folder, "s.sock"))
+        async with open_hidden_nursery() as nursery:
+            serve = partial(run_server, [address], settings=settings, shutdown=stop.wait)
+            [bound] = await nursery.start(serve)
+            try:
+                async with open_client(bound, token=settings.guard.token) as client:
+                    yield client
+            finally:
+                stop.set()
+
+
+def _socket_folder() -> str:
+    """Return the folder for the socket: one whose path is short enough for a socket's name."""
+    default = tempfile.gettempdir()
+    return default if len(os.fsencode(default)) < PATH_LIMIT - _NAME_ROOM else "/tmp"
+
+
+# ── The directory ───────────────────────────────────────────────────────────────────────────────
+
+
+def open_directory(
+    link: ServerLink,
+    directory: str,
+    environ: Mapping[str, str],
+    *,
+    interactive: bool = False,
+    init: bool = True,
+) -> AbstractAsyncContextManager[RemoteWorkspace]:
+    """Open a directory as a workspace.
+
+    A local server of this user gets this environment, so that the API keys of the user's shell are
+    used. It counts only if no other client has the directory open. A remote server uses its own.
+    """
+    env = None
+    if link.local and not link.embedded:
+        env = {name: text for name, text in environ.items() if not name.startswith(TOKEN_VARIABLE)}
+    return link.client.open_workspace(directory, interactive=interactive, init=init, env=env)
+
 
 def places_of(directory: Path, environ: Mapping[str, str]) -> Places:
     """Return where the configuration of a directory is looked for."""
@@ -54,7 +197,7 @@ def places_of(directory: Path, environ: Mapping[str, str]) -> Places:
 async def configuration_of(directory: Path, environ: Mapping[str, str]) -> LoadedConfig:
     """Return the configuration that a workspace would have; raises `ConfigInvalid`.
 
-    Commands that stand in it are run as a workspace runs them: what they give is part of it.
+    Commands in it are run as a workspace runs them, because their output is part of it.
     """
     return await load_config(
         places_of(directory, environ),
@@ -64,19 +207,16 @@ async def configuration_of(directory: Path, environ: Mapping[str, str]) -> Loade
 
 
 async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
-    """Whether a directory has ever been a workspace."""
+    """Whether a directory has the database of a workspace."""
     config = await configuration_of(directory, environ)
     return await trio.Path(config.data_dir / DATABASE_NAME).exists()
 
 
-SHORTEST: Final = 4
-"""How many characters of an id are needed at least."""
-
-_LISTED: Final = 8
+# ── Sessions, runs and models ───────────────────────────────────────────────────────────────────
 
 
 def match_id(text: str, ids: Iterable[str]) -> str | None:
-    """Return the id that *text* is, or the only one that it begins; raises `IdAmbiguous`."""
+    """Return the id that equals *text*, or the only one that begins with it; raises `IdAmbiguous`."""
     found = set()
     for each in ids:
         if each == text:
@@ -84,7 +224,7 @@ def match_id(text: str, ids: Iterable[str]) -> str | None:
         if len(text) >= SHORTEST and each.startswith(text):
             found.add(each)
     if len(found) > 1:
-        raise IdAmbiguous(f"{text!r} is the beginning of {len(found)}; write more of it")
+        raise IdAmbiguous(f"{len(found)} ids begin with {text!r}; write more of it")
     return found.pop() if found else None
 
 
@@ -108,7 +248,7 @@ async def latest_session(workspace: RemoteWorkspace) -> Session:
 
 
 def find_run(text: str, runs: Iterable[RunView]) -> RunId | None:
-    """Return the run that *text* names, by our id or by its submitter's; None if there is none."""
+    """Return the run that *text* names, by its id or its submitter's run id; None if none matches."""
     names: dict[str, RunId] = {
         name: run.id for run in runs for name in (run.id, run.run_id) if name
     }
@@ -138,142 +278,5 @@ def find_model(text: str, providers: Mapping[str, ProviderConfig]) -> SelectedMo
 
 
 def _may_have(provider: ProviderConfig, model: str) -> bool:
-    """Whether a provider has a model, or could: some find out later which ones there are."""
+    """Whether a provider lists a model, or discovers its models only later."""
     return bool(provider.discover_models) or any(each.id == model for each in provider.models)
-
-
-PROBE_LIMIT: Final = 5.0
-"""Seconds within which a server that is there says what it is."""
-
-OWN_BUILD: Final = "crush_trio-"
-"""How the build of every server of ours begins."""
-
-TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
-
-_REFUSALS: Final = {401, 403}
-_NAME_ROOM: Final = 40
-
-
-@frozen(kw_only=True)
-class Reached:
-    """A server that answers."""
-
-    client: Client
-    embedded: bool
-    """Whether it is our own, and ends with us."""
-
-    @property
-    def local(self) -> bool:
-        """Whether it can only be on this machine, and run by this user."""
-        return isinstance(self.client.address, UnixAddress)
-
-
-@asynccontextmanager
-async def open_server(
-    host: str | None, environ: Mapping[str, str], *, embed: bool
-) -> AsyncIterator[Reached]:
-    """Reach the server at *host*, by default at the usual place, for the length of the block.
-
-    If nothing of ours is at the usual place and *embed* allows it, the server is our own. An address
-    that was asked for is never replaced. Raises `ServerUnreachable` or `NotOurs`.
-    """
-    address = choose_address(host, environ, os.getuid())
-    token = client_token(environ)
-    there = await _is_there(address, token, insist=host is not None or not embed)
-    opened = (
-        open_client(address, token=token, environ=environ) if there else _open_embedded(environ)
-    )
-    async with opened as client:
-        yield Reached(client=client, embedded=not there)
-
-
-def _folder() -> str:
-    """Return where the socket may lie; its whole path must be short enough to be bound."""
-    usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) < PATH_LIMIT - _NAME_ROOM else "/tmp"
-
-
-def client_token(environ: Mapping[str, str]) -> str | None:
-    """Return the token that servers are told, as they find it: in a variable or in a file."""
-    if environ.get(TOKEN_FILE_VARIABLE) and not environ.get(TOKEN_VARIABLE):
-        from crush_trio.server.guard import load_token
-
-        return load_token(environ)
-    return environ.get(TOKEN_VARIABLE) or None
-
-
-async def _is_there(address: Address, token: str | None, *, insist: bool) -> bool:
-    """Whether a server of ours answers at *address*; with *insist*, anything else is an error."""
-    await trio.lowlevel.checkpoint()
-    try:
-        async with open_client(address, token=token) as client:
-            await probe(client)
-    except (ServerUnreachable, NotOurs):
-        if insist:
-            raise
-        return False
-    return True
-
-
-async def probe(client: Client) -> str:
-    """Return the version of the server; raises `ServerUnreachable`, `NotOurs`, or what it refuses with."""
-    with trio.move_on_after(PROBE_LIMIT):
-        try:
-            version = await client.version()
-        except ApiError as error:
-            if error.status in _REFUSALS:
-                raise
-            raise _not_ours(client, str(error)) from error
-        except (AnswerLost, AnswerGarbled) as error:
-            raise _not_ours(client, str(error)) from error
-        if not version.build_id.startswith(OWN_BUILD):
-            raise _not_ours(client, f"version {version.version or 'unknown'}")
-        return version.version
-    raise ServerUnreachable(
-        f"the server at {client.address} accepts connections and does not answer; restart it"
-    )
-
-
-def _not_ours(client: Client, what: str) -> NotOurs:
-    return NotOurs(f"{client.address} ({what}); stop it, or name another address with --host")
-
-
-@asynccontextmanager
-async def _open_embedded(environ: Mapping[str, str]) -> AsyncIterator[Client]:
-    """Serve in this process, on a socket of our own, for the length of the block."""
-    from attrs import evolve
-
-    from crush_trio.server.run import HostSettings, run_server
-
-    settings = HostSettings.from_environment(environ)
-    settings = evolve(settings, backend=evolve(settings.backend, idle_linger=float("inf")))
-    stop = trio.Event()
-    with tempfile.TemporaryDirectory(prefix="crush-trio-", dir=_folder()) as folder:
-        address = UnixAddress(PurePosixPath(folder, "s.sock"))
-        async with open_hidden_nursery() as nursery:
-            serve = partial(run_server, [address], settings=settings, shutdown=stop.wait)
-            [bound] = await nursery.start(serve)
-            try:
-                async with open_client(bound, token=settings.guard.token) as client:
-                    yield client
-            finally:
-                stop.set()
-
-
-def open_directory(
-    reached: Reached,
-    directory: str,
-    environ: Mapping[str, str],
-    *,
-    interactive: bool = False,
-    init: bool = True,
-) -> AbstractAsyncContextManager[RemoteWorkspace]:
-    """Open a directory as a workspace.
-
-    A server of this user's is told this environment: the keys of the shell in which somebody types are
-    those that are meant. It counts if nobody has the directory open yet. Other servers have their own.
-    """
-    env = None
-    if reached.local and not reached.embedded:
-        env = {name: text for name, text in environ.items() if not name.startswith(TOKEN_VARIABLE)}
-    return reached.client.open_workspace(directory, interactive=interactive, init=init, env=env)

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
+import orjson
 from attrs import field, frozen
 
 from crush_trio.wire.fields import ObjectOrNothing, OmitEmpty
@@ -33,6 +35,34 @@ class PermissionMode(StrEnum):
     ASK = "ask"
     DENY = "deny"
     ALLOW = "allow"
+
+
+class Refusal(StrEnum):
+    """Why a tool call was refused permission; the value of `REFUSAL_KEY` in its result's metadata."""
+
+    DENIED = "denied"
+    """A client denied the request."""
+    FORBIDDEN = "forbidden"
+    """The policy of the submission denies what no rule allows."""
+    UNATTENDED = "unattended"
+    """No client was attached to answer, for as long as a request waits."""
+    UNANSWERED = "unanswered"
+    """No client answered in that time, and the client of the run itself cannot."""
+
+
+REFUSAL_KEY: Final = "permission_refused"
+"""The key in the metadata of a tool result that says that the call was refused permission."""
+
+
+def is_refused(metadata: str) -> bool:
+    """Whether the *metadata* of a tool result says that its call was refused permission."""
+    if REFUSAL_KEY not in metadata:
+        return False
+    try:
+        found = orjson.loads(metadata)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and isinstance(found.get(REFUSAL_KEY), str)
 
 
 class QuestionType(StrEnum):

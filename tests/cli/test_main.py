@@ -1,5 +1,7 @@
 """Which command is meant, and what is said when it cannot be."""
 
+import pkgutil
+import re
 import resource
 import subprocess
 import sys
@@ -7,13 +9,12 @@ import sys
 import click
 import pytest
 
+import crush_trio.cli.commands
 from crush_trio.cli.exits import ADVICE, ExitCode, exit_code_of, expected, explain
-from crush_trio.cli.main import cli, main
+from crush_trio.cli.main import COMMANDS, cli, main
 from crush_trio.client.errors import ServerUnreachable
 from crush_trio.errors import CrushError, SessionNotFound
 from crush_trio.store.errors import StoreLocked
-
-COMMANDS = ["attach", "cancel", "config", "doctor", "import", "run", "serve", "sessions"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +40,18 @@ def misuse(capsys, *arguments):
 # ── Asking for help ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_command_is_there_and_says_what_it_does(capsys):
-    assert sorted(cli.commands) == COMMANDS
+def test_every_command_is_in_the_help_with_the_first_line_of_its_docstring(capsys):
     assert main(["--help"]) == 0
     page = capsys.readouterr().out
-    for name, command in cli.commands.items():
-        assert name in page
-        assert command.help
+    for name, (_, line) in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", page, re.MULTILINE)
+        command = cli.get_command(click.Context(cli), name)
+        assert command.help.splitlines()[0] == line, name
+
+
+def test_every_module_of_a_command_is_in_the_table():
+    modules = {each.name for each in pkgutil.iter_modules(crush_trio.cli.commands.__path__)}
+    assert modules == {place.partition(":")[0] for place, _ in COMMANDS.values()}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -70,6 +76,30 @@ def test_asking_for_the_version_loads_neither_a_server_nor_a_client_nor_a_screen
     said = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     heavy = {"quart", "hypercorn", "httpx", "sqlite3", "rich", "markdown_it", "pygments", "asyncio"}
     assert heavy & set(said.split()) == set()
+
+
+def test_help_and_version_import_neither_trio_nor_attrs_nor_a_command():
+    """The front door is replaced by an empty package: what it imports has a test of its own."""
+    program = (
+        "import sys, types\n"
+        "door = types.ModuleType('crush_trio')\n"
+        f"door.__path__, door.__version__ = {list(crush_trio.__path__)!r}, '1'\n"
+        "sys.modules['crush_trio'] = door\n"
+        "from crush_trio.cli.main import main\n"
+        "main(['--version'])\nmain(['--help'])\nprint(*sys.modules, sep='\\n')"
+    )
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    loaded = set(said.split())
+    assert {"trio", "rich", "attr", "orjson", "logging"} & loaded == set()
+    ours = {name for name in loaded if name.startswith("crush_trio.")}
+    assert ours == {
+        "crush_trio.cli",
+        "crush_trio.cli.main",
+        "crush_trio.cli.exits",
+        "crush_trio.cli.options",
+        "crush_trio.errors",
+    }
 
 
 def test_the_version_is_there_at_once():

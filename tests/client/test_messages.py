@@ -9,7 +9,7 @@ from crush_trio.client.errors import StreamBroken
 from crush_trio.client.frames import FrameReader
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.testing.server.client import Replica
-from crush_trio.testing.server.client import StreamBroken as Refused
+from crush_trio.testing.server.client import ReplicaMismatch as Refused
 from crush_trio.wire.codec import encode, structure
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import (

@@ -235,7 +235,8 @@ async def test_a_denial_stops_the_turn_and_shows_what_did_not_happen():
         office.permissions.answer(FIRST, DENY)
     result = call.error.result
     assert result.content == "User denied permission"
-    assert (result.is_error, result.stop_turn, result.metadata) == (True, True, diff)
+    assert (result.is_error, result.stop_turn) == (True, True)
+    assert result.metadata == {**diff, "permission_refused": "denied"}
 
 
 @pytest.mark.item("F6", "L15", "A20")

@@ -19,7 +19,7 @@ from crush_trio.server import TcpAddress, UnixAddress
 from crush_trio.server.app import create_app
 from crush_trio.server.http.serve import serve
 from crush_trio.server.server import Site
-from crush_trio.testing.server.asgi import Answer
+from crush_trio.testing.server.asgi import AsgiResponse
 from crush_trio.testing.server.server import MemoryStores, Served
 from tests.server.scenarios import SCENARIOS, A, set_the_table
 
@@ -60,7 +60,7 @@ class SocketExchange:
         body = b""
         while piece := await self.receive():
             body += piece
-        return Answer(self.status, self.headers, body)
+        return AsgiResponse(self.status, self.headers, body)
 
     async def ended(self):
         await self.over.wait()

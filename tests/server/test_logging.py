@@ -13,7 +13,8 @@ from http.client import HTTPConnection
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.cli.main import MISUSED, main
+from crush_trio.cli.exits import ExitCode
+from crush_trio.cli.main import main
 from crush_trio.clock import CountingIds
 from crush_trio.log_context import logged_for
 from crush_trio.server.logging import (
@@ -203,7 +204,7 @@ def test_a_log_ends_with_its_block_and_leaves_everything_as_it_was():
 def test_a_form_or_a_level_that_does_not_exist_is_a_misuse(capsys, option):
     with pytest.raises(SystemExit) as ended:
         main(["serve", option])
-    assert ended.value.code == MISUSED
+    assert ended.value.code == ExitCode.MISUSED
     assert "choose from" in capsys.readouterr().err
 
 

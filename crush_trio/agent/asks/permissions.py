@@ -8,7 +8,7 @@ Kept, for each request that the clients hear of: one notice that it is asked, an
 settled, whatever settles it (F4).
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,12 +34,14 @@ from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes
 from crush_trio.tools.base import ToolError, Wanted
 from crush_trio.wire.asks import (
+    REFUSAL_KEY,
     Grant,
     GrantScope,
     PermissionAction,
     PermissionMode,
     PermissionPolicy,
     PermissionRequest,
+    Refusal,
 )
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import AskId, RunId, SessionId, ToolCallId
@@ -56,6 +58,13 @@ UNATTENDED: Final = "Permission denied: nobody was there to ask for {seconds:g} 
 
 UNANSWERED: Final = "Permission denied: nobody answered within {seconds:g} seconds"
 """The same, of a run whose own client cannot answer."""
+
+_SENTENCES: Final[Mapping[Refusal, str]] = {
+    Refusal.DENIED: DENIED,
+    Refusal.FORBIDDEN: FORBIDDEN,
+    Refusal.UNATTENDED: UNATTENDED,
+    Refusal.UNANSWERED: UNANSWERED,
+}
 
 
 @define(eq=False, kw_only=True)
@@ -283,17 +292,18 @@ class CallPermit:
         self.approved = True
 
     async def __call__(self, wanted: Wanted, /) -> None:
-        """Return if *wanted* is allowed; raise a `ToolError` that stops the turn if it is not."""
+        """Return if *wanted* is allowed; raise a `ToolError` that stops the turn if it is not.
+
+        The metadata of the error names the `Refusal`, so that programs need not read the sentence.
+        """
         await trio.lowlevel.checkpoint()
         verdict = self._permissions.judge(self, wanted)
-        text = FORBIDDEN
+        refusal = Refusal.FORBIDDEN
         if isinstance(verdict, PermissionRequest):
             verdict = await self._permissions.ask(self, verdict)
-            text = DENIED if verdict is Resolution.DENIED else self._nobody
+            unanswered = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
+            refusal = Refusal.DENIED if verdict is Resolution.DENIED else unanswered
         if verdict is not Resolution.GRANTED:
-            raise ToolError(text, stop_turn=True, metadata=wanted.denied)
-
-    @property
-    def _nobody(self) -> str:
-        text = UNATTENDED if self.interactive else UNANSWERED
-        return text.format(seconds=self._permissions.attendance.patience)
+            text = _SENTENCES[refusal].format(seconds=self._permissions.attendance.patience)
+            metadata = {**wanted.denied, REFUSAL_KEY: refusal.value}
+            raise ToolError(text, stop_turn=True, metadata=metadata)

@@ -1,10 +1,7 @@
-"""`crush-trio attach`: a session as it lives, and a place to take part.
+"""`crush-trio attach`: watch a session live, send prompts and answer its asks.
 
-What `crush-trio attach` does: watch one session, and take part in it.
-
-Four tasks, all below one nursery: one watches, one reads keys, one does in order what keys have asked
-for, one paints. A cancel does not wait in that order. Leaving cancels them all, and the terminal is as
-it was, however one leaves.
+Four tasks in one nursery: one reads events, one reads keys, one carries out the actions of keys in
+order, one paints. A cancel skips that order. Leaving cancels all four and restores the terminal.
 """
 
 import math
@@ -32,8 +29,8 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.conversation import failure
 from crush_trio.cli.report.reporter import short
 from crush_trio.cli.report.session import SessionView, send_answer
-from crush_trio.cli.report.terminal import Stage, spinner
-from crush_trio.cli.server_link import find_session, open_directory, open_server
+from crush_trio.cli.report.terminal import LiveScreen, spinner
+from crush_trio.cli.server_link import find_session, open_directory, open_link
 from crush_trio.cli.terminal.editor import LineEditor, layout
 from crush_trio.cli.terminal.keyboard import Key, Keyboard, open_keyboard
 from crush_trio.cli.terminal.screen import Bottom, Renderer
@@ -46,42 +43,71 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.events import ConfigChanged, Envelope
 from crush_trio.wire.views import Session
 
-Deed: TypeAlias = Callable[[], Awaitable[object]]
-"""Something that was asked for and takes a while."""
+Action: TypeAlias = Callable[[], Awaitable[object]]
+"""What a key asks for and takes a while, such as submitting a prompt."""
+
+
+@click.command()
+@click.argument("session", required=False, metavar="[SESSION]")
+@host_option
+@cwd_option
+@click.option("--new", is_flag=True, help="Begin a new session.")
+@debug_option
+@pass_invocation
+def attach(
+    invocation: Invocation, session: str | None, host: str | None, cwd: str, new: bool
+) -> int:
+    """Watch SESSION live and take part in it.
+
+    The default is the last session of the directory. Type a prompt and press Enter; Alt-Enter begins
+    a new line. Permissions and questions are answered here. Escape or Ctrl-C cancels the runs of the
+    session. Ctrl-D leaves.
+
+    If no server is running, one is started that shuts down when you leave.
+    """
+    if session is not None and new:
+        raise click.UsageError("--new begins a new session; leave out SESSION")
+    if not is_interactive(invocation.environ):
+        raise click.UsageError(
+            "this needs a terminal; in scripts use: crush-trio run --session ID PROMPT"
+        )
+
+    place = host, directory_of(cwd, host)
+    return invocation.run(attach_to, invocation.environ, place, session, new)
 
 
 async def attach_to(
     environ: Mapping[str, str], place: tuple[str | None, str], session: str | None, new: bool
 ) -> int:
-    """Attach to a session until somebody leaves; return the exit code."""
+    """Attach to a session until the user leaves; return the exit code."""
     host, directory = place
 
     async def work(interrupts: Interrupts) -> int:
         async with (
-            open_server(host, environ, embed=True) as reached,
-            open_directory(reached, directory, environ, interactive=True) as workspace,
+            open_link(host, environ, embed=True) as link,
+            open_directory(link, directory, environ, interactive=True) as workspace,
         ):
             chosen = await _choose(workspace, session, new=new)
-            attached = Attached(workspace, SessionView(chosen))
-            await attached.attend(interrupts)
-        print(farewell(attached.view, embedded=reached.embedded))
+            attached = AttachedTerminal(workspace, SessionView(chosen))
+            await attached.run(interrupts)
+        print(farewell(attached.view, embedded=link.embedded))
         return 0
 
     return await interruptible(work)
 
 
 def farewell(view: SessionView, *, embedded: bool) -> str:
-    """Return what is said to somebody who leaves: what goes on, and how to come back."""
-    back = f"Come back with: crush-trio attach {short(view.session.id)}"
+    """Return the text printed on leaving: what happens to the runs, and how to attach again."""
+    back = f"Attach again with: crush-trio attach {short(view.session.id)}"
     if not view.busy:
         return back
     if embedded:
-        return f"What ran was stopped with its server.\n{back}"
-    return f"What runs goes on as long as others are attached.\n{back}"
+        return f"The run was cancelled, because its server shut down.\n{back}"
+    return f"The run continues while other clients are attached.\n{back}"
 
 
 async def _choose(workspace: RemoteWorkspace, text: str | None, *, new: bool) -> Session:
-    """Return the session that is meant; the last one, or a new one if there is none."""
+    """Return the session that was named, by default the last one; create one if there is none."""
     await trio.lowlevel.checkpoint()
     if text is not None:
         return await find_session(workspace, text)
@@ -90,49 +116,49 @@ async def _choose(workspace: RemoteWorkspace, text: str | None, *, new: bool) ->
 
 
 @define(eq=False)
-class Attached:
-    """Somebody at a terminal, attached to a session. It is its own `Bottoms`."""
+class AttachedTerminal:
+    """A terminal that is attached to a session. It draws its own `Footer`."""
 
     workspace: RemoteWorkspace = field(repr=False)
     view: SessionView
     model: str = field(default="", init=False)
     hint: str = field(default="", init=False)
     _editor: LineEditor = field(factory=LineEditor, init=False, repr=False)
-    _stage: Stage = field(init=False, repr=False)
+    _screen: LiveScreen = field(init=False, repr=False)
     _leave: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._stage = Stage(Console(), self.view.conversation, self, self._seen)
+        self._screen = LiveScreen(Console(), self.view.conversation, self, self._seen)
 
     def _seen(self) -> None:
-        self.view.asking.seen(trio.current_time())
+        self.view.asks.seen(trio.current_time())
 
     # ── Tasks ───────────────────────────────────────────────────────────────────────────────────
 
-    async def attend(self, interrupts: Interrupts) -> None:
-        """Be attached until somebody leaves."""
+    async def run(self, interrupts: Interrupts) -> None:
+        """Show the session and obey keys until the user leaves."""
         with open_keyboard(sys.stdin.fileno(), signals=False) as keyboard:
             interrupts.before_leaving(keyboard.leave)
             try:
                 with self._leave:
-                    async with self._deeds() as hands, self.workspace.events() as events:
-                        hands.nursery.start_soon(self._stage.perform)
-                        hands.nursery.start_soon(self._read_keys, keyboard, hands)
+                    async with self._open_actions() as actions, self.workspace.events() as events:
+                        actions.nursery.start_soon(self._screen.keep_painted)
+                        actions.nursery.start_soon(self._read_keys, keyboard, actions)
                         await self._watch(events)
                         self._leave.cancel()
             finally:
-                self._stage.close()
+                self._screen.close()
 
     @asynccontextmanager
-    async def _deeds(self) -> AsyncIterator["_Hands"]:
-        sender, receiver = trio.open_memory_channel[Deed](math.inf)
+    async def _open_actions(self) -> AsyncIterator["_ActionQueue"]:
+        sender, receiver = trio.open_memory_channel[Action](math.inf)
         async with open_hidden_nursery() as nursery:
-            hands = _Hands(nursery, sender, self._try)
-            nursery.start_soon(hands.work, receiver)
-            yield hands
+            actions = _ActionQueue(nursery, sender, self._try)
+            nursery.start_soon(actions.work, receiver)
+            yield actions
 
     async def _watch(self, events: EventReader) -> None:
-        """Show what happens, for ever."""
+        """Apply events to the view, until cancelled."""
         await self._catch_up()
         async for event in events:
             if isinstance(event, Resynced):
@@ -144,10 +170,10 @@ class Attached:
             if self.view.gone:
                 self.view.conversation.note(Text("The session was deleted.", "yellow"))
                 self._leave.cancel()
-            self._stage.touch()
+            self._screen.touch()
 
     async def _catch_up(self) -> None:
-        """Read everything anew: at the beginning, and when something was missed."""
+        """Read the whole session: at the start, and when events were missed."""
         workspace, session_id = self.workspace, self.view.session.id
         await self._learn_model()
         messages = await workspace.sessions.messages(session_id)
@@ -155,57 +181,57 @@ class Attached:
         permissions = await workspace.permissions.pending()
         questions = await workspace.questions.pending()
         self.view.catch_up(messages, runs, (*permissions, *questions))
-        self._stage.touch()
+        self._screen.touch()
 
     async def _learn_model(self) -> None:
         selected = (await self.workspace.agent.info()).model_cfg
         self.model = f"{selected.provider}/{selected.model}"
 
-    async def _read_keys(self, keyboard: Keyboard, hands: "_Hands") -> None:
+    async def _read_keys(self, keyboard: Keyboard, actions: "_ActionQueue") -> None:
         while True:
             for key in await keyboard.read():
                 if key.name == "ctrl-z":
-                    self._stage.withdraw()
+                    self._screen.withdraw()
                     keyboard.suspend()
                 else:
-                    self._press(key, hands)
-            self._stage.touch()
+                    self._press(key, actions)
+            self._screen.touch()
 
-    async def _try(self, deed: Deed) -> None:
-        """Do something; if that fails, say so and go on."""
+    async def _try(self, action: Action) -> None:
+        """Carry out an action; show its error, if any, in the conversation."""
         await trio.lowlevel.checkpoint()
         try:
-            await deed()
+            await action()
         except CrushError as error:
             self.view.conversation.note(failure(*explain(error)))
-        self._stage.touch()
+        self._screen.touch()
 
     # ── Keys ────────────────────────────────────────────────────────────────────────────────────
 
-    def _press(self, key: Key, hands: "_Hands") -> None:
-        """Do what a key means."""
+    def _press(self, key: Key, actions: "_ActionQueue") -> None:
+        """Handle a key."""
         self.hint = ""
-        asking, busy = self.view.asking, self.view.busy
+        asks, busy = self.view.asks, self.view.busy
         if key.name == "hangup" or (key.name == "ctrl-d" and not self._editor.text):
             self._leave.cancel()
-        elif key.name == "ctrl-c" or (key.name == "escape" and asking.dialog is None):
-            self._stop(hands) if busy else self._clear()
-        elif asking.dialog is not None:
-            if given := asking.press(key, trio.current_time()):
-                hands.soon(lambda: send_answer(self.workspace, *given))
+        elif key.name == "ctrl-c" or (key.name == "escape" and asks.dialog is None):
+            self._stop(actions) if busy else self._clear()
+        elif asks.dialog is not None:
+            if given := asks.press(key, trio.current_time()):
+                actions.soon(lambda: send_answer(self.workspace, *given))
         elif key.name == "enter":
-            self._submit(hands)
+            self._submit(actions)
         else:
             self._editor.press("delete" if key.name == "ctrl-d" else key.name, key.text)
 
-    def _submit(self, hands: "_Hands") -> None:
+    def _submit(self, actions: "_ActionQueue") -> None:
         if prompt := self._editor.take().strip():
             session_id = self.view.session.id
-            hands.soon(lambda: self.workspace.submit(prompt, session=session_id))
+            actions.soon(lambda: self.workspace.submit(prompt, session=session_id))
 
-    def _stop(self, hands: "_Hands") -> None:
+    def _stop(self, actions: "_ActionQueue") -> None:
         self.hint = "cancelling"
-        hands.now(self._cancel)
+        actions.now(self._cancel)
 
     async def _cancel(self) -> None:
         try:
@@ -217,20 +243,20 @@ class Attached:
         if self._editor.text:
             self._editor.take()
         else:
-            self.hint = "nothing runs; ctrl-d leaves"
+            self.hint = "no run is active; ctrl-d leaves"
 
-    # ── The bottom ──────────────────────────────────────────────────────────────────────────────
+    # ── The footer ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def moving(self) -> bool:
-        """Whether something runs, and does not wait for us."""
-        return self.view.busy and self.view.asking.dialog is None
+        """Whether a run is active and not waiting for an answer from this terminal."""
+        return self.view.busy and self.view.asks.dialog is None
 
     def bottom(self, renderer: Renderer, width: int, room: int) -> Bottom:
-        """Return what the session does, and the line that takes a prompt or an answer."""
+        """Return the status line, and the input line for a prompt or an answer."""
         if self._leave.cancel_called:
             return Bottom()
-        dialog = self.view.asking.dialog
+        dialog = self.view.asks.dialog
         if dialog is not None:
             line = dialog.bottom(width)
         else:
@@ -261,50 +287,22 @@ class Attached:
 
 
 @define(eq=False)
-class _Hands:
-    """What was asked for is done in this order, one after the other; only a cancel goes ahead."""
+class _ActionQueue:
+    """Carries out actions one at a time, in order; `now` skips the queue."""
 
     nursery: trio.Nursery = field(repr=False)
-    _queue: trio.MemorySendChannel[Deed] = field(repr=False)
-    _do: Callable[[Deed], Awaitable[None]] = field(repr=False)
+    _queue: trio.MemorySendChannel[Action] = field(repr=False)
+    _do: Callable[[Action], Awaitable[None]] = field(repr=False)
 
-    def soon(self, deed: Deed) -> None:
-        """Do it after what was asked for before."""
-        self._queue.send_nowait(deed)
+    def soon(self, action: Action) -> None:
+        """Carry out *action* after the ones queued before it."""
+        self._queue.send_nowait(action)
 
-    def now(self, deed: Deed) -> None:
-        """Do it at once."""
-        self.nursery.start_soon(self._do, deed)
+    def now(self, action: Action) -> None:
+        """Carry out *action* at once."""
+        self.nursery.start_soon(self._do, action)
 
-    async def work(self, receiver: trio.MemoryReceiveChannel[Deed]) -> None:
-        """Do what is asked for, for ever."""
-        async for deed in receiver:
-            await self._do(deed)
-
-
-@click.command()
-@click.argument("session", required=False, metavar="[SESSION]")
-@host_option
-@cwd_option
-@click.option("--new", is_flag=True, help="Begin a new session.")
-@debug_option
-@pass_invocation
-def attach(
-    invocation: Invocation, session: str | None, host: str | None, cwd: str, new: bool
-) -> int:
-    """Watch SESSION live and take part in it; by default the last one of the directory.
-
-    Type and press Enter to prompt, also while others do. Alt-Enter begins a new line. What the agent
-    asks is answered here. Escape or Ctrl-C cancels what runs. Ctrl-D leaves.
-
-    Without a server, one is started that ends when you leave.
-    """
-    if session is not None and new:
-        raise click.UsageError("--new begins a session of its own; leave out SESSION")
-    if not is_interactive(invocation.environ):
-        raise click.UsageError(
-            "this needs a terminal; in scripts use: crush-trio run --session ID PROMPT"
-        )
-
-    place = host, directory_of(cwd, host)
-    return invocation.run(attach_to, invocation.environ, place, session, new)
+    async def work(self, receiver: trio.MemoryReceiveChannel[Action]) -> None:
+        """Carry out queued actions, until cancelled."""
+        async for action in receiver:
+            await self._do(action)

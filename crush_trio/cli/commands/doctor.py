@@ -1,8 +1,7 @@
-"""`crush-trio doctor`: is everything there that is needed, and what to do if not.
+"""`crush-trio doctor`: check the installation, the server and a directory, with advice.
 
-What `crush-trio doctor` looks at. Each finding is one line, and says what to do if it is bad.
-
-Nothing is changed, and nothing is started. Only whether a key is there is told, never the key.
+Each finding is one line. Nothing is changed or started. Keys are reported as present or missing, and
+never shown.
 """
 
 import os
@@ -49,16 +48,30 @@ from crush_trio.store.sqlite.database import DATABASE_NAME
 from crush_trio.store.sqlite.store import open_sqlite_store
 
 LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "httpx", "click", "rich")
-"""Whose versions are worth knowing when something is wrong."""
+"""Libraries whose versions are reported."""
 
 PROGRAMS: Final = {
-    "git": "without it the agent knows nothing of a project's history",
-    "rg": "without ripgrep searching falls back to a slower way",
+    "git": "without it the agent does not see the history of a project",
+    "rg": "without ripgrep a slower search is used",
 }
 
 
-class Verdict(Enum):
-    """How bad a finding is: its mark and its colour."""
+@click.command()
+@host_option
+@cwd_option
+@debug_option
+@pass_invocation
+def doctor(invocation: Invocation, host: str | None, cwd: str) -> int:
+    """Check this installation and a directory for problems.
+
+    Checks versions, configuration, providers, the server, the data directory and the programs that
+    tools use. Keys are never shown. Exit code 1 means that there is a problem to fix.
+    """
+    return invocation.run(check_all, invocation.environ, host, directory_of(cwd, host))
+
+
+class Level(Enum):
+    """How serious a finding is: its mark and its colour."""
 
     OK = "✓", "green"
     WARN = "!", "yellow"
@@ -69,14 +82,14 @@ class Verdict(Enum):
 class Finding:
     """One line of a report."""
 
-    verdict: Verdict
+    level: Level
     subject: str
     text: str
     advice: str = ""
 
 
-async def examine_all(environ: Mapping[str, str], host: str | None, directory: str) -> int:
-    """Print what was found; return whether it is all right."""
+async def check_all(environ: Mapping[str, str], host: str | None, directory: str) -> int:
+    """Print all findings; return the exit code."""
     findings = [*versions(), *programs(), *await server(environ, host), *limits(environ)]
     try:
         config = await configuration_of(Path(directory), environ)
@@ -87,15 +100,15 @@ async def examine_all(environ: Mapping[str, str], host: str | None, directory: s
         findings += await providers(config)
         findings += await data_directory(config)
     print_report(report(findings))
-    bad = any(finding.verdict is Verdict.FAIL for finding in findings)
+    bad = any(finding.level is Level.FAIL for finding in findings)
     return ExitCode.FAILED if bad else ExitCode.OK
 
 
 def report(findings: list[Finding]) -> Table:
-    """Return findings as a table; what to do stands below what is wrong."""
+    """Return findings as a table, each with its advice below."""
     table = Table.grid(padding=(0, 1))
     for finding in findings:
-        mark, style = finding.verdict.value
+        mark, style = finding.level.value
         text = Text(one_line(finding.text))
         if finding.advice:
             text.append(f"\n→ {one_line(finding.advice)}", "italic")
@@ -107,10 +120,10 @@ def report(findings: list[Finding]) -> Table:
 
 
 def versions() -> list[Finding]:
-    """Return which versions are at work."""
+    """Return the versions of this program, Python and libraries."""
     python = f"crush-trio {__version__}, Python {platform.python_version()} on {sys.platform}"
     found = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
-    return [Finding(Verdict.OK, "versions", f"{python}; {found}")]
+    return [Finding(Level.OK, "versions", f"{python}; {found}")]
 
 
 def _version(name: str) -> str:
@@ -121,18 +134,18 @@ def _version(name: str) -> str:
 
 
 def programs() -> list[Finding]:
-    """Return which programs that tools use are there."""
+    """Return which of the programs that tools use are installed."""
     findings = []
     for name, without in PROGRAMS.items():
         if path := shutil.which(name):
-            findings.append(Finding(Verdict.OK, name, path))
+            findings.append(Finding(Level.OK, name, path))
         else:
-            findings.append(Finding(Verdict.WARN, name, f"not found; {without}", f"install {name}"))
+            findings.append(Finding(Level.WARN, name, f"not found; {without}", f"install {name}"))
     return findings
 
 
 async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
-    """Return whether a server answers where clients look."""
+    """Return whether a server answers at *host* or the default address."""
     await trio.lowlevel.checkpoint()
     try:
         address = choose_address(host, environ, os.getuid())
@@ -140,23 +153,23 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
             found = await probe(client)
             hosted = len(await client.workspaces())
     except ServerUnreachable as error:
-        what, following = explain(error)
-        verdict = Verdict.WARN if host is None else Verdict.FAIL
-        own = "; commands bring their own meanwhile" if host is None else ""
-        return [Finding(verdict, "server", what + own, following)]
+        what, advice = explain(error)
+        level = Level.WARN if host is None else Level.FAIL
+        own = "; each command starts its own" if host is None else ""
+        return [Finding(level, "server", what + own, advice)]
     except NotOurs as error:
-        return [Finding(Verdict.WARN, "server", *explain(error))]
+        return [Finding(Level.WARN, "server", *explain(error))]
     except CrushError as error:
         return [_failed("server", error)]
     text = f"version {found} answers at {address} and hosts {count(hosted, 'workspace')}"
     if found != __version__:
-        advice = "restart it, so that server and command are of one version"
-        return [Finding(Verdict.WARN, "server", text, advice)]
-    return [Finding(Verdict.OK, "server", text)]
+        advice = "restart it, so that server and command have the same version"
+        return [Finding(Level.WARN, "server", text, advice)]
+    return [Finding(Level.OK, "server", text)]
 
 
 def limits(environ: Mapping[str, str]) -> list[Finding]:
-    """Return the limits that a server would have, if they are not as they come."""
+    """Return the limits of a server that differ from the defaults."""
     try:
         differing = chosen_limits(environ).differing()
     except (LimitInvalid, ConfigInvalid) as error:
@@ -165,33 +178,33 @@ def limits(environ: Mapping[str, str]) -> list[Finding]:
         f"{name} {shown(name, value)} (default {shown(name, ABOUT[name].default)})"
         for name, value in differing.items()
     )
-    return [Finding(Verdict.OK, "limits", ", ".join(told) or "all as they come")]
+    return [Finding(Level.OK, "limits", ", ".join(told) or "all at their defaults")]
 
 
 # ── This directory ──────────────────────────────────────────────────────────────────────────────
 
 
 def configuration(config: LoadedConfig) -> list[Finding]:
-    """Return what was read, and what was noticed about it."""
+    """Return which configuration files were read, and the warnings about them."""
     files = ", ".join(str(source.path) for source in config.sources) or "no files"
-    noticed = [
-        Finding(Verdict.WARN, "configuration", str(notice), "see crush-trio config check")
+    warnings = [
+        Finding(Level.WARN, "configuration", str(notice), "see crush-trio config check")
         for notice in config.notices
         if notice.kind is not NoticeKind.DEMO
     ]
-    return [Finding(Verdict.OK, "configuration", files), *noticed]
+    return [Finding(Level.OK, "configuration", files), *warnings]
 
 
 async def providers(config: LoadedConfig) -> list[Finding]:
-    """Return which providers can be used, and whether their keys are there."""
+    """Return the configured providers, whether they have keys, and the selected model."""
     await trio.lowlevel.checkpoint()
     findings = [await _provider(config, name) for name in config.providers]
     selected = config.large.selected
     if selected.provider == DEMO_PROVIDER:
         text = "none is configured, so the offline demo answers"
         advice = "set a key such as ANTHROPIC_API_KEY, or describe a provider in crush.json"
-        return [*findings, Finding(Verdict.WARN, "model", text, advice)]
-    return [*findings, Finding(Verdict.OK, "model", f"{selected.provider}/{selected.model}")]
+        return [*findings, Finding(Level.WARN, "model", text, advice)]
+    return [*findings, Finding(Level.OK, "model", f"{selected.provider}/{selected.model}")]
 
 
 async def _provider(config: LoadedConfig, name: str) -> Finding:
@@ -203,14 +216,14 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
         return _failed(subject, error)
     entry = resolved.config
     keyed = "key present" if entry.api_key or entry.oauth is not None else "no key"
-    return Finding(Verdict.OK, subject, f"{keyed}, {count(len(entry.models), 'model')}")
+    return Finding(Level.OK, subject, f"{keyed}, {count(len(entry.models), 'model')}")
 
 
 async def data_directory(config: LoadedConfig) -> list[Finding]:
-    """Return who has the data directory, and what earlier starts have left in it."""
+    """Return the state of the data directory: its owner, and runs that were left unfinished."""
     subject, place = "data", config.data_dir
     if not await trio.Path(place / DATABASE_NAME).exists():
-        return [Finding(Verdict.OK, subject, f"{place} has no sessions yet")]
+        return [Finding(Level.OK, subject, f"{place} has no sessions yet")]
     try:
         async with open_sqlite_store(place) as store:
             await store.check()
@@ -218,33 +231,20 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
             orphans = len(await store.orphans())
     except StoreLocked as error:
         owner = error.detail or str(error)
-        return [Finding(Verdict.OK, subject, f"in use: {owner}, which ends what was left behind")]
+        return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]
     except CrushError as error:
         return [_failed(subject, error)]
-    findings = [Finding(Verdict.OK, subject, f"{place} is sound and has {sessions}")]
+    findings = [Finding(Level.OK, subject, f"{place} is intact and has {sessions}")]
     if orphans:
-        text = f"{count(orphans, 'run')} of an earlier start without an ending"
-        advice = "they are ended when the directory is next opened, as with crush-trio sessions"
-        findings.append(Finding(Verdict.WARN, "orphans", text, advice))
+        text = f"{count(orphans, 'unfinished run')} of an earlier process"
+        advice = (
+            "they are ended when the directory is opened next, for example by crush-trio sessions"
+        )
+        findings.append(Finding(Level.WARN, "orphans", text, advice))
     else:
-        findings.append(Finding(Verdict.OK, "orphans", "no run of an earlier start is unfinished"))
+        findings.append(Finding(Level.OK, "orphans", "no unfinished runs of an earlier process"))
     return findings
 
 
 def _failed(subject: str, error: CrushError) -> Finding:
-    return Finding(Verdict.FAIL, subject, *explain(error))
-
-
-@click.command()
-@host_option
-@cwd_option
-@debug_option
-@pass_invocation
-def doctor(invocation: Invocation, host: str | None, cwd: str) -> int:
-    """Examine this installation, and the directory it is called in.
-
-    Looks at versions, configuration, providers, the server, the data directory and the programs that
-    tools use. Keys are never shown. Exit code 1 means that something has to be put right.
-    """
-
-    return invocation.run(examine_all, invocation.environ, host, directory_of(cwd, host))
+    return Finding(Level.FAIL, subject, *explain(error))

@@ -1,7 +1,4 @@
-"""`crush-trio import`: take over the sessions of the Go program.
-
-What `crush-trio import` does, and what it says it has done.
-"""
+"""`crush-trio import`: import the sessions of the Go program."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +26,31 @@ GO_NAME: Final = "crush.db"
 _DATA_NAME: Final = ".crush"
 
 
+@click.command("import")
+@click.argument("path", type=click.Path(exists=True))
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="The directory in which the Go program was started, for relative paths in the file; by "
+    "default the one that contains the `.crush` of the file.",
+)
+@cwd_option
+@debug_option
+@pass_invocation
+def import_sessions(invocation: Invocation, path: str, root: str | None, cwd: str) -> int:
+    """Import the sessions of the Go program from PATH.
+
+    PATH is a `crush.db`, or a directory that contains one. The file is not changed. Sessions that are
+    already present are skipped, so an import can be repeated.
+    """
+    place = None if root is None else Path(root).absolute()
+    return invocation.run(import_database, invocation.environ, directory_of(cwd), path, place)
+
+
 async def import_database(
     environ: Mapping[str, str], directory: str, path: str, root: Path | None
 ) -> int:
-    """Take over the sessions of a `crush.db` into the store of a directory."""
+    """Import the sessions of a `crush.db` into the store of a directory."""
     file = await trio.to_thread.run_sync(find_database, Path(path))
     config = await configuration_of(Path(directory), environ)
     async with open_sqlite_store(config.data_dir) as store:
@@ -44,7 +62,7 @@ async def import_database(
 
 
 def find_database(path: Path) -> Path:
-    """Return the file that is meant by a file or a directory; raises `NotCrushDatabase`."""
+    """Return the database that *path* is or contains; raises `NotCrushDatabase`."""
     candidates = [path, path / GO_NAME, path / _DATA_NAME / GO_NAME]
     for candidate in candidates:
         if candidate.is_file():
@@ -53,43 +71,21 @@ def find_database(path: Path) -> Path:
 
 
 def default_root(file: Path) -> Path:
-    """Return where the Go program was started, judging by where it keeps its file."""
+    """Return where the Go program was started: the parent of the `.crush` with its file."""
     folder = file.parent
     return folder.parent if folder.name == _DATA_NAME else folder
 
 
 def import_text(file: Path, data_dir: Path, report: ImportReport) -> RenderableType:
-    """Return what was imported, and what was not."""
+    """Return the report on what was imported and what was left out."""
     lines = [
         Text(f"Imported from {file} into {data_dir}:"),
         Text(f"  {count(report.sessions, 'session')} with {count(report.messages, 'message')}"),
         Text(f"  {count(report.files, 'version')} of files"),
     ]
     if report.known:
-        lines.append(Text(f"  {count(report.known, 'session')} known here already, left alone"))
+        lines.append(Text(f"  {count(report.known, 'session')} already present, not changed"))
     for what, times in sorted(report.left_out.items()):
         lines.append(Text(f"  left out {count(times, 'time')}: {what}", "yellow"))
-    lines.append(Text("Next: see them with crush-trio sessions", "dim"))
+    lines.append(Text("Next: list them with crush-trio sessions", "dim"))
     return Group(*lines)
-
-
-@click.command("import")
-@click.argument("path", type=click.Path(exists=True))
-@click.option(
-    "--root",
-    metavar="DIR",
-    help="Where the Go program was started, for relative paths in the file; by default the "
-    "directory that contains the `.crush` of the file.",
-)
-@cwd_option
-@debug_option
-@pass_invocation
-def import_sessions(invocation: Invocation, path: str, root: str | None, cwd: str) -> int:
-    """Import the sessions of the Go program from PATH.
-
-    PATH is a `crush.db`, or a directory that contains one. The file is only read. Sessions that are
-    here already are left alone, so that an import can be repeated.
-    """
-
-    place = None if root is None else Path(root).absolute()
-    return invocation.run(import_database, invocation.environ, directory_of(cwd), path, place)

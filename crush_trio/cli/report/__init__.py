@@ -1,1 +1,1 @@
-"""How a run and a session are shown."""
+"""How runs and sessions are shown: on a terminal, as plain text, and as JSON."""

@@ -1,8 +1,9 @@
-"""A conversation on a screen: what is finished scrolls away, what is not is drawn again.
+"""The conversation of a session as lines on a screen: text, reasoning, tool calls and results.
 
-At any time there is at most one text that grows; it ends as soon as anything else is said. Calls of
-tools are below it for as long as they take, and join what is finished with their result. So lines
-are let go in the order in which things end, and nothing has to wait for something before it.
+Finished lines are released: printed once, to scroll away. The rest is redrawn. At most one text
+grows at a time, and it ends when anything follows it. Running tool calls are shown below it and are
+released with their result. So items are released in the order in which they end, and none waits for
+an earlier one.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from crush_trio.cli.terminal.screen import Draw, GrowingMarkdown, Shown
+from crush_trio.cli.terminal.screen import Draw, DrawnLines, GrowingMarkdown, Renderer
 from crush_trio.cli.terminal.text import call_title, one_line, result_preview, visible
 from crush_trio.client.messages import (
+    GrowingMessage,
     MessageFinished,
     MessagePiece,
     MessageRestarted,
@@ -25,19 +27,28 @@ from crush_trio.client.messages import (
     ToolCallBegun,
     ToolCallFinished,
     ToolResult,
+    pieces_between,
 )
 from crush_trio.wire.ids import MessageId, ToolCallId
-from crush_trio.wire.messages import FinishReason, ToolCallPart, ToolResultPart
+from crush_trio.wire.messages import (
+    FinishReason,
+    Message,
+    Role,
+    ShellCommandPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 
-THOUGHT_LINES: Final = 3
-"""How much of a thought is shown while it is being thought."""
+REASONING_LINES: Final = 3
+"""How many lines of reasoning are shown while it grows."""
 
 CALL_LINES: Final = 5
-"""How many of the calls that are under way are shown."""
+"""How many running tool calls are shown."""
 
 
 class _Kind(Enum):
-    """What follows what: things of one close kind stand together, all others apart."""
+    """The kind of an item. An empty line separates items, except a call from a call."""
 
     TEXT = auto()
     CALL = auto()
@@ -45,20 +56,20 @@ class _Kind(Enum):
 
 
 class _Growing(Protocol):
-    """A text that has not ended."""
+    """A text that may still grow."""
 
     message_id: MessageId
 
     def append(self, text: str) -> None: ...
 
-    def advance(self, draw: Draw, width: int, room: int) -> Shown: ...
+    def advance(self, draw: Draw, width: int, room: int) -> DrawnLines: ...
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]: ...
 
 
 @define(eq=False)
-class _Saying:
-    """What is said."""
+class _GrowingText:
+    """A growing answer."""
 
     message_id: MessageId
     _markdown: GrowingMarkdown = field(factory=GrowingMarkdown, init=False)
@@ -66,7 +77,7 @@ class _Saying:
     def append(self, text: str) -> None:
         self._markdown.append(text)
 
-    def advance(self, draw: Draw, width: int, room: int) -> Shown:
+    def advance(self, draw: Draw, width: int, room: int) -> DrawnLines:
         return self._markdown.advance(draw, width, room)
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]:
@@ -74,8 +85,8 @@ class _Saying:
 
 
 @define(eq=False)
-class _Thinking:
-    """What is thought: the last lines while it lasts, and then how much it was."""
+class _GrowingReasoning:
+    """Growing reasoning: its last lines while it grows, and its word count when it has ended."""
 
     message_id: MessageId
     _text: str = field(default="", init=False)
@@ -83,18 +94,18 @@ class _Thinking:
     def append(self, text: str) -> None:
         self._text += visible(text)
 
-    def advance(self, draw: Draw, width: int, room: int) -> Shown:
+    def advance(self, draw: Draw, width: int, room: int) -> DrawnLines:
         lines = draw(Text(self._text.strip(), "dim italic"), width)
-        return Shown((), tuple(lines[-max(1, min(room, THOUGHT_LINES)) :]))
+        return DrawnLines((), tuple(lines[-max(1, min(room, REASONING_LINES)) :]))
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]:
         words = len(self._text.split())
-        return tuple(draw(Text(f"(thought for {words} words)", "dim italic"), width))
+        return tuple(draw(Text(f"(reasoning, {words} words)", "dim italic"), width))
 
 
 @frozen(eq=False)
-class _Said:
-    """Something that will not change any more, and has not been let go yet."""
+class _Item:
+    """An item that will not change any more, and is not released yet."""
 
     kind: _Kind
     lines: Callable[[Draw, int], Sequence[str]]
@@ -102,102 +113,104 @@ class _Said:
 
 
 @define(eq=False)
-class Conversation:
-    """What was said and done, as far as it has not been let go."""
+class ConversationView:
+    """The conversation, as far as it is not released."""
 
-    _said: list[_Said] = field(factory=list, init=False)
+    _items: list[_Item] = field(factory=list, init=False)
     _growing: _Growing | None = field(default=None, init=False)
     _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False)
-    _shown: set[MessageId] = field(factory=set, init=False)
-    """The messages of which something was let go."""
+    _begun: set[MessageId] = field(factory=set, init=False)
+    """The messages of which something was released."""
     _last: _Kind | None = field(default=None, init=False)
-    """What was let go last."""
-    _within: bool = field(default=False, init=False)
-    """Whether something was let go of the text that grows."""
+    """The kind of the item that was released last."""
+    _mid_text: bool = field(default=False, init=False)
+    """Whether a part of the growing text was released."""
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────────
+    # ── Input ───────────────────────────────────────────────────────────────────────────────────
 
     def note(self, drawing: RenderableType) -> None:
-        """Say something in between."""
-        self._seal()
-        self._said.append(_Said(_Kind.NOTE, _drawn(drawing)))
+        """Add a note, such as an error or a receipt."""
+        self._end_text()
+        self._items.append(_Item(_Kind.NOTE, _drawn(drawing)))
 
     def prompt(self, text: str) -> None:
-        """Show what somebody asked."""
+        """Add a user's prompt."""
         first, *others = visible(text).strip().split("\n")
         lines = [Text.assemble(("> ", "bold cyan"), (first, "bold"))]
         self.note(Group(*lines, *(Text(f"  {line}", "bold") for line in others)))
 
     def tell(self, piece: MessagePiece) -> None:
-        """Show what is new about a message."""
+        """Add a piece of a message."""
         match piece:
             case TextPiece(message_id=message_id, text=text):
-                self._grow(_Saying, message_id, text)
+                self._grow(_GrowingText, message_id, text)
             case ReasoningPiece(message_id=message_id, text=text):
-                self._grow(_Thinking, message_id, text)
+                self._grow(_GrowingReasoning, message_id, text)
             case ToolCallBegun(call=call) | ToolCallFinished(call=call):
-                self._seal()
+                self._end_text()
                 self._calls[call.id] = call
             case ToolResult(result=result):
-                self._answered(result)
+                self._add_result(result)
             case MessageRestarted(message_id=message_id):
                 self._restart(message_id)
             case MessageFinished(finish=finish):
-                self._seal()
+                self._end_text()
                 if finish.reason is FinishReason.ERROR:
                     self.note(failure(finish.message, finish.details))
 
     def give_up(self) -> None:
-        """Forget the calls that have no result: their run has ended."""
-        self._seal()
+        """Drop the calls that have no result, because their run has ended."""
+        self._end_text()
         self._calls.clear()
 
     @property
     def calling(self) -> bool:
-        """Whether a tool is at work."""
+        """Whether a tool call is running."""
         return bool(self._calls)
 
-    def _grow(self, kind: type[_Saying | _Thinking], message_id: MessageId, text: str) -> None:
+    def _grow(
+        self, kind: type[_GrowingText | _GrowingReasoning], message_id: MessageId, text: str
+    ) -> None:
         growing = self._growing
         if type(growing) is not kind or growing.message_id != message_id:
-            self._seal()
+            self._end_text()
             self._growing = growing = kind(message_id)
         growing.append(text)
 
-    def _answered(self, result: ToolResultPart) -> None:
-        self._seal()
+    def _add_result(self, result: ToolResultPart) -> None:
+        self._end_text()
         call = self._calls.pop(result.tool_call_id, None)
         if call is None:
             call = ToolCallPart(id=result.tool_call_id, name=result.name)
         mark, style = ("✗", "red") if result.is_error else ("✓", "green")
         preview = Padding(Group(*result_preview(result)), (0, 0, 0, 2))
-        self._said.append(_Said(_Kind.CALL, _drawn(Group(_titled(call, mark, style), preview))))
+        self._items.append(_Item(_Kind.CALL, _drawn(Group(_titled(call, mark, style), preview))))
 
     def _restart(self, message_id: MessageId) -> None:
-        """Forget what is known of a message; if some of it was let go, say so."""
-        self._said = [said for said in self._said if said.message_id != message_id]
+        """Drop a message that begins again; add a note if a part of it was released."""
+        self._items = [item for item in self._items if item.message_id != message_id]
         if self._growing is not None and self._growing.message_id == message_id:
-            self._growing, self._within = None, False
+            self._growing, self._mid_text = None, False
         self._calls.clear()
-        if message_id in self._shown:
-            self.note(Text("(the model failed, and begins again)", "dim italic"))
+        if message_id in self._begun:
+            self.note(Text("(the model failed; it is called again)", "dim italic"))
 
-    def _seal(self) -> None:
-        """Let the text that grows end: something else comes after it."""
+    def _end_text(self) -> None:
+        """End the growing text: something follows it."""
         if self._growing is not None:
             growing = self._growing
-            self._said.append(_Said(_Kind.TEXT, growing.finish, growing.message_id))
+            self._items.append(_Item(_Kind.TEXT, growing.finish, growing.message_id))
             self._growing = None
 
-    # ── How it looks ────────────────────────────────────────────────────────────────────────────
+    # ── Output ──────────────────────────────────────────────────────────────────────────────────
 
-    def advance(self, draw: Draw, width: int, room: int) -> Shown:
-        """Return what is finished since the last time, and the rest in *room* lines at most."""
+    def advance(self, draw: Draw, width: int, room: int) -> DrawnLines:
+        """Return the lines to release since the last call, and the rest in at most *room* lines."""
         done: list[str] = []
-        for said in self._said:
-            lines = said.lines(draw, width)
-            done += self._let_go(said.kind, lines, said.message_id, ended=True)
-        self._said.clear()
+        for item in self._items:
+            lines = item.lines(draw, width)
+            done += self._release(item.kind, lines, item.message_id, ended=True)
+        self._items.clear()
         calls = [
             draw(_titled(call, "…", "yellow"), width)[0]
             for call in list(self._calls.values())[-CALL_LINES:]
@@ -205,31 +218,31 @@ class Conversation:
         live: list[str] = []
         if self._growing is not None:
             shown = self._growing.advance(draw, width, room - len(calls) - 1)
-            done += self._let_go(_Kind.TEXT, shown.done, self._growing.message_id, ended=False)
+            done += self._release(_Kind.TEXT, shown.done, self._growing.message_id, ended=False)
             live += shown.live
-        if live and self._last is not None and not self._within:
+        if live and self._last is not None and not self._mid_text:
             live = ["", *live]
         elif calls and self._last is not None:
             calls = ["", *calls]
-        return Shown(tuple(done), tuple([*live, *calls][-max(room, 0) :]) if room > 0 else ())
+        return DrawnLines(tuple(done), tuple([*live, *calls][-max(room, 0) :]) if room > 0 else ())
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]:
-        """Return everything that was not let go yet; nothing more will come."""
+        """Return all lines that are not released; nothing more will be added."""
         self.give_up()
         return self.advance(draw, width, 0).done
 
-    def _let_go(
+    def _release(
         self, kind: _Kind, lines: Sequence[str], message_id: MessageId | None, *, ended: bool
     ) -> list[str]:
-        """Return lines that are let go now, with an empty one before them where one belongs."""
-        within = self._within and kind is _Kind.TEXT
+        """Return lines to release, with an empty line before them if the item needs one."""
+        mid_text = self._mid_text and kind is _Kind.TEXT
         if kind is _Kind.TEXT:
-            self._within = not ended and (within or bool(lines))
+            self._mid_text = not ended and (mid_text or bool(lines))
         if not lines:
             return []
         if message_id is not None:
-            self._shown.add(message_id)
-        together = within or self._last is None or (kind is self._last is _Kind.CALL)
+            self._begun.add(message_id)
+        together = mid_text or self._last is None or (kind is self._last is _Kind.CALL)
         self._last = kind
         return list(lines) if together else ["", *lines]
 
@@ -245,6 +258,35 @@ def _titled(call: ToolCallPart, mark: str, style: str) -> Text:
 
 
 def failure(message: str, details: str = "") -> RenderableType:
-    """Return how a failure is shown: what, and below it why."""
+    """Return a failure: the message, and the details below it."""
     head = Text.assemble(("✗ ", "red"), (one_line(message or "failed"), "bold red"))
     return Group(head, Text(visible(details), "red")) if details else head
+
+
+# ── Stored conversations ────────────────────────────────────────────────────────────────────────
+
+
+def transcript_lines(
+    messages: Sequence[Message], renderer: Renderer, width: int
+) -> tuple[str, ...]:
+    """Return the stored messages of a session as lines."""
+    conversation = ConversationView()
+    for message in messages:
+        show_message(conversation, message)
+    return conversation.finish(renderer.lines, width)
+
+
+def show_message(conversation: ConversationView, message: Message) -> None:
+    """Add a whole message: a user's prompt, or the pieces of an answer."""
+    if message.role is Role.USER:
+        conversation.prompt(prompt_text(message))
+        return
+    for piece in pieces_between(None, GrowingMessage(message).view()):
+        conversation.tell(piece)
+
+
+def prompt_text(message: Message) -> str:
+    """Return the text of a user's message, and the shell commands in it."""
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    commands = [f"$ {part.command}" for part in message.parts if isinstance(part, ShellCommandPart)]
+    return "\n".join([*texts, *commands])

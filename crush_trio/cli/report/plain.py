@@ -1,7 +1,7 @@
-"""A run for pipes and programs: the answer as text, or everything as JSON. docs/cli.md has the forms.
+"""A run as plain text or JSON, for pipes and programs. docs/cli.md documents the formats.
 
-Text is written once, at the end: exactly the answer, as the run itself reports it (B20). Whoever
-wants to see it come reads `stream-json`, where each thing that happens is one line.
+Text is written once, at the end: exactly the text of the run's ending (B20). `stream-json` writes a
+line per event, as it arrives.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +16,8 @@ from rich.text import Text
 
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode
-from crush_trio.cli.report.reporter import DEMO_HINT, End, Start, summary
+from crush_trio.cli.options import json_text
+from crush_trio.cli.report.reporter import DEMO_HINT, RunEnd, RunStart, summary
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.cli.terminal.text import call_title, one_line
 from crush_trio.client.events import RunEvent
@@ -43,7 +44,7 @@ Write = Callable[[str], object]
 """Writes text to standard output."""
 
 FORMAT_VERSION = 1
-"""Raised when something that programs rely on changes; what is new does not change it."""
+"""The version of the JSON format; increased when a change could break a program that reads it."""
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def _nothing() -> AsyncIterator[None]:
 
 @define(eq=False)
 class PlainReporter:
-    """The answer to standard output; what else there is to say to *notes*, which may be quiet."""
+    """Writes the answer to standard output, and notes to *notes*; *quiet* leaves out the notes."""
 
     _write: Write = field(repr=False)
     notes: Console = field(repr=False)
@@ -63,19 +64,19 @@ class PlainReporter:
     _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False, repr=False)
 
     def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
-        """Nothing happens beside the run."""
+        """Do nothing."""
         return _nothing()
 
     def opened(self, workspace: RemoteWorkspace) -> None:
-        """Nothing is answered here."""
+        """Do nothing: asks are not answered here."""
 
-    def began(self, start: Start) -> None:
-        """Say who answers, if it is nobody real."""
+    def began(self, start: RunStart) -> None:
+        """Print a hint if the offline demo answers."""
         if start.demo:
             self._note(Text(DEMO_HINT, "yellow"))
 
     def tell(self, piece: RunPiece) -> None:
-        """Name the tools that were used, for those who watch the notes on a terminal."""
+        """Print asks, and, if the notes go to a terminal, the tool calls."""
         match piece:
             case ToolCallFinished(call=call):
                 self._calls[call.id] = call
@@ -86,8 +87,8 @@ class PlainReporter:
                 mark = "✗ " if result.is_error else "✓ "
                 self._note(Text.assemble(mark, call_title(used) if used else result.name))
 
-    def ended(self, end: End) -> None:
-        """Write the answer, and to the notes what is wrong."""
+    def ended(self, end: RunEnd) -> None:
+        """Write the answer, and errors to the notes."""
         if text := end.answer.lstrip(" \t"):
             self._write(text if text.endswith("\n") else f"{text}\n")
         if end.receipt is not None:
@@ -106,19 +107,19 @@ def _asked(request: PermissionRequest | QuestionRequest) -> str:
     return one_line(" ".join(each.question for each in request.questions), 200)
 
 
-def ending_lines(end: End) -> list[Text]:
-    """Return what is to be said about an ending that is not a good one: what, and what next."""
+def ending_lines(end: RunEnd) -> list[Text]:
+    """Return the lines about a run that did not succeed: what happened, and what to do next."""
     lines = []
     if end.run.state in {RunState.ERRORED, RunState.INTERRUPTED}:
         what = one_line(end.run.error or f"the run was {end.run.state.value}")
         lines.append(Text.assemble(("The run failed: ", "bold red"), what))
     elif end.denied is not None:
-        wish = call_title(end.denied).plain
+        call = call_title(end.denied).plain
         lines.append(
-            Text.assemble(("The run was not allowed to use ", "bold red"), one_line(wish, 200))
+            Text.assemble(("The run was not allowed to use ", "bold red"), one_line(call, 200))
         )
     elif end.run.state is RunState.CANCELLED:
-        why = ": its time was up" if end.code == ExitCode.TIMED_OUT else ""
+        why = " after its timeout" if end.code == ExitCode.TIMED_OUT else ""
         lines.append(Text(f"The run was cancelled{why}.", "bold yellow"))
     if end.advice:
         lines.append(Text(f"Next: {end.advice}."))
@@ -128,7 +129,7 @@ def ending_lines(end: End) -> list[Text]:
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def start_object(start: Start) -> JsonObject:
+def start_object(start: RunStart) -> JsonObject:
     """Return the first line of `stream-json`."""
     return {
         "type": "start",
@@ -143,7 +144,7 @@ def start_object(start: Start) -> JsonObject:
 
 
 def piece_object(piece: RunPiece) -> JsonObject | None:
-    """Return the line of `stream-json` about a piece; None for what is not worth one."""
+    """Return the line of `stream-json` about a piece; None if it has none."""
     match piece:
         case RunEvent(run=run):
             return {"type": "state", "state": run.state.value}
@@ -154,7 +155,7 @@ def piece_object(piece: RunPiece) -> JsonObject | None:
             return {"type": "settled", "id": request.id, "granted": granted}
         case ToolCallBegun() | RunEnded():
             return None
-    return {"type": _MESSAGE_LINES[type(piece)], "message_id": piece.message_id, **_said(piece)}
+    return {"type": _MESSAGE_LINES[type(piece)], "message_id": piece.message_id, **_content(piece)}
 
 
 _MESSAGE_LINES: Final[Mapping[type[MessagePiece], str]] = {
@@ -167,8 +168,8 @@ _MESSAGE_LINES: Final[Mapping[type[MessagePiece], str]] = {
 }
 
 
-def _said(piece: MessagePiece) -> JsonObject:
-    """Return what a line about a message says besides which message it is."""
+def _content(piece: MessagePiece) -> JsonObject:
+    """Return the keys of a line about a message, without `type` and `message_id`."""
     match piece:
         case TextPiece(text=text) | ReasoningPiece(text=text):
             return {"text": text}
@@ -186,7 +187,7 @@ def _said(piece: MessagePiece) -> JsonObject:
     return {}
 
 
-def end_object(end: End) -> JsonObject:
+def end_object(end: RunEnd) -> JsonObject:
     """Return the last line of `stream-json`."""
     return {
         "type": "end",
@@ -201,7 +202,7 @@ def end_object(end: End) -> JsonObject:
 
 
 def _parsed(text: str) -> object:
-    """Return the arguments of a call as JSON; text that is none stays text."""
+    """Return the arguments of a call as JSON; text that is not valid JSON stays text."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -210,7 +211,7 @@ def _parsed(text: str) -> object:
 
 @define(eq=False)
 class JsonReporter:
-    """Everything as JSON: each thing on a line as it happens, or with *stream* off one object."""
+    """Writes JSON: a line per event if *stream*, otherwise one object at the end."""
 
     _write: Write = field(repr=False)
     stream: bool
@@ -218,33 +219,30 @@ class JsonReporter:
     _start: JsonObject = field(factory=dict, init=False, repr=False)
 
     def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
-        """Nothing happens beside the run."""
+        """Do nothing."""
         return _nothing()
 
     def opened(self, workspace: RemoteWorkspace) -> None:
-        """Nothing is answered here."""
+        """Do nothing: asks are not answered here."""
 
-    def began(self, start: Start) -> None:
+    def began(self, start: RunStart) -> None:
         """Write the first line."""
         self._start = start_object(start)
         self._line(self._start)
 
     def tell(self, piece: RunPiece) -> None:
         """Write a line about *piece*."""
-        if (told := piece_object(piece)) is not None:
-            self._line(told)
+        if (line := piece_object(piece)) is not None:
+            self._line(line)
 
-    def ended(self, end: End) -> None:
-        """Write the last line, or the only one."""
+    def ended(self, end: RunEnd) -> None:
+        """Write the last line, or the only object."""
         last = end_object(end)
         if self.stream:
             self._line(last)
         else:
-            self._write_object({**self._start, **last, "type": "run"})
+            self._write(json_text({**self._start, **last, "type": "run"}))
 
-    def _line(self, told: JsonObject) -> None:
+    def _line(self, line: JsonObject) -> None:
         if self.stream:
-            self._write_object(told)
-
-    def _write_object(self, told: JsonObject) -> None:
-        self._write(orjson.dumps(told).decode() + "\n")
+            self._write(json_text(line))

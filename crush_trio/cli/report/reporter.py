@@ -1,20 +1,17 @@
-"""What there is to report about one run, and the seam behind which it is written down.
+"""The `Reporter` interface, its values for the start and end of a run, and stop receipts as text.
 
-A reporter is told things as they happen and never waits. Which one is used depends on who reads:
-a person at a terminal, a pipe, or a program.
-
-Stop receipts for people: what a cancel hit, how long it took, and what is left.
+A reporter gets the pieces of a run as they arrive, and never waits. There is one for a terminal, one
+for a pipe, and one for programs.
 """
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Protocol
 
 from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-from crush_trio.agent.asks.permissions import DENIED, FORBIDDEN, UNANSWERED, UNATTENDED
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.client.follower import RunPiece
@@ -26,11 +23,11 @@ from crush_trio.wire.messages import ToolCallPart
 from crush_trio.wire.runs import HitView, ReceiptView, RunState, RunView
 
 SHORT: int = 8
-"""How many characters of an id are enough to tell it from others."""
+"""How many characters of an id are printed."""
 
 
 def short(name: str) -> str:
-    """Return the beginning of an id; every command takes it for the whole."""
+    """Return a shortened id; commands accept it in the place of the whole."""
     return name[:SHORT]
 
 
@@ -54,7 +51,7 @@ def summary(receipt: ReceiptView) -> str:
         parts.append(f"{count(others, 'run')} ended otherwise")
     processes = sum(len(hit.processes) for hit in receipt.hits)
     if processes:
-        parts.append(f"{count(processes, 'process', 'processes')} ended with it")
+        parts.append(f"{count(processes, 'process', 'processes')} stopped with it")
     if left := [pid for hit in receipt.hits for pid in hit.left]:
         parts.append(f"could not stop {_processes(left)}")
     parts.append("nothing is left running" if receipt.complete else "something is still running")
@@ -63,7 +60,7 @@ def summary(receipt: ReceiptView) -> str:
 
 
 def receipt_table(receipt: ReceiptView) -> Table:
-    """Return a receipt as a table, one line for each run."""
+    """Return a receipt as a table, one row per run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("Run", "Session", "Was", "Ended", "After", "Processes stopped", ""):
         table.add_column(heading)
@@ -100,73 +97,61 @@ def _longest(hits: Iterable[HitView]) -> float:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Return how many there are of something, in words that agree."""
+    """Return a number with its noun in singular or plural."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 DEMO_HINT = (
     "No model is configured, so the offline demo answers. To use a real one, set a key such as "
     "ANTHROPIC_API_KEY or OPENAI_API_KEY, or describe a provider in crush.json; "
-    "crush-trio doctor says what was found."
+    "crush-trio doctor shows what is configured."
 )
-
-
-_REFUSALS: Final = (
-    DENIED,
-    FORBIDDEN,
-    UNATTENDED.partition("{")[0],
-    UNANSWERED.partition("{")[0],
-)
-
-
-def is_refusal(text: str) -> bool:
-    """Whether a tool answered that it was not allowed to do something."""
-    return text.startswith(_REFUSALS)
 
 
 @frozen(kw_only=True)
-class Start:
-    """A run has been submitted."""
+class RunStart:
+    """The start of a run: its ids, directory, model and server."""
 
     session_id: SessionId
     run_id: RunId
     directory: str
     model: SelectedModel
     server: str
-    """Where the server is, or `embedded`."""
+    """The address of the server, or `embedded`."""
 
     @property
     def model_name(self) -> str:
-        """The model as one would write it in a command."""
+        """The model as `provider/model`."""
         return f"{self.model.provider}/{self.model.model}"
 
     @property
     def demo(self) -> bool:
-        """Whether no real model answers."""
+        """Whether the offline demo answers."""
         return self.model.provider == DEMO_PROVIDER
 
 
 @frozen(kw_only=True)
-class End:
-    """A run has ended, and what this command makes of it."""
+class RunEnd:
+    """The end of a run, and the exit code of the command."""
 
     run: RunView
     code: int
     seconds: float
     denied: ToolCallPart | None = None
-    """The call that was not allowed, if that ended the run."""
+    """The tool call whose refusal ended the run, if one did."""
+    text_is_refusal: bool = False
+    """Whether the run's text is that of the refusal, because the model wrote none of its own."""
     receipt: ReceiptView | None = None
-    """What our own cancel hit."""
+    """The receipt of this command's own cancel."""
 
     @property
     def answer(self) -> str:
-        """What the run has to say; that it was denied something is said elsewhere."""
-        text = self.run.text
-        return "" if self.denied is not None and is_refusal(text) else text
+        """The text to print; a refusal is printed as an error instead."""
+        return "" if self.text_is_refusal else self.run.text
 
     @property
     def advice(self) -> str:
-        """What to do next; empty if nothing is wrong."""
+        """What to do next; empty if the run succeeded."""
         if self.denied is not None:
             return (
                 f"allow it with --allow-tool {self.denied.name}, or everything with --policy allow"
@@ -177,36 +162,36 @@ class End:
 
 
 class Reporter(Protocol):
-    """Writes down what happens in a run."""
+    """Shows what happens in a run."""
 
     @property
     def interactive(self) -> bool:
-        """Whether a person is here who can be asked."""
+        """Whether permissions and questions can be answered here."""
         ...
 
     def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
-        """Do whatever has to be done beside the run, for the length of the block."""
+        """Do what runs beside the run, such as reading keys, for the length of the block."""
         ...
 
     def opened(self, workspace: RemoteWorkspace) -> None:
-        """Take note of where the run will be; what it asks is answered there."""
+        """Set the workspace of the run, to which answers are sent."""
         ...
 
-    def began(self, start: Start) -> None:
-        """Report that the run was submitted."""
+    def began(self, start: RunStart) -> None:
+        """Report the start of the run."""
         ...
 
     def tell(self, piece: RunPiece) -> None:
-        """Report what happened in it."""
+        """Report a piece of the run."""
         ...
 
-    def ended(self, end: End) -> None:
-        """Report how it ended; the last call."""
+    def ended(self, end: RunEnd) -> None:
+        """Report the end of the run; the last call."""
         ...
 
 
 def exit_code_of_run(run: RunView, *, denied: bool, timed_out: bool) -> ExitCode:
-    """Return the exit code for a run that ended like this."""
+    """Return the exit code for a run that has ended."""
     match run.state:
         case RunState.CANCELLED:
             return ExitCode.TIMED_OUT if timed_out else ExitCode.CANCELLED

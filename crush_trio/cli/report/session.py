@@ -1,14 +1,12 @@
-"""One session as somebody sees it who is attached to it: plain data that events are applied to.
+"""The view of an attached session, and the queue of asks that this terminal may answer.
 
-Everything that happens in the session is shown, whoever caused it: prompts of others, what the agent
-says and does, what it asks. What is known of a message is kept, so that a message which is read anew
-after a broken connection adds only what was missed.
+`SessionView` is plain data that events are applied to: prompts of all clients, answers, tool calls,
+asks. It keeps the last state of each message, so that a message that is read again after a
+disconnect adds only what was missed.
 
-The asks of a workspace that somebody at this terminal may answer.
-
-They are shown one at a time, the oldest first. Anybody else may answer too, so one may be settled
-while it is on the screen. A key that was pressed before its question could be read is no answer to
-it: for a moment after a question appears, keys mean nothing.
+`AskQueue` shows one ask at a time, the oldest first. Another client may settle an ask while it is on
+the screen. For a moment after an ask appears, keys are ignored: a key that was pressed before the
+ask could be read must not answer it.
 """
 
 from collections import deque
@@ -18,20 +16,19 @@ from typing import Final
 from attrs import define, field
 from rich.text import Text
 
-from crush_trio.cli.commands.sessions import prompt_text
-from crush_trio.cli.report.conversation import Conversation, failure
+from crush_trio.cli.report.conversation import ConversationView, failure, prompt_text
 from crush_trio.cli.report.reporter import summary
 from crush_trio.cli.terminal.dialogs import (
     Allow,
-    Answer,
+    AnswerQuestions,
+    DeclineQuestions,
     Deny,
     Dialog,
+    DialogAnswer,
     PermissionDialog,
     QuestionDialog,
-    Refuse,
-    Reply,
+    answer_text,
     dialog_for,
-    told,
 )
 from crush_trio.cli.terminal.keyboard import Key
 from crush_trio.client.events import (
@@ -56,26 +53,26 @@ from crush_trio.wire.runs import ReceiptView, RunState, RunView
 from crush_trio.wire.views import Session
 
 READING_TIME: Final = 0.25
-"""Seconds for which a new question takes no answer."""
+"""Seconds for which a new ask ignores keys."""
 
 
 @define(eq=False)
-class Asking:
-    """What waits for an answer. *conversation* is where questions and answers are shown."""
+class AskQueue:
+    """The asks that wait for an answer. They and their answers are shown in *conversation*."""
 
-    conversation: Conversation = field(repr=False)
+    conversation: ConversationView = field(repr=False)
     _waiting: deque[Dialog] = field(factory=deque, init=False)
     _since: float | None = field(default=None, init=False)
-    """When the first of them was first seen on the screen."""
+    """When the first of them was first painted."""
     _answered: set[AskId] = field(factory=set, init=False)
 
     @property
     def dialog(self) -> Dialog | None:
-        """What is being asked now."""
+        """The dialog of the ask on the screen."""
         return self._waiting[0] if self._waiting else None
 
     def ask(self, request: PermissionRequest | QuestionRequest) -> None:
-        """Ask this too, unless it is being asked."""
+        """Add an ask, unless it is known."""
         known = {dialog.request.id for dialog in self._waiting} | self._answered
         if request.id not in known:
             self._waiting.append(dialog_for(request))
@@ -83,28 +80,28 @@ class Asking:
                 self._show()
 
     def settle(self, ask_id: AskId, *, granted: bool = False) -> None:
-        """Ask this no longer; if nobody here has answered it, say so."""
+        """Remove an ask; add a note if another client has settled it."""
         dialog = next((each for each in self._waiting if each.request.id == ask_id), None)
         if dialog is None:
             return
         if dialog is self.dialog and ask_id not in self._answered:
-            verdict = "allowed" if granted else "settled"
-            self.conversation.note(Text(f"({verdict} elsewhere)", "dim"))
+            state = "allowed" if granted else "settled"
+            self.conversation.note(Text(f"({state} by another client)", "dim"))
         self._drop(dialog)
 
     def keep(self, ids: set[AskId]) -> None:
-        """Ask nothing but *ids* any longer: that is all that waits."""
+        """Remove all asks but *ids*."""
         for dialog in list(self._waiting):
             if dialog.request.id not in ids:
                 self.settle(dialog.request.id)
 
     def seen(self, now: float) -> None:
-        """Note that the screen shows what is asked."""
+        """Record that the ask was painted."""
         if self.dialog is not None and self._since is None:
             self._since = now
 
-    def press(self, key: Key, now: float) -> tuple[Dialog, Answer] | None:
-        """Give a key to the question on the screen; return the answer that it completes."""
+    def press(self, key: Key, now: float) -> tuple[Dialog, DialogAnswer] | None:
+        """Pass a key to the dialog on the screen; return the answer if the key completes it."""
         dialog = self.dialog
         if dialog is None or self._since is None or now - self._since < READING_TIME:
             return None
@@ -112,7 +109,7 @@ class Asking:
         if answer is None:
             return None
         self._answered.add(dialog.request.id)
-        self.conversation.note(told(answer))
+        self.conversation.note(answer_text(answer))
         self._drop(dialog)
         return dialog, answer
 
@@ -128,46 +125,46 @@ class Asking:
             self.conversation.note(self.dialog.body())
 
 
-async def send_answer(workspace: RemoteWorkspace, dialog: Dialog, answer: Answer) -> bool:
-    """Send an answer; return whether it was the one that counted."""
+async def send_answer(workspace: RemoteWorkspace, dialog: Dialog, answer: DialogAnswer) -> bool:
+    """Send an answer; return whether it settled the ask."""
     match dialog, answer:
         case PermissionDialog(request=request), Allow(scope=scope):
             return await workspace.permissions.grant(request, scope)
-        case PermissionDialog(request=request), Deny() | Refuse():
+        case PermissionDialog(request=request), Deny() | DeclineQuestions():
             return await workspace.permissions.deny(request)
-        case QuestionDialog(request=batch), Reply(responses=responses):
+        case QuestionDialog(request=batch), AnswerQuestions(responses=responses):
             return await workspace.questions.answer(batch.id, responses)
-        case QuestionDialog(request=batch), Deny() | Refuse():
+        case QuestionDialog(request=batch), Deny() | DeclineQuestions():
             return await workspace.questions.cancel(batch.id)
-    raise AssertionError(f"{answer} is no answer to {dialog}")
+    raise AssertionError(f"{answer} does not answer {dialog}")
 
 
 HISTORY: Final = 40
-"""How many messages of the past are shown."""
+"""How many earlier messages are shown on attaching."""
 
 
 @define(eq=False)
 class SessionView:
-    """What is known of a session, and what it looks like."""
+    """The state of a session, and its conversation as lines."""
 
     session: Session
-    conversation: Conversation = field(factory=Conversation, init=False, repr=False)
-    asking: Asking = field(init=False, repr=False)
+    conversation: ConversationView = field(factory=ConversationView, init=False, repr=False)
+    asks: AskQueue = field(init=False, repr=False)
     offline: str = field(default="", init=False)
-    """Why there is no connection; empty while there is one."""
+    """Why the client is disconnected; empty while it is connected."""
     gone: bool = field(default=False, init=False)
     """Whether the session has been deleted."""
     _receipt: ReceiptView | None = field(default=None, init=False)
-    """What a cancel hit, until everything that was hit is seen to have ended."""
+    """The receipt of a cancel, until the cancelled runs have ended."""
     _runs: dict[RunId, RunView] = field(factory=dict, init=False)
-    """Those that have not ended."""
+    """The runs that have not ended."""
     _seen: dict[MessageId, MessageEvent] = field(factory=dict, init=False, repr=False)
     _family: set[SessionId] = field(factory=set, init=False)
-    """The session, and those of the tasks that it has others do."""
+    """The ids of the session and of the sessions of its sub-agents."""
     _calls: dict[ToolCallId, AskId] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.asking = Asking(self.conversation)
+        self.asks = AskQueue(self.conversation)
         self._family.add(self.session.id)
 
     @property
@@ -177,7 +174,7 @@ class SessionView:
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for their turn."""
+        """How many runs are queued."""
         return sum(run.state is RunState.QUEUED for run in self._runs.values())
 
     # ── All at once ─────────────────────────────────────────────────────────────────────────────
@@ -188,7 +185,7 @@ class SessionView:
         runs: Iterable[RunView],
         asks: Iterable[PermissionRequest | QuestionRequest],
     ) -> None:
-        """Take over the session as it is now; of a past that nobody has seen only the end is shown."""
+        """Apply the session as read from the server; at first only its last messages are shown."""
         views = [
             MessageEvent(EventType.UPDATED, GrowingMessage(message).view()) for message in messages
         ]
@@ -198,7 +195,7 @@ class SessionView:
             self._message(view)
         self._runs = {run.id: run for run in runs if not run.state.terminal}
         found = {ask.id: ask for ask in asks if self._is_ours(ask.session_id)}
-        self.asking.keep(set(found))
+        self.asks.keep(set(found))
         for ask in found.values():
             self._ask(ask)
         self._settle()
@@ -211,7 +208,7 @@ class SessionView:
     # ── Event by event ──────────────────────────────────────────────────────────────────────────
 
     def take(self, event: WorkspaceEvent) -> None:
-        """Apply what *event* says about the session."""
+        """Apply an event."""
         match event:
             case MessageEvent():
                 if event.session_id == self.session.id and event.change is not EventType.DELETED:
@@ -222,7 +219,7 @@ class SessionView:
             case Envelope(event_type=change, entity=entity):
                 self._entity(change, entity)
             case Disconnected(reason=reason):
-                self.offline = reason or "the connection is gone"
+                self.offline = reason or "the connection was lost"
             case Reconnected():
                 self.offline = ""
 
@@ -248,12 +245,12 @@ class SessionView:
         self._settle()
 
     def cancelled(self, receipt: ReceiptView) -> None:
-        """Show what a cancel has hit, below the last words of what it hit."""
+        """Show the receipt of a cancel, once the cancelled runs have ended."""
         self._receipt = receipt
         self._settle()
 
     def _settle(self) -> None:
-        """If nothing runs any more, let go of what will not be finished, and say what was stopped."""
+        """When no run is left, drop unfinished calls and show the receipt."""
         if self._runs:
             return
         self.conversation.give_up()
@@ -270,9 +267,9 @@ class SessionView:
                     self._ask(entity)
             case PermissionNotification(tool_call_id=call, granted=granted, denied=denied):
                 if (granted or denied) and call in self._calls:
-                    self.asking.settle(self._calls.pop(call), granted=granted)
+                    self.asks.settle(self._calls.pop(call), granted=granted)
             case QuestionNotification(batch_id=batch):
-                self.asking.settle(batch)
+                self.asks.settle(batch)
 
     def _session(self, change: EventType, session: Session) -> None:
         if session.id == self.session.id:
@@ -284,8 +281,8 @@ class SessionView:
     def _ask(self, ask: PermissionRequest | QuestionRequest) -> None:
         if isinstance(ask, PermissionRequest):
             self._calls[ask.tool_call_id] = ask.id
-        self.asking.ask(ask)
+        self.asks.ask(ask)
 
     def _is_ours(self, session_id: SessionId) -> bool:
-        """Whether a session is this one, or that of a task named after a message of this one."""
+        """Whether a session is this one or one of its sub-agents, whose ids begin with a message's id."""
         return session_id in self._family or session_id.partition("$$")[0] in self._seen

@@ -1,12 +1,10 @@
-"""A run for a person at a terminal: the answer as it comes, what is asked, and what became of it.
+"""A run on a terminal, and the screen that `run` and `attach` draw on.
 
-The keyboard is ours for as long as the run lasts, so that nothing typed gets between the lines. What
-is asked is answered here; Ctrl-C is a signal as ever, and Escape is the same to a run.
+`LiveScreen` shows a conversation above a footer. One task paints, when something has changed; all
+others change plain data and call `touch`. So only the painter waits for the terminal.
 
-The screen of a program that goes on while it is watched.
-
-One task paints, and only when something has changed. Everybody else changes plain data and calls
-`touch`. So nothing is drawn twice at once, and nothing waits for the terminal but the painter.
+`TerminalReporter` shows one run. It reads the keyboard while the run lasts, so that typed text is
+not echoed between the lines, and answers asks. Ctrl-C stays a signal, and Escape has the same effect.
 """
 
 import os
@@ -22,11 +20,11 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from crush_trio.cli.exits import explain
-from crush_trio.cli.report.conversation import Conversation, failure
+from crush_trio.cli.report.conversation import ConversationView, failure
 from crush_trio.cli.report.plain import ending_lines
-from crush_trio.cli.report.reporter import DEMO_HINT, End, Start, short, summary
-from crush_trio.cli.report.session import Asking, send_answer
-from crush_trio.cli.terminal.dialogs import Answer, Dialog
+from crush_trio.cli.report.reporter import DEMO_HINT, RunEnd, RunStart, short, summary
+from crush_trio.cli.report.session import AskQueue, send_answer
+from crush_trio.cli.terminal.dialogs import Dialog, DialogAnswer
 from crush_trio.cli.terminal.keyboard import Key, Keyboard, open_keyboard
 from crush_trio.cli.terminal.screen import Bottom, Region, Renderer
 from crush_trio.cli.terminal.signals import Interrupts
@@ -38,39 +36,39 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.runs import RunState
 
 FRAME: Final = 0.05
-"""Seconds between two pictures at least."""
+"""The least number of seconds between two frames."""
 
 _SHARE: Final = 3
-"""How many times as long as it took to paint one picture to wait for the next."""
+"""The pause after a frame, as a multiple of the time it took to paint."""
 
 TICK: Final = 0.12
-"""Seconds between two steps of an animation."""
+"""Seconds between two steps of the spinner."""
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class Bottoms(Protocol):
-    """What decides what is at the bottom of the screen."""
+class Footer(Protocol):
+    """Draws the lines at the bottom of the screen."""
 
     @property
     def moving(self) -> bool:
-        """Whether it changes by itself, with time."""
+        """Whether it changes with time, so that it must be repainted."""
         ...
 
     def bottom(self, renderer: Renderer, width: int, room: int) -> Bottom:
-        """Return what is at the bottom now, in *room* lines at most."""
+        """Return the current lines, at most *room*."""
         ...
 
 
 @define(eq=False)
-class Stage:
-    """A conversation above, a bottom below."""
+class LiveScreen:
+    """A conversation, with a footer below it."""
 
     console: Console = field(repr=False)
-    conversation: Conversation
-    bottoms: Bottoms = field(repr=False)
+    conversation: ConversationView
+    footer: Footer = field(repr=False)
     seen: Callable[[], object] = field(default=lambda: None, repr=False)
-    """Called when a picture has been painted."""
+    """Called after each frame."""
     _region: Region = field(factory=Region, init=False, repr=False)
     _renderer: Renderer = field(init=False, repr=False)
     _changed: trio.Event = field(factory=trio.Event, init=False, repr=False)
@@ -79,11 +77,11 @@ class Stage:
         self._renderer = Renderer.like(self.console)
 
     def touch(self) -> None:
-        """Have the screen painted anew, soon."""
+        """Request a repaint."""
         self._changed.set()
 
-    async def perform(self) -> None:
-        """Paint whenever something has changed, for ever."""
+    async def keep_painted(self) -> None:
+        """Repaint on request and on resize, until cancelled."""
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(self._animate)
             nursery.start_soon(self._follow_size)
@@ -97,7 +95,7 @@ class Stage:
     async def _animate(self) -> None:
         while True:
             await trio.sleep(TICK)
-            if self.bottoms.moving:
+            if self.footer.moving:
                 self.touch()
 
     async def _follow_size(self) -> None:
@@ -106,9 +104,9 @@ class Stage:
                 self.touch()
 
     def paint(self) -> None:
-        """Paint the screen as it is to be now."""
+        """Paint one frame."""
         width, height = self._size()
-        bottom = self.bottoms.bottom(self._renderer, width, max(height - 2, 1))
+        bottom = self.footer.bottom(self._renderer, width, max(height - 2, 1))
         room = max(height - 1 - len(bottom.lines), 0)
         shown = self.conversation.advance(self._renderer.lines, width, room)
         above = len(shown.live)
@@ -118,17 +116,17 @@ class Stage:
         self.seen()
 
     def withdraw(self) -> None:
-        """Take the bottom away, and leave the terminal to others until the next picture."""
+        """Erase the footer, and leave the terminal to other programs until the next frame."""
         self._write(self._region.close(self._size()[0]))
 
     def close(self) -> None:
-        """Show everything that is left of the conversation, and nothing below it."""
+        """Print the rest of the conversation, and erase the footer."""
         width, _ = self._size()
         done = self.conversation.finish(self._renderer.lines, width)
         self._write(self._region.paint(done, Bottom(), width) + self._region.close(width))
 
     def _size(self) -> tuple[int, int]:
-        """Return how large the terminal is now; the environment may say how large it was."""
+        """Return the terminal's current size; rich might take an outdated one from the environment."""
         try:
             size = os.get_terminal_size(sys.stdout.fileno())
         except (OSError, ValueError):
@@ -140,59 +138,59 @@ class Stage:
             self.console.file.write(text)
             self.console.file.flush()
         except OSError:
-            return  # the terminal is gone; whoever reads its keys notices
+            return  # the terminal is gone; the task that reads its keys handles that
 
 
 def spinner(now: float) -> str:
-    """Return the picture of an animation at some time."""
+    """Return the frame of the spinner at the time *now*."""
     return _SPINNER[int(now / TICK) % len(_SPINNER)]
 
 
 @define(eq=False)
 class TerminalReporter:
-    """Shows one run on a terminal. It is its own `Bottoms`: a line that moves, or a question."""
+    """Shows one run on a terminal. It draws its own `Footer`: a status line, or an ask."""
 
     console: Console = field(repr=False)
     quiet: bool = False
     interactive: bool = True
-    _start: Start | None = field(default=None, init=False, repr=False)
+    _start: RunStart | None = field(default=None, init=False, repr=False)
     _workspace: RemoteWorkspace | None = field(default=None, init=False, repr=False)
     _state: str = field(default="", init=False)
     _over: bool = field(default=False, init=False)
-    _conversation: Conversation = field(factory=Conversation, init=False, repr=False)
-    _asking: Asking = field(init=False, repr=False)
-    _stage: Stage = field(init=False, repr=False)
+    _conversation: ConversationView = field(factory=ConversationView, init=False, repr=False)
+    _asks: AskQueue = field(init=False, repr=False)
+    _screen: LiveScreen = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._asking = Asking(self._conversation)
-        self._stage = Stage(self.console, self._conversation, self, self._seen)
+        self._asks = AskQueue(self._conversation)
+        self._screen = LiveScreen(self.console, self._conversation, self, self._seen)
 
     def _seen(self) -> None:
-        self._asking.seen(trio.current_time())
+        self._asks.seen(trio.current_time())
 
     # ── Beside the run ──────────────────────────────────────────────────────────────────────────
 
     def opened(self, workspace: RemoteWorkspace) -> None:
-        """Take note of where answers go."""
+        """Set the workspace to which answers are sent."""
         self._workspace = workspace
 
     @asynccontextmanager
     async def open(self, interrupts: Interrupts) -> AsyncIterator[None]:
-        """Take the keyboard, and paint, for the length of the block."""
+        """Read the keyboard and paint, for the length of the block."""
         with open_keyboard(sys.stdin.fileno(), signals=True) as keyboard:
             interrupts.before_leaving(keyboard.leave)
             try:
                 async with open_hidden_nursery() as nursery:
-                    nursery.start_soon(self._stage.perform)
-                    nursery.start_soon(self._attend, keyboard, interrupts)
-                    self._stage.touch()
+                    nursery.start_soon(self._screen.keep_painted)
+                    nursery.start_soon(self._read_keys, keyboard, interrupts)
+                    self._screen.touch()
                     yield
                     nursery.cancel_scope.cancel()
             finally:
-                self._stage.close()
+                self._screen.close()
 
-    async def _attend(self, keyboard: Keyboard, interrupts: Interrupts) -> None:
-        """Do what keys mean, for as long as there is a terminal."""
+    async def _read_keys(self, keyboard: Keyboard, interrupts: Interrupts) -> None:
+        """Handle keys, until cancelled or the terminal hangs up."""
         while True:
             for key in await keyboard.read():
                 if key.name == "hangup":
@@ -201,55 +199,55 @@ class TerminalReporter:
                 given = self._press(key, keyboard, interrupts)
                 if given is not None:
                     await self._send(*given)
-            self._stage.touch()
+            self._screen.touch()
 
     def _press(
         self, key: Key, keyboard: Keyboard, interrupts: Interrupts
-    ) -> tuple[Dialog, Answer] | None:
-        """Do what a key means; return the answer that it completes."""
+    ) -> tuple[Dialog, DialogAnswer] | None:
+        """Handle a key; return the answer if the key completes one."""
         if key.name == "ctrl-z":
-            self._stage.withdraw()
+            self._screen.withdraw()
             keyboard.suspend()
-        elif self._asking.dialog is not None:
-            return self._asking.press(key, trio.current_time())
+        elif self._asks.dialog is not None:
+            return self._asks.press(key, trio.current_time())
         elif key.name == "escape" and interrupts.number is None:
             interrupts.receive(signal.SIGINT)
         return None
 
-    async def _send(self, dialog: Dialog, answer: Answer) -> None:
+    async def _send(self, dialog: Dialog, answer: DialogAnswer) -> None:
         await trio.lowlevel.checkpoint()
-        assert self._workspace is not None  # what asks is a run, and that is in a workspace
+        assert self._workspace is not None  # only a run asks, and `opened` was called before it
         try:
             await send_answer(self._workspace, dialog, answer)
         except CrushError as error:
             self._conversation.note(failure(*explain(error)))
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────────
+    # ── Pieces of the run ───────────────────────────────────────────────────────────────────────
 
-    def began(self, start: Start) -> None:
-        """Say who answers."""
+    def began(self, start: RunStart) -> None:
+        """Show a hint if the offline demo answers."""
         self._start = start
         if start.demo and not self.quiet:
             self._conversation.note(Text(DEMO_HINT, "yellow"))
-        self._stage.touch()
+        self._screen.touch()
 
     def tell(self, piece: RunPiece) -> None:
-        """Show what happened."""
+        """Show a piece of the run."""
         match piece:
             case Asked(request=request):
-                self._asking.ask(request)
+                self._asks.ask(request)
             case Settled(request=request, granted=granted):
-                self._asking.settle(request.id, granted=granted)
+                self._asks.settle(request.id, granted=granted)
             case RunEvent(run=run):
                 self._state = run.state.value
             case RunEnded():
-                self._asking.keep(set())
+                self._asks.keep(set())
             case _:
                 self._conversation.tell(piece)
-        self._stage.touch()
+        self._screen.touch()
 
-    def ended(self, end: End) -> None:
-        """Say how it ended."""
+    def ended(self, end: RunEnd) -> None:
+        """Show how the run ended."""
         self._over = True
         self._conversation.give_up()
         if end.receipt is not None:
@@ -259,23 +257,23 @@ class TerminalReporter:
         if not self.quiet:
             self._conversation.note(self._epilogue(end))
 
-    def _epilogue(self, end: End) -> Text:
+    def _epilogue(self, end: RunEnd) -> Text:
         session = short(end.run.session_id)
         state = end.run.state.value
         return Text(f"{state} after {end.seconds:.1f} s · session {session}", "dim")
 
-    # ── The bottom ──────────────────────────────────────────────────────────────────────────────
+    # ── The footer ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def moving(self) -> bool:
-        """Whether the run is under way."""
-        return not self._over and self._asking.dialog is None
+        """Whether the spinner turns: the run is active and not asking."""
+        return not self._over and self._asks.dialog is None
 
     def bottom(self, renderer: Renderer, width: int, room: int) -> Bottom:
-        """Return the question there is, or a sign of life."""
+        """Return the dialog of an ask, or the status line."""
         if self._over:
             return Bottom()
-        dialog = self._asking.dialog
+        dialog = self._asks.dialog
         if dialog is not None:
             line = dialog.bottom(width)
             return Bottom(("", *line.lines)[-room:], (min(line.row + 1, room - 1), line.column))
@@ -284,7 +282,7 @@ class TerminalReporter:
     def _status(self) -> Text:
         what = {
             "": "opening",
-            RunState.QUEUED.value: "waiting for another run of the session",
+            RunState.QUEUED.value: "queued behind another run of the session",
         }.get(self._state, "working")
         model = "" if self._start is None else f" · {self._start.model_name}"
         text = Text.assemble(

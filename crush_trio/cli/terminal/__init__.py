@@ -1,1 +1,1 @@
-"""Terminal input and output; knows no command."""
+"""Terminal input and output: keys, lines, dialogs, signals. Knows no command and no report."""

@@ -1,7 +1,7 @@
-"""What a run asks a person, one thing at a time: how it looks, and what the keys mean.
+"""Dialogs for permissions and questions: their text, and what keys do in them.
 
-Plain data. A dialog has a body, which is shown once and scrolls away, and a line at the bottom, which
-takes the answer. `press` returns the answer when a key completes it.
+Plain data. A dialog has a body, which is printed once and scrolls away, and an input line in the
+footer. `press` returns the answer when a key completes it.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crush_trio.wire.fields import Json
 
 BODY_LINES: Final = 200
-"""How many lines of a change or a command are shown to the one who has to judge it."""
+"""How many lines of a change or a command are shown in a permission dialog."""
 
 _INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
 
@@ -39,35 +39,35 @@ PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [n] no "
 
 @frozen
 class Allow:
-    """Yes, and as far as *scope* reaches."""
+    """Grants a permission, once or for the whole session."""
 
     scope: GrantScope
 
 
 @frozen
 class Deny:
-    """No."""
+    """Denies a permission."""
 
 
 @frozen
-class Reply:
-    """The answers to a batch of questions."""
+class AnswerQuestions:
+    """Answers a batch of questions."""
 
     responses: tuple[QuestionResponse, ...]
 
 
 @frozen
-class Refuse:
-    """No answer to these questions."""
+class DeclineQuestions:
+    """Leaves a batch of questions unanswered."""
 
 
-Answer: TypeAlias = Allow | Deny | Reply | Refuse
-"""What a person can say to an ask."""
+DialogAnswer: TypeAlias = Allow | Deny | AnswerQuestions | DeclineQuestions
+"""An answer to an ask."""
 
 
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
 
-_PERMISSION_KEYS: Final[Mapping[str, Answer]] = {
+_PERMISSION_KEYS: Final[Mapping[str, DialogAnswer]] = {
     "y": Allow(GrantScope.ONCE),
     "s": Allow(GrantScope.SESSION),
     "n": Deny(),
@@ -76,12 +76,12 @@ _PERMISSION_KEYS: Final[Mapping[str, Answer]] = {
 
 @define(eq=False)
 class PermissionDialog:
-    """May a tool do this?"""
+    """Asks whether a tool may do something."""
 
     request: PermissionRequest
 
     def body(self) -> RenderableType:
-        """Return what is asked for: the command, the change, or the arguments as they are."""
+        """Return what is asked for: the command, the change, or the arguments."""
         request = self.request
         tool, action = visible(request.tool_name), one_line(request.action or "run")
         title = Text.assemble(
@@ -92,18 +92,18 @@ class PermissionDialog:
         return Group(title, details)
 
     def bottom(self, width: int) -> Layout:
-        """Return the line that takes the answer."""
+        """Return the input line."""
         return layout(PERMISSION_LINE, "", 0, width)
 
-    def press(self, key: Key) -> Answer | None:
-        """Return the answer that a key is; any other key is none."""
+    def press(self, key: Key) -> DialogAnswer | None:
+        """Return the answer of a key; None for keys without one."""
         if key.name == "escape":
             return Deny()
         return _PERMISSION_KEYS.get(key.text.lower()) if key.name == "text" else None
 
 
 def permission_details(request: PermissionRequest) -> list[Text]:
-    """Return what a person has to see before saying yes."""
+    """Return what the user must see before allowing a request."""
     params: Mapping[str, Json] = request.params or {}
     old, new = params.get("old_content"), params.get("new_content")
     if isinstance(old, str) and isinstance(new, str):
@@ -112,10 +112,10 @@ def permission_details(request: PermissionRequest) -> list[Text]:
         return [Text(name, "bold"), *diff_lines(diff, BODY_LINES)]
     if isinstance(command := params.get("command"), str):
         return _limited(visible(command), "bold")
-    told = [Text(one_line(request.description))] if request.description else []
+    lines = [Text(one_line(request.description))] if request.description else []
     if not params:
-        return told
-    return told + _limited(visible(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold")
+        return lines
+    return lines + _limited(visible(orjson.dumps(dict(params), option=_INDENTED).decode()), "bold")
 
 
 def _limited(text: str, style: str) -> list[Text]:
@@ -130,7 +130,7 @@ def _limited(text: str, style: str) -> list[Text]:
 
 @define(eq=False)
 class QuestionDialog:
-    """Questions of a model, one after the other; they are answered together."""
+    """A batch of questions of a model: typed in one after the other, and sent together."""
 
     request: QuestionRequest
     _editor: LineEditor = field(factory=LineEditor, init=False)
@@ -141,18 +141,18 @@ class QuestionDialog:
         return self.request.questions[len(self._given)]
 
     def body(self) -> RenderableType:
-        """Return the questions, with what may be chosen."""
+        """Return the questions with their choices."""
         return Group(*(line for question in self.request.questions for line in _asked(question)))
 
     def bottom(self, width: int) -> Layout:
-        """Return the line that takes the answer."""
+        """Return the input line."""
         lead = f"{one_line(self._question.question, max(8, width // 2))} {_hint(self._question)} "
         return layout(lead, self._editor.text, self._editor.cursor, width)
 
-    def press(self, key: Key) -> Answer | None:
-        """Edit the answer; the last one completes the batch, escape refuses it."""
+    def press(self, key: Key) -> DialogAnswer | None:
+        """Edit the answer; the last one completes the batch, Escape declines it."""
         if key.name == "escape":
-            return Refuse()
+            return DeclineQuestions()
         if key.name != "enter":
             self._editor.press(key.name, key.text)
             return None
@@ -163,7 +163,7 @@ class QuestionDialog:
         self._given.append(response)
         if len(self._given) < len(self.request.questions):
             return None
-        return Reply(tuple(self._given))
+        return AnswerQuestions(tuple(self._given))
 
 
 def _asked(question: Question) -> list[Text]:
@@ -171,8 +171,8 @@ def _asked(question: Question) -> list[Text]:
     if question.description:
         lines.append(Text(f"  {visible(question.description)}", "dim"))
     for number, choice in enumerate(question.choices, 1):
-        told = f" — {one_line(choice.description)}" if choice.description else ""
-        lines.append(Text(f"  {number}. {one_line(choice.label)}{told}"))
+        about = f" — {one_line(choice.description)}" if choice.description else ""
+        lines.append(Text(f"  {number}. {one_line(choice.label)}{about}"))
     return lines
 
 
@@ -188,7 +188,7 @@ def _hint(question: Question) -> str:
 
 
 def read_response(question: Question, text: str) -> QuestionResponse | None:
-    """Return what *text* answers to a question; None if it is no answer to it."""
+    """Return the response that *text* gives to a question; None if it is not valid."""
     match question.type:
         case QuestionType.YES_NO:
             if text.lower() not in {"y", "yes", "n", "no"}:
@@ -206,25 +206,25 @@ def read_response(question: Question, text: str) -> QuestionResponse | None:
 
 
 Dialog: TypeAlias = PermissionDialog | QuestionDialog
-"""Anything that a person is asked."""
+"""A dialog for an ask."""
 
 
 def dialog_for(request: PermissionRequest | QuestionRequest) -> Dialog:
-    """Return the dialog about an ask."""
+    """Return the dialog for an ask."""
     if isinstance(request, PermissionRequest):
         return PermissionDialog(request)
     return QuestionDialog(request)
 
 
-def told(answer: Answer) -> Text:
-    """Return what is shown of an answer once it was given."""
+def answer_text(answer: DialogAnswer) -> Text:
+    """Return the line that is shown when an answer was given."""
     match answer:
         case Allow(scope=scope):
             reach = "for this session" if scope is GrantScope.SESSION else "once"
             return Text(f"✓ allowed {reach}", "green")
         case Deny():
             return Text("✗ denied", "red")
-        case Refuse():
+        case DeclineQuestions():
             return Text("✗ not answered", "red")
-        case Reply():
+        case AnswerQuestions():
             return Text("✓ answered", "green")

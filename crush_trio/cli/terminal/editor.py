@@ -1,6 +1,6 @@
-"""A line that somebody types, and where the cursor is in it.
+"""The line editor of the input line, and its layout on the screen.
 
-Plain data: keys in, text out. `layout` says how it looks on a screen of some width.
+Plain data: keys in, text out.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from rich.cells import cell_len
 from crush_trio.cli.terminal.text import visible
 
 HISTORY: Final = 200
-"""How many lines are remembered."""
+"""How many lines the history keeps."""
 
 
 @define(eq=False)
 class LineEditor:
-    """What has been typed so far. `press` says whether it understood a key."""
+    """The text of the input line, its cursor and its history."""
 
     text: str = ""
     cursor: int = 0
@@ -26,7 +26,7 @@ class LineEditor:
     _draft: str = field(default="", init=False)
 
     def take(self) -> str:
-        """Return what was typed, remember it, and begin anew."""
+        """Return the text, add it to the history, and clear the line."""
         text = self.text
         if text.strip() and self._history[-1:] != [text]:
             self._history = [*self._history, text][-HISTORY:]
@@ -35,7 +35,7 @@ class LineEditor:
         return text
 
     def press(self, name: str, text: str = "") -> bool:
-        """Do what a key does to a line; False if it does nothing to lines."""
+        """Apply a key; return False for keys that do not edit."""
         if name == "text":
             self._replace(self.cursor, self.cursor, text)
         elif name == "newline":
@@ -46,7 +46,7 @@ class LineEditor:
             return False
         return True
 
-    # ── Where things begin and end ──────────────────────────────────────────────────────────────
+    # ── Boundaries ──────────────────────────────────────────────────────────────
 
     def _word_left(self) -> int:
         place = len(self.text[: self.cursor].rstrip())
@@ -69,7 +69,7 @@ class LineEditor:
         end = self.text.find("\n", self.cursor)
         return len(self.text) if end < 0 else end
 
-    # ── Changing ────────────────────────────────────────────────────────────────────────────────
+    # ── Changes ────────────────────────────────────────────────────────────────────────────────
 
     def _set(self, text: str) -> None:
         self.text, self.cursor = text, len(text)
@@ -82,7 +82,7 @@ class LineEditor:
         self.cursor = min(max(place, 0), len(self.text))
 
     def _recall(self, step: int) -> None:
-        """Show an earlier line, or a later one; what was being typed comes after the last."""
+        """Show an earlier or later line of the history; the unsent text comes after the last."""
         if self._place == len(self._history):
             self._draft = self.text
         place = self._place + step
@@ -116,7 +116,7 @@ _EDITS: Final[Mapping[str, Callable[[LineEditor], None]]] = {
 
 @frozen
 class Layout:
-    """Lines as they stand on the screen, and the place of the cursor among them."""
+    """Rows on the screen, and the position of the cursor."""
 
     lines: tuple[str, ...]
     row: int
@@ -124,7 +124,7 @@ class Layout:
 
 
 def _shown(letter: str) -> str:
-    """Return a letter as it stands on the screen: nothing for a line feed, a few cells at most."""
+    """Return a character as displayed: nothing for a line feed, spaces for a tab."""
     if letter in {"\n", "\t"}:
         return "" if letter == "\n" else "    "
     seen = visible(letter)
@@ -132,7 +132,7 @@ def _shown(letter: str) -> str:
 
 
 def layout(lead: str, text: str, cursor: int, width: int) -> Layout:
-    """Lay out *text* behind *lead* on a screen of *width* cells, each row as full as it can be."""
+    """Lay out *text* after *lead* in rows of at most *width* cells."""
     rows, place = [lead], (0, cell_len(lead))
     indent = " " * cell_len(lead)
     for index, letter in enumerate([*text, ""]):

@@ -1,13 +1,11 @@
-"""What a terminal sends when somebody types, as keys.
+"""The keyboard of a terminal: raw mode, and bytes decoded to keys.
 
-Bytes in, keys out; nothing here reads anything. The escape key and the first byte of every special
-key are the same byte, so one that stands at the end of what was read is kept back: more may come.
-Whoever reads decides how long to wait for it, and calls `flush` then.
+`KeyDecoder` turns bytes into keys and reads nothing. The Escape key sends the byte that also begins
+every special key, so an escape at the end of the input is kept back until more bytes arrive or
+`flush` is called.
 
-The terminal that a person sits at: reading keys without an echo, and leaving no trace of it.
-
-`open_keyboard` changes the modes of the terminal for the length of a block and puts them back on every
-way out. Reading waits in Trio, not in a thread. Output stays as it is: line feeds still begin lines.
+`open_keyboard` sets the modes of the terminal for the length of a block and always restores them.
+Reading waits in Trio, not in a thread. Output modes do not change: a line feed still begins a line.
 """
 
 import codecs
@@ -28,7 +26,7 @@ from crush_trio.cli.terminal.screen import SHOW_CURSOR
 
 @frozen
 class Key:
-    """One key, by name; of one that writes something, the name is `text`."""
+    """A key, by name; `text` is the name of keys that type characters."""
 
     name: str
     text: str = ""
@@ -83,7 +81,7 @@ _PASTE_END: Final = "\x1b[201~"
 
 @define(eq=False)
 class KeyDecoder:
-    """Turns what a terminal sends into keys, however the bytes are cut into pieces."""
+    """Decodes the input of a terminal to keys, however it is split into chunks."""
 
     _text: str = field(default="", init=False)
     _pasting: bool = field(default=False, init=False)
@@ -93,7 +91,7 @@ class KeyDecoder:
 
     @property
     def unsure(self) -> bool:
-        """Whether something is kept back that may be the beginning of a longer key."""
+        """Whether the beginning of a key is kept back."""
         return bool(self._text)
 
     def feed(self, data: bytes) -> tuple[Key, ...]:
@@ -102,7 +100,7 @@ class KeyDecoder:
         return tuple(self._keys(final=False))
 
     def flush(self) -> tuple[Key, ...]:
-        """Return what was kept back: nothing more has come."""
+        """Return the keys that were kept back, because no more input follows."""
         return tuple(self._keys(final=True))
 
     def _keys(self, *, final: bool) -> Iterator[Key]:
@@ -123,7 +121,7 @@ class KeyDecoder:
                     yield Key("text", first)
 
     def _escaped(self) -> Iterator[Key]:
-        """Yield the key that begins with the escape at hand; sequences nobody knows are dropped."""
+        """Yield the key that begins with the next escape; unknown sequences are dropped."""
         match = _SEQUENCE.match(self._text, 1)
         if match is None:
             self._text = self._text[1:]
@@ -136,7 +134,7 @@ class KeyDecoder:
             yield Key(_SEQUENCES[match[0]])
 
     def _pasted(self) -> Iterator[Key]:
-        """Yield what was pasted once all of it is there; it is text, whatever it says."""
+        """Yield pasted text once it is complete; it is text even if it contains key codes."""
         pasted, end, rest = self._text.partition(_PASTE_END)
         if end:
             self._pasting, self._text = False, rest
@@ -144,7 +142,7 @@ class KeyDecoder:
 
 
 ESCAPE_TIME: Final = 0.05
-"""Seconds within which the rest of a key comes that begins with an escape."""
+"""Seconds to wait for the rest of a key after an escape."""
 
 PASTE_ON: Final = "\x1b[?2004h"
 PASTE_OFF: Final = "\x1b[?2004l"
@@ -157,7 +155,7 @@ _DISABLED: Final = b"\0"
 
 @define(eq=False)
 class Keyboard:
-    """The keys of a terminal. Made by `open_keyboard`."""
+    """A terminal in raw mode. Made by `open_keyboard`."""
 
     _fd: int
     _signals: bool
@@ -165,7 +163,7 @@ class Keyboard:
     _decoder: KeyDecoder = field(factory=KeyDecoder, init=False, repr=False)
 
     async def read(self) -> tuple[Key, ...]:
-        """Wait for keys; a terminal that is gone is the key `hangup`."""
+        """Wait for keys; returns the key `hangup` when the terminal is gone."""
         await trio.lowlevel.checkpoint()
         while True:
             await trio.lowlevel.wait_readable(self._fd)
@@ -182,14 +180,14 @@ class Keyboard:
                 return keys
 
     async def _rest(self) -> tuple[Key, ...]:
-        """Return what follows an escape, or the escape itself if nothing does."""
+        """Return the key that begins with an escape, or the Escape key if nothing follows in time."""
         with trio.move_on_after(ESCAPE_TIME):
             await trio.lowlevel.wait_readable(self._fd)
             return self._decoder.feed(os.read(self._fd, 4096))
         return self._decoder.flush()
 
     def enter(self) -> None:
-        """Read keys one by one and do not show them."""
+        """Set raw mode: keys are read one by one and not echoed."""
         modes = termios.tcgetattr(self._fd)
         modes[_INPUT] &= ~termios.ICRNL
         modes[_LOCAL] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
@@ -197,18 +195,18 @@ class Keyboard:
             modes[_LOCAL] &= ~termios.ISIG
         modes[_CHARACTERS][termios.VSUSP] = _DISABLED
         termios.tcsetattr(self._fd, termios.TCSANOW, modes)
-        _tell(PASTE_ON)
+        _send(PASTE_ON)
 
     def leave(self) -> None:
-        """Put the modes back; doing it twice does no harm."""
-        _tell(PASTE_OFF + SHOW_CURSOR)
+        """Restore the modes; may be called twice."""
+        _send(PASTE_OFF + SHOW_CURSOR)
         try:
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
         except termios.error:
             return  # the terminal is gone, and its modes with it
 
     def suspend(self) -> None:
-        """Stop this program as Ctrl-Z does, with the terminal as it was; returns when it goes on."""
+        """Suspend the process as Ctrl-Z does, with modes restored; returns when it is resumed."""
         self.leave()
         os.kill(0, signal.SIGTSTP)
         self.enter()
@@ -216,9 +214,9 @@ class Keyboard:
 
 @contextmanager
 def open_keyboard(fd: int, *, signals: bool) -> Iterator[Keyboard]:
-    """Read the keys of the terminal *fd* for the length of the block.
+    """Put the terminal *fd* into raw mode for the length of the block.
 
-    With *signals*, Ctrl-C is the signal that it always is; without, it is a key. Ctrl-Z is a key.
+    With *signals*, Ctrl-C sends SIGINT as usual; without, it is a key. Ctrl-Z is a key.
     """
     keyboard = Keyboard(fd, signals, termios.tcgetattr(fd))
     try:
@@ -228,9 +226,9 @@ def open_keyboard(fd: int, *, signals: bool) -> Iterator[Keyboard]:
         keyboard.leave()
 
 
-def _tell(text: str) -> None:
+def _send(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except (OSError, ValueError):
-        return  # nobody is there to see it
+        return  # the terminal is gone

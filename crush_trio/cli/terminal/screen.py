@@ -1,27 +1,19 @@
-"""From what rich can draw to lines that a terminal can show, one string each.
+"""Lines on a terminal: a renderer for rich, growing Markdown, and a region that is redrawn.
 
-Every line carries its own styles and leaves none behind, so lines can be kept, cut off and put
-together in any order.
+`Renderer` turns what rich can draw into lines. Each line has its own styles and leaves none behind,
+so lines can be stored, cut off and joined in any order.
 
-Markdown that is still being written, shown as far as it has come.
+`GrowingMarkdown` draws Markdown that is still being written. A block that another one follows is
+finished: it is drawn once and released. Only the last block is redrawn, so the cost is linear in the
+length of the text. An incomplete last line does not finish a block, because its next character may
+change what it is. If the last block is higher than the screen, its first lines are released early;
+in rare cases they would have changed, but waiting would hide the text. How much of a block was
+released is counted in visible characters (ink), not in lines, because the width may change meanwhile.
 
-A block that has another one behind it is finished: it is drawn once and never again. Only the last
-block is drawn anew when it grows, so an answer costs as much as it is long. What stands on a line that
-has not ended does not count yet, because its next letter may make something else of it. If the last
-block alone is higher than the screen, its first lines are let go as they are: they would not change any more in all
-but the oddest cases, and waiting for the end would hide what is being said.
-
-How much of a block was let go is counted in marks and not in lines, because a terminal may become
-wider or narrower in between.
-
-The bottom of the screen, which changes, below everything that was said, which does not.
-
-`paint` says in one string what a terminal has to be told: take away what was at the bottom, add what
-is finished for good, and draw the bottom anew. Finished lines scroll away as those of any program do,
-so the history of the terminal has all of them, once.
-
-A terminal that becomes narrower breaks the lines that are on it. The region knows how wide its lines
-were, and so how many rows they take now.
+`Region` is the part at the bottom that is redrawn. `paint` returns one string that erases it, prints
+finished lines, and draws it again, so the terminal's scrollback has each finished line once. A
+terminal that becomes narrower wraps the lines on it; the region keeps their widths to know how many
+rows they take then.
 """
 
 import io
@@ -37,7 +29,7 @@ from rich.markdown import Markdown
 from crush_trio.cli.terminal.text import visible
 
 WIDEST: Final = 4096
-"""How many cells a line has at most, wherever it is to be shown."""
+"""The width in cells used where lines must not be wrapped."""
 
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 _SPACES: Final = re.compile(r" +\Z")
@@ -45,14 +37,14 @@ _SPACES: Final = re.compile(r" +\Z")
 
 @define(eq=False)
 class Renderer:
-    """Draws for one terminal, without touching it: whoever wants lines to be seen writes them."""
+    """Renders for one terminal and returns the lines; it writes nothing."""
 
     _console: Console = field(repr=False)
 
     @classmethod
     def like(cls, console: Console) -> "Renderer":
-        """Return what draws with the colours that *console* can show."""
-        colours = cast("Any", console.color_system)  # the names are a type of their own
+        """Return a renderer with the colours of *console*."""
+        colours = cast("Any", console.color_system)  # rich has a literal type for the names
         paper = Console(
             file=io.StringIO(),
             width=WIDEST,
@@ -83,12 +75,12 @@ def width_of(line: str) -> int:
 
 
 def ink(line: str) -> int:
-    """Return how many characters of a line leave a mark; that does not depend on where it is broken."""
+    """Return the number of characters that are not spaces; wrapping does not change it."""
     return sum(not letter.isspace() for letter in plain(line))
 
 
 def without_ink(line: str, amount: int) -> str:
-    """Return a line without its first *amount* marks; its styles stay."""
+    """Return a line without its first *amount* visible characters; its styles stay."""
     kept, place = [], 0
     for match in [*_STYLE.finditer(line), None]:
         end = len(line) if match is None else match.start()
@@ -104,26 +96,29 @@ def without_ink(line: str, amount: int) -> str:
 
 
 Draw = Callable[[RenderableType, int], list[str]]
-"""Turns a drawing into lines of a width."""
+"""Renders a drawing as lines of a width."""
 
 
 _SLACK: Final = 16
-"""By how many marks a drawing may differ from one before, as when an emphasis turns out to be one."""
+"""By how many visible characters two drawings of the same lines may differ.
+
+For example, two asterisks disappear once they turn out to be emphasis.
+"""
 
 
 @frozen
-class Shown:
-    """Lines that are finished for good, and lines that may still change."""
+class DrawnLines:
+    """Finished lines, to be released, and lines that may still change."""
 
     done: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
 
 
 @frozen
-class _Gone:
-    """What was let go of a drawing: the marks on each of its lines, and its width.
+class _Released:
+    """What was released of a drawing: the visible characters of each line, and the width.
 
-    Width 0 is that of no drawing: then only the sum of the marks means something.
+    Width 0 means that the lines are not known, only the sum of the characters.
     """
 
     marks: tuple[int, ...]
@@ -134,9 +129,9 @@ class _Gone:
         return sum(self.marks)
 
     def left(self, lines: list[str], width: int) -> list[str]:
-        """Return what of *lines* was not let go; all of them, if they are not what they were.
+        """Return the *lines* that were not released; all of them, if the drawing has changed.
 
-        To say something twice is better than never to say it.
+        Showing a line twice is better than not showing it.
         """
         if width != self.width:
             return list(_without(lines, self.ink))
@@ -144,45 +139,47 @@ class _Gone:
         before, now = sum(self.marks[: len(lines)]), sum(map(ink, lines[:count]))
         return lines[count:] if abs(now - before) <= _SLACK else lines
 
-    def beyond(self, lines: list[str], width: int) -> "_Gone | None":
-        """Return what was let go beyond *lines*; None if that is nothing."""
+    def beyond(self, lines: list[str], width: int) -> "_Released | None":
+        """Return what was released beyond *lines*; None if nothing was."""
         if width == self.width:
             rest = self.marks[len(lines) :]
-            return _Gone(rest, width) if rest else None
+            return _Released(rest, width) if rest else None
         marks = self.ink - sum(map(ink, lines))
-        return _Gone((marks,), 0) if marks > 0 else None
+        return _Released((marks,), 0) if marks > 0 else None
 
 
 @define(eq=False)
 class GrowingMarkdown:
-    """A text of which some has been let go."""
+    """Markdown text that grows, and of which a part was released."""
 
     _rest: str = field(default="", init=False)
     _begun: bool = field(default=False, init=False)
-    """Whether anything was let go."""
-    _gone: _Gone | None = field(default=None, init=False)
-    """What was let go of the rest, which is still needed to draw what follows."""
+    """Whether anything was released."""
+    _released: _Released | None = field(default=None, init=False)
+    """What was released of the rest, which is kept because it is needed to draw what follows."""
 
     def append(self, text: str) -> None:
         """Add *text* at the end."""
         self._rest += visible(text)
 
-    def advance(self, draw: Draw, width: int, room: int) -> Shown:
-        """Return what is finished since the last time, and the rest in *room* lines at most."""
+    def advance(self, draw: Draw, width: int, room: int) -> DrawnLines:
+        """Return the lines to release since the last call, and the rest in at most *room* lines."""
         blocks = list(_blocks(self._rest[: self._rest.rfind("\n") + 1]))
         done = [line for block in blocks[:-1] for line in self._finish(draw, width, block)]
         if not self._rest.strip():
-            return Shown(tuple(done))
+            return DrawnLines(tuple(done))
         whole = self._spaced(draw(_markdown(self._rest), width))
         left = self._left(whole, width)
         excess = max(0, len(left) - max(room, 2))
         if excess:
             done += left[:excess]
-            self._gone = _Gone(tuple(map(ink, whole[: len(whole) - len(left) + excess])), width)
-        return Shown(tuple(done), tuple(left[excess:]))
+            self._released = _Released(
+                tuple(map(ink, whole[: len(whole) - len(left) + excess])), width
+            )
+        return DrawnLines(tuple(done), tuple(left[excess:]))
 
     def finish(self, draw: Draw, width: int) -> tuple[str, ...]:
-        """Return everything that was not let go yet; nothing more will come."""
+        """Return all lines that are not released; nothing more will be added."""
         blocks = list(_blocks(self._rest))
         return tuple(line for block in blocks for line in self._finish(draw, width, block))
 
@@ -191,14 +188,14 @@ class GrowingMarkdown:
         left = self._left(whole, width)
         self._rest = self._rest[len(block) :]
         self._begun = True
-        self._gone = None if self._gone is None else self._gone.beyond(whole, width)
+        self._released = None if self._released is None else self._released.beyond(whole, width)
         return left
 
     def _left(self, lines: list[str], width: int) -> list[str]:
-        return lines if self._gone is None else self._gone.left(lines, width)
+        return lines if self._released is None else self._released.left(lines, width)
 
     def _spaced(self, lines: list[str]) -> list[str]:
-        """Return the lines of a block with an empty one before them, unless it is the first block."""
+        """Return a block's lines, with an empty line before them unless it is the first block."""
         lines = _trimmed(lines)
         return ["", *lines] if self._begun and lines else lines
 
@@ -218,7 +215,7 @@ def _without(lines: list[str], gone: int) -> Iterator[str]:
 
 
 def _trimmed(lines: list[str]) -> list[str]:
-    """Return *lines* without the empty ones at both ends; the distance of blocks is our business."""
+    """Return *lines* without empty ones at both ends; `_spaced` separates blocks."""
     while lines and not lines[0].strip():
         lines = lines[1:]
     while lines and not lines[-1].strip():
@@ -227,7 +224,7 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Cut *text* in front of each of its blocks, as those see them who draw it; nothing is left out."""
+    """Split *text* into its top-level blocks, as rich's parser sees them; together they are *text*."""
     starts = [
         token.map[0]
         for token in _markdown(text).parsed
@@ -246,7 +243,7 @@ _ERASE_BELOW: Final = "\x1b[J"
 
 @frozen
 class Bottom:
-    """What the bottom shows, and where the cursor is in it; None for nowhere."""
+    """The lines at the bottom of the screen, and the cursor in them; None hides it."""
 
     lines: Sequence[str] = ()
     cursor: tuple[int, int] | None = None
@@ -254,14 +251,14 @@ class Bottom:
 
 @define(eq=False)
 class Region:
-    """What is at the bottom now."""
+    """The lines at the bottom of the screen that are on it now."""
 
     _widths: tuple[int, ...] = field(default=(), init=False)
     _row: int = field(default=0, init=False)
-    """The line of the bottom that the cursor is on."""
+    """The line that the cursor is on."""
 
     def paint(self, done: Sequence[str], bottom: Bottom, width: int) -> str:
-        """Return what makes a terminal of *width* cells show *bottom*, below *done*."""
+        """Return the output that prints *done* and draws *bottom* below it."""
         text = self._erased(width) + "".join(f"{line}\n" for line in done)
         text += "\n".join(bottom.lines)
         self._widths = tuple(width_of(line) for line in bottom.lines)
@@ -273,7 +270,7 @@ class Region:
         return f"{HIDE_CURSOR}{text}{_up(last - self._row)}\r{_right(column)}{SHOW_CURSOR}"
 
     def close(self, width: int) -> str:
-        """Return what takes the bottom away and leaves the terminal to others."""
+        """Return the output that erases the region and shows the cursor."""
         text = self._erased(width) + SHOW_CURSOR
         self._widths, self._row = (), 0
         return text

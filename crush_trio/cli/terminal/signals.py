@@ -1,8 +1,9 @@
-"""Signals that mean stop: the first one asks, the second one does not.
+"""Signals that stop a command: the first cancels, the second ends the process.
 
-The first SIGINT, SIGTERM or SIGHUP is told to whoever is at work, who stops in order and says what
-was stopped. A second one ends the process as signals do, with the terminal put back. What it leaves
-unfinished is found at the next start; commands do not outlive it, for their guards see to that.
+The first SIGINT, SIGTERM or SIGHUP calls the current reaction, which cancels in order and reports
+what was cancelled. A second one ends the process by that signal, with the terminal restored.
+Unfinished runs are then ended at the next start. Shell commands do not outlive the process, because
+each has a guard process that stops it.
 """
 
 import os
@@ -24,13 +25,13 @@ class Interrupts:
     """The signals of one command. Made by `interruptible`."""
 
     number: int | None = field(default=None, init=False)
-    """The first signal that came."""
+    """The first signal that arrived."""
     _react: Callable[[], object] = field(default=lambda: None, init=False, repr=False)
     _undo: ExitStack = field(factory=ExitStack, init=False, repr=False)
 
     @contextmanager
     def reacting(self, react: Callable[[], object]) -> Iterator[None]:
-        """Call *react* if the first signal comes during the block, at once if it has come already."""
+        """Call *react* at the first signal during the block, at once if one has arrived before."""
         before, self._react = self._react, react
         try:
             if self.number is not None:
@@ -45,20 +46,20 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """What shells make of the signal."""
+        """The exit code for the signal, as in shells: 128 + its number."""
         return 128 + (self.number or signal.SIGINT)
 
     async def watch(self, task_status: trio.TaskStatus[None]) -> None:
-        """Wait for signals, for ever."""
+        """Receive signals, until cancelled."""
         with trio.open_signal_receiver(*_SIGNALS) as arrivals:
             task_status.started()
             async for number in arrivals:
                 self.receive(number)
 
     def receive(self, number: int) -> None:
-        """Do what a signal means: the first one is told to whoever is at work, the second ends us.
+        """Handle a signal: the first calls the reaction, the second ends the process.
 
-        A terminal that is gone says so more than once, and means no more by it.
+        SIGHUP counts once: a closed terminal may send it several times.
         """
         if number == self.number == signal.SIGHUP:
             return
@@ -76,7 +77,7 @@ class Interrupts:
 
 
 async def interruptible(work: Callable[[Interrupts], Awaitable[int]]) -> int:
-    """Do *work* and return its exit code; the first signal cancels it, unless it reacts otherwise."""
+    """Run *work* and return its exit code; the first signal cancels it, unless it sets a reaction."""
     interrupts, code = Interrupts(), None
     async with open_hidden_nursery() as nursery:
         await nursery.start(interrupts.watch)

@@ -1,9 +1,7 @@
-"""Text of strangers, made fit for a terminal.
+"""Untrusted text without control characters, and tool calls and results as lines.
 
-What a model says, what a tool prints and what files are called may contain anything, also characters
-that a terminal obeys, or that make a line look like another one. They are shown as what they are.
-
-Tool calls and their results as people see them: what was done, to what, and how it went.
+The text of models, tools and file names may contain characters that a terminal obeys, or that make
+one line look like another. They are replaced by visible ones.
 """
 
 import re
@@ -17,18 +15,18 @@ from rich.text import Text
 from crush_trio.wire.fields import Json
 from crush_trio.wire.messages import ToolCallPart, ToolResultPart
 
-_SUSPICIOUS: Final = re.compile(
+_CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
 )
 
 
 def visible(text: str) -> str:
-    """Return *text* with everything a terminal could obey replaced; lines and tabs stay."""
-    return _SUSPICIOUS.sub(_picture, text.replace("\r\n", "\n"))
+    """Return *text* with control characters replaced; line feeds and tabs stay."""
+    return _CONTROL.sub(_picture, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """Return *text* on one line, with *width* characters at most."""
+    """Return *text* on one line of at most *width* characters."""
     line = " ".join(visible(text).split())
     if width is None or len(line) <= width:
         return line
@@ -36,7 +34,7 @@ def one_line(text: str, width: int | None = None) -> str:
 
 
 def _picture(match: "re.Match[str]") -> str:
-    """Return a character that shows which one it stands for."""
+    """Return a visible symbol or name for a control character."""
     letter = match[0]
     if letter < " ":
         return chr(0x2400 + ord(letter))
@@ -49,25 +47,25 @@ def _picture(match: "re.Match[str]") -> str:
 _SUBJECTS: Final = (
     *("command", "file_path", "pattern", "url", "path", "prompt", "query", "job_id", "shell_id"),
 )
-"""The arguments that say what a call is about, the most telling first."""
+"""The arguments that show what a call is about, the best first."""
 
 PREVIEW: Final = 4
 """How many lines of a result are shown."""
 
 DIFF_PREVIEW: Final = 16
-"""How many lines of a change are shown once it is made."""
+"""How many lines of a change are shown in its result."""
 
 _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def call_title(call: ToolCallPart) -> Text:
-    """Return a call on one line: the tool and its subject."""
+    """Return a call on one line: the tool and its main argument."""
     subject = _subject(_json(call.input))
     return Text.assemble((visible(call.name), "bold"), f" {subject}" if subject else "")
 
 
 def result_preview(result: ToolResultPart) -> list[Text]:
-    """Return the beginning of what a tool answered, or of what it changed."""
+    """Return the first lines of a tool's result, or of the diff in it."""
     metadata = _json(result.metadata)
     if isinstance(diff := metadata.get("diff"), str) and diff and not result.is_error:
         return diff_lines(diff, DIFF_PREVIEW)
@@ -78,7 +76,7 @@ def result_preview(result: ToolResultPart) -> list[Text]:
 
 
 def diff_lines(diff: str, limit: int) -> list[Text]:
-    """Return a unified diff in colours, without its head, cut off after *limit* lines."""
+    """Return a unified diff in colours, without its header, cut off after *limit* lines."""
     lines = visible(diff).rstrip("\n").split("\n")
     body = [line for line in lines if not line.startswith(("--- ", "+++ "))]
     return _cut([Text(line, _DIFF_STYLES.get(line[:1], "dim")) for line in body], limit)
@@ -98,7 +96,7 @@ def _subject(arguments: Mapping[str, Json]) -> str:
 
 
 def _json(text: str) -> Mapping[str, Json]:
-    """Return the object that *text* is; nothing, while it is incomplete."""
+    """Return *text* as a JSON object; an empty one if it is incomplete or not an object."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

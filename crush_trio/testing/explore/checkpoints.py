@@ -1,8 +1,8 @@
-"""Faults at checkpoints: make the k-th wait of some code fail, be cancelled, or take its time.
+"""Faults at the k-th checkpoint of a coroutine, and gates at which it waits for the test.
 
-Code that awaits can be interrupted at every checkpoint, and usually only a few of them are tested.
-A `CheckpointFaults` drives a coroutine by hand, counts each time it yields to Trio, and acts at the
-one that a `Fault` names. Count the checkpoints of a clean run first, then loop over them:
+Code can be interrupted at every checkpoint, and usually only a few of them are tested. A
+`CheckpointFaults` drives a coroutine, counts its checkpoints, and makes the one that a `Fault` names
+fail, be cancelled or be delayed. Count the checkpoints of a normal run first, then loop over them:
 
 ```python
 for k in range(await checkpoints_of(partial(save, Store()))):
@@ -12,20 +12,16 @@ for k in range(await checkpoints_of(partial(save, Store()))):
     store.check()
 ```
 
-Only the driven coroutine is intercepted, with everything it awaits. The tasks of a nursery that it
-opens are tasks of their own: wrap the function given to `start_soon` to reach them.
+Only the driven coroutine is affected, with everything it awaits. Child tasks are not: wrap the
+function given to `start_soon` to reach them.
 
-Invariant: nothing happens that Trio could not do itself. An exception appears only where a
-cancellation could, and takes the wait off whatever it was registered with; where Trio promises not
-to interrupt, the fault does not fire, and says so.
+Invariant: nothing happens that Trio could not do itself. An exception is raised only where a
+cancellation could be, and the wait is aborted as a cancellation aborts it. Where Trio guarantees not
+to interrupt, the fault does not fire, and its `fired` stays false.
 
-Gates: places where code under test stands still until the test has looked around.
-
-A test that wants to see the middle of something should not sleep and hope. It puts a gate there,
-waits until the code has reached it, checks what it came to check, and opens the gate.
-
-Invariant: an arrival is counted before anything can be cancelled, so `reached` never misses one,
-also when the arriving task is cancelled at the gate.
+A `Gate` lets a test look at an intermediate state without sleeping: the code under test waits at the
+gate, the test waits until it is reached, checks the state, and opens the gate. An arrival is counted
+before the task can be cancelled, so `reached` never misses one.
 """
 
 import gc
@@ -49,7 +45,7 @@ _AWAITS: Final = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame"
 
 @define(eq=False)
 class Gate:
-    """A named place to wait at, closed until `open` is called and open from then on.
+    """A named place where tasks wait until `open` is called.
 
     ```python
     gate = Gate("before commit")
@@ -62,9 +58,9 @@ class Gate:
     """
 
     name: str = "gate"
-    """Says in a task dump, or an assertion, which gate this is."""
+    """The name in task dumps and assertions."""
     arrivals: int = field(default=0, init=False)
-    """How often a task came to this gate, whether or not it has passed."""
+    """How often a task arrived at this gate."""
     _opened: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _watchers: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -77,11 +73,11 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """How many tasks stand at the gate now."""
+        """How many tasks wait at the gate."""
         return self._opened.statistics().tasks_waiting
 
     def open(self) -> None:
-        """Let everyone pass who waits here or arrives later."""
+        """Let all tasks pass, those that wait and those that arrive later."""
         self._opened.set()
 
     async def wait(self) -> None:
@@ -91,7 +87,7 @@ class Gate:
         await self._opened.wait()
 
     async def reached(self, times: int = 1) -> None:
-        """Wait until tasks have come to this gate at least *times* times in all."""
+        """Wait until tasks have arrived at least *times* times."""
         await trio.lowlevel.checkpoint()
         while self.arrivals < times:
             await self._watchers.park()
@@ -105,9 +101,8 @@ T = TypeVar("T")
 class Raise:
     """Make the wait raise *error*, as a cancellation would.
 
-    Not everything that yields to Trio can be interrupted: `cancel_shielded_checkpoint`, a thread
-    that is not to be abandoned, and the like. There the fault does not fire, and the wait goes on
-    as usual.
+    Not every wait can be interrupted: `cancel_shielded_checkpoint`, for example, or a thread that must
+    not be abandoned. There the fault does not fire, and the wait continues.
     """
 
     error: BaseException
@@ -115,10 +110,10 @@ class Raise:
 
 @frozen
 class Call:
-    """Call *function*, at the moment when the task has gone to sleep.
+    """Call *function* when the task has just begun to wait, as another task could.
 
-    It is as if another task had done so right then, so anything goes: `scope.cancel`, `event.set`.
-    If it raises, the driven code gets the exception when its wait is over.
+    For example `scope.cancel` or `event.set`. If it raises, the driven code gets the exception at the
+    end of its wait.
     """
 
     function: Callable[[], object]
@@ -126,11 +121,11 @@ class Call:
 
 @frozen
 class Stall:
-    """Let the wait end, but await *until* before going on, as if the task were woken late.
+    """Await *until* after the wait has ended, as if the task were woken late.
 
-    A cancellation cuts the stall short. It does not raise there: the wait has succeeded, and what
-    it returned, an item from a channel perhaps, must not get lost. For the same reason a wait that
-    ends because it was cancelled is not stalled; `trio.sleep` ends like that when its time is up.
+    A cancellation ends the stall and does not raise there: the wait has succeeded, and its result, such
+    as an item from a channel, must not be lost. For the same reason a wait that was cancelled is not
+    stalled; `trio.sleep` ends that way at its deadline.
     """
 
     until: Callable[[], Awaitable[object]] = trio.sleep_forever
@@ -141,12 +136,12 @@ Action: TypeAlias = Raise | Call | Stall
 
 @define(eq=False)
 class Fault:
-    """One thing to go wrong: *action*, at checkpoint *at*, counting from 0."""
+    """A fault: *action* at checkpoint *at*, counted from 0."""
 
     at: int
     action: Action
     fired: bool = field(default=False, init=False)
-    """Whether it came to pass."""
+    """Whether it occurred."""
 
 
 def _as_tuple(faults: Iterable[Fault]) -> tuple[Fault, ...]:
@@ -155,24 +150,23 @@ def _as_tuple(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 @define(eq=False)
 class CheckpointFaults:
-    """Drives coroutines and brings about *faults* at their checkpoints.
+    """Drives coroutines and carries out *faults* at their checkpoints.
 
-    Checkpoints are counted over everything that one object drives, one after the other or at the
-    same time.
+    Checkpoints are counted over all coroutines that one object drives, in sequence or concurrently.
     """
 
     faults: tuple[Fault, ...] = field(default=(), converter=_as_tuple)
     count: int = field(default=0, init=False)
-    """How many checkpoints have been met so far."""
+    """The number of checkpoints so far."""
 
     async def drive(self, coro: Coroutine[Any, Any, T]) -> T:  # noqa: ASYNC910 - coro's own
-        """Await *coro*, with the faults; returns or raises what it does."""
+        """Await *coro* with the faults; returns its result or raises its exception."""
         return await self._trampoline(coro)
 
     def wrap(
         self, async_fn: Callable[P, Coroutine[Any, Any, T]]
     ) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return *async_fn* with every call of it driven, for `start_soon` and the like.
+        """Return *async_fn* so that its calls are driven, for `start_soon` and similar functions.
 
         ```python
         nursery.start_soon(faults.wrap(worker), channel)
@@ -187,7 +181,7 @@ class CheckpointFaults:
 
     @coroutine
     def _trampoline(self, coro: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Stand between *coro* and Trio, passing messages one way and replies the other."""
+        """Pass messages from *coro* to Trio, and replies back."""
         step: Callable[[], object] = partial(coro.send, None)
         while True:
             try:
@@ -203,7 +197,7 @@ class CheckpointFaults:
     def _meet(
         self, coro: Coroutine[Any, Any, object], message: object
     ) -> Generator[object, Any, object]:
-        """Pass one message on to Trio, with the fault that belongs here; return the reply."""
+        """Pass a message to Trio, with the fault of this checkpoint if there is one; return the reply."""
         fault = next((fault for fault in self.faults if fault.at == self.count), None)
         self.count += 1
         match fault:
@@ -224,7 +218,7 @@ class CheckpointFaults:
 
 
 async def checkpoints_of(async_fn: Callable[[], Coroutine[Any, Any, object]]) -> int:
-    """Run *async_fn* once, undisturbed, and return how many checkpoints it met."""
+    """Run *async_fn* once without faults, and return its number of checkpoints."""
     faults = CheckpointFaults()
     await faults.drive(async_fn())
     return faults.count
@@ -232,15 +226,14 @@ async def checkpoints_of(async_fn: Callable[[], Coroutine[Any, Any, object]]) ->
 
 @define(eq=False)
 class _AfterThisStep:
-    """A Trio instrument that calls a function once, as soon as the current task step is over.
+    """A Trio instrument that calls a function once, after the current task step.
 
-    Not from within the step: between registering for a wake-up and yielding, a task must not be
-    woken.
+    Not within the step: a task must not be woken between registering for a wake-up and yielding.
     """
 
     _function: Callable[[], object]
     result: Error | None = field(default=None, init=False)
-    """What the function raised, if it did; Trio would only log it."""
+    """The exception of the function, if any; Trio would only log it."""
 
     def after_task_step(self, _task: trio.lowlevel.Task) -> None:
         """Implement Trio's instrument hook."""
@@ -266,19 +259,19 @@ def _interrupt(
     if abort(raise_error) is Abort.SUCCEEDED:
         fault.fired = True
         trio.lowlevel.current_task().custom_sleep_data = None
-        # A generator has no `await`, hence the long way round to a schedule point.
+        # A generator has no `await`.
         yield from trio.lowlevel.cancel_shielded_checkpoint().__await__()  # noqa: ASYNC105
         return Error(error)
-    # It goes on sleeping, perhaps to raise the error later of its own accord, as a nursery does.
-    # Trio calls an abort function at most once for each wait, and this was the time.
+    # The wait continues, and may raise the error later by itself, as a nursery does. Trio calls an
+    # abort function at most once per wait, and this was the call.
     same_kind = cast("Callable[[object], object]", type(message))
     return (yield same_kind(lambda _: Abort.FAILED))
 
 
 def _is_full_checkpoint(coro: object) -> bool:
-    """Whether *coro* sleeps in `trio.lowlevel.checkpoint`, which may be cancelled.
+    """Whether *coro* waits in `trio.lowlevel.checkpoint`, which may be cancelled.
 
-    To the scheduler it looks just like `cancel_shielded_checkpoint`, which may not.
+    The scheduler cannot tell it from `cancel_shielded_checkpoint`, which may not.
     """
     return any(frame.f_code is trio.lowlevel.checkpoint.__code__ for frame in _awaited(coro))
 
@@ -310,11 +303,11 @@ def _was_cancelled(reply: object) -> bool:
 def _linger(
     until: Callable[[], Awaitable[object]], reply: object
 ) -> Generator[object, Any, object]:
-    """Wait a little longer, then come back with *reply* all the same."""
+    """Await *until*, then return *reply*."""
     try:
         yield from until().__await__()
     except trio.Cancelled:  # noqa: ASYNC103 - the next checkpoint raises it again
         pass
-    except Exception as exc:  # noqa: BLE001 - the driven code is the one to hear of it
+    except Exception as exc:  # noqa: BLE001 - raised in the driven code
         return Error(exc)
     return reply

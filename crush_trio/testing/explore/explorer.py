@@ -1,11 +1,11 @@
-"""The same scenario under many task orders, systematically.
+"""Systematic exploration of task orders.
 
-A test that passes shows that one order of steps works. `explore` runs a scenario, on a virtual
-clock, under every order that a bounded number of deviations from the default can produce, and names
-the first that fails by a token which replays it. What a deviation is, `_walk.py` explains.
+A passing test shows that one order of steps works. `explore` runs a scenario, on a virtual clock,
+under every order that a bounded number of deviations from the default can produce. The first failure
+has a token with which `replay` repeats it. `walk.py` defines deviations.
 
-Invariant: a scenario's own failure is a `ScheduleFailure`; trouble with the exploration itself is
-an `ExplorerBroken`. Neither is ever counted as an outcome.
+Invariant: a failure of the scenario raises `ScheduleFailure`; a problem of the exploration itself
+raises `ExplorerBroken`. Neither is counted as an outcome.
 """
 
 from collections import Counter, deque
@@ -37,7 +37,7 @@ class ScheduleFailure(Exception):
     def __init__(self, token: str, schedules: int, cause: Exception) -> None:
         super().__init__(
             f"schedule {token}, number {schedules} tried, failed: {type(cause).__name__}: {cause}\n"
-            f'To see it again: replay(scenario, "{token}")'
+            f'To repeat it: replay(scenario, "{token}")'
         )
         self.token = token
         """Names the schedule; see `replay`."""
@@ -47,21 +47,21 @@ class ScheduleFailure(Exception):
 
 @frozen(kw_only=True)
 class Exploration:
-    """What an exploration that found no failure has covered."""
+    """The result of an exploration without a failure."""
 
     schedules: int
     """How many schedules were run."""
     exhaustive: bool
     """True if that was every schedule within the bound on deviations."""
     outcomes: Mapping[Hashable, int]
-    """How many schedules ended with which return value."""
+    """The return values of the scenario, with the number of schedules for each."""
     decision_points: int
-    """The most decisions met in one schedule."""
+    """The largest number of decisions in one schedule."""
     deviations: int | None
-    """The bound that was asked for; None for no bound."""
+    """The bound on deviations; None for no bound."""
 
     def summary(self) -> str:
-        """Say it in one line: "163 schedules, exhaustive at 2 deviations, 3 outcomes"."""
+        """Return one line: "163 schedules, exhaustive at 2 deviations, 3 outcomes"."""
         covered = "exhaustive" if self.exhaustive else "stopped by the limit"
         bound = "" if self.deviations is None else f" at {_count(self.deviations, 'deviation')}"
         schedules = _count(self.schedules, "schedule")
@@ -79,9 +79,9 @@ def explore(
 ) -> Exploration:
     """Run *scenario* under every schedule with at most *deviations* deviations.
 
-    Call it from a plain function or a sync test, not inside `trio.run`. The scenario must do the
-    same whenever it is run in the same order: no threads, no sockets, no wall clock, no state that
-    survives from one run to the next. Time is virtual, so sleeping costs nothing.
+    Call it from a plain function or a sync test, not inside `trio.run`. The scenario must be
+    deterministic for a given order: no threads, no sockets, no wall clock, no state that survives from
+    one run to the next. Time is virtual, so sleeping costs nothing.
 
     Schedules with fewer deviations come first, so the first failure is a simple one. Two deviations
     suffice for most races, at a few hundred schedules. `deviations=None` runs them all, for two or
@@ -89,7 +89,7 @@ def explore(
     schedules, *max_steps* the task steps of one.
 
     Raises `ScheduleFailure` from the first exception that leaves the scenario, also when it
-    deadlocks or runs out of steps, and `ExplorerBroken` when the result would mean nothing.
+    deadlocks or runs out of steps, and `ExplorerBroken` when the result would not be valid.
 
     ```python
     async def scenario() -> int:
@@ -120,7 +120,7 @@ def explore(
             raise
         except Exception as exc:
             raise ScheduleFailure(walk.token, outcomes.total() + 1, exc) from exc
-        except BaseException as exc:  # not ours to wrap: an interrupt, or pytest's own outcomes
+        except BaseException as exc:  # an interrupt, or an outcome of pytest: not wrapped
             exc.add_note(f"under schedule {walk.token}")
             raise
         outcomes[outcome] += 1
@@ -141,7 +141,7 @@ def find_violation(
     limit: int | None = None,
     max_steps: int = 10_000,
 ) -> ScheduleFailure | None:
-    """Explore as `explore` does, but return the failure, or None when there is none.
+    """Explore as `explore` does, but return the failure; None if there is none.
 
     For tests that plant a bug to show that it is found:
 
@@ -160,9 +160,9 @@ def find_violation(
 def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int = 10_000) -> T:
     """Run *scenario* under the one schedule that *token* names.
 
-    What the scenario raises leaves as it is, with its own traceback; otherwise its value is
-    returned. A token fits the scenario it was made from: raises `ExplorerBroken` if the decisions
-    it names are not met, and ValueError if it is not a token at all.
+    Returns the scenario's value, or raises its exception with its own traceback. A token fits only the
+    scenario it was made from: raises `ExplorerBroken` if the scenario does not reach the decisions in
+    it, and ValueError if it is not a token.
 
     ```python
     replay(scenario, "x1-3.1")
@@ -175,7 +175,7 @@ def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int =
 
 def _refuse_inside_trio() -> None:
     if trio.lowlevel.in_trio_run():
-        raise RuntimeError("schedules need a trio.run each: call this from a sync test")
+        raise RuntimeError("each schedule needs its own trio.run: call this from a sync test")
 
 
 def _count(number: int, noun: str) -> str:

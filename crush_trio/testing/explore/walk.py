@@ -1,16 +1,14 @@
 """One run of a scenario under one schedule.
 
-A `Walk` takes one task step at a time. Wherever two or more of the scenario's tasks could go next
-it meets a *decision*; choice 0 is the default, any other choice a *deviation*, so a schedule is
-named by its deviations alone. The default lets the running task go on until it waits, and the
-others line up, first come first served. Compared with taking turns step by step, far more can be
-reached with few deviations, since one of them lets a task be overtaken for as long as the others
-need.
+A `Walk` runs one task step at a time. A point where two or more tasks of the scenario are runnable
+is a *decision*; choice 0 is the default, any other choice is a *deviation*, and a schedule is named
+by its deviations alone. By default the running task continues until it waits, and the others queue in
+order of arrival. Compared with running the tasks in turn, few deviations reach far more orders,
+because after one of them a task can be overtaken for as long as the others need.
 
-Invariants: no task is passed over for ever while the default is followed, because a task that goes
-on and on while others are ready loses its turn (a polling loop must not starve the task it polls
-for); and a run that is not the schedule it claims to be ends in `ExplorerBroken`, whatever the
-scenario did.
+Invariants: no task waits for ever under the default, because a task that has run many steps while
+others are ready goes to the end of the queue (a polling loop must not starve the task it polls for);
+and a run that does not follow its schedule raises `ExplorerBroken`, whatever the scenario did.
 """
 
 import gc
@@ -32,7 +30,7 @@ from crush_trio.testing.explore.schedule import controlled
 T = TypeVar("T")
 
 TURN: Final = 10
-"""Steps a task may take in a row while others are ready, unless a deviation says otherwise."""
+"""Steps that a task may take in a row by default while others are ready."""
 
 _MARK: Final = "x1"
 
@@ -42,23 +40,23 @@ class ExplorerBroken(Exception):
 
 
 class Deadlock(Exception):
-    """Every task of the scenario waits, and no deadline is left that could wake one."""
+    """All tasks of the scenario wait, and no deadline can wake one."""
 
 
 class StepLimit(Exception):
-    """The scenario did not end within the number of task steps allowed."""
+    """The scenario did not end within the allowed number of task steps."""
 
 
 @define(eq=False)
 class Walk:
-    """Follows its deviations, keeps to the default elsewhere, and notes the decisions it meets."""
+    """Runs a scenario with its deviations, the default elsewhere, and records the decisions."""
 
     deviations: tuple[tuple[int, int], ...]
     """(decision, choice) pairs in order; every choice not named is 0."""
     _max_steps: int = field(kw_only=True)
     _expected: Sequence[int] = field(default=(), kw_only=True)
     widths: list[int] = field(factory=list, init=False)
-    """How many tasks could go next, at each decision."""
+    """The number of runnable tasks at each decision."""
     _choices: dict[int, int] = field(init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     _problem: Exception | None = field(default=None, init=False)
@@ -72,7 +70,7 @@ class Walk:
 
     @classmethod
     def from_token(cls, token: str, *, max_steps: int) -> Self:
-        """Make the walk that *token* names; raises ValueError if it names none."""
+        """Return the walk that *token* names; raises ValueError if it is not a token."""
         mark, *pairs = token.split("-")
         with suppress(ValueError):
             split = [pair.split(".") for pair in pairs]
@@ -88,7 +86,7 @@ class Walk:
         return "-".join([_MARK, *(f"{index}.{choice}" for index, choice in self.deviations)])
 
     def children(self) -> Iterator[Self]:
-        """The schedules with one deviation more, at a decision after all of this one's."""
+        """Yield the schedules with one more deviation, after the deviations of this one."""
         first = self.deviations[-1][0] + 1 if self.deviations else 0
         for index in range(first, len(self.widths)):
             for choice in range(1, self.widths[index]):
@@ -97,11 +95,11 @@ class Walk:
                 yield type(self)(deviations, max_steps=self._max_steps, expected=expected)
 
     def run(self, scenario: Callable[[], Awaitable[T]]) -> T:
-        """Run *scenario*, once; raises what it raised, or the problem for which it was stopped."""
+        """Run *scenario* once; raises its exception, or the problem for which it was stopped."""
         __tracebackhide__ = True
         values: list[T] = []
 
-        @wraps(scenario)  # so that the main task bears the scenario's name
+        @wraps(scenario)  # so that the main task has the scenario's name
         async def main() -> None:
             with self._scope:
                 values.append(await scenario())
@@ -118,7 +116,7 @@ class Walk:
             if self._problem is None:
                 raise
         finally:
-            self._current = None  # it holds on to everything else of the run
+            self._current = None  # it would keep all objects of the run alive
         if self._killed:
             self._bury()
         if self._problem is not None:
@@ -127,7 +125,7 @@ class Walk:
         return values[0]
 
     def choose(self, runnable: Sequence[Task]) -> Sequence[Task]:
-        """Take one step, of the task that this schedule wants next."""
+        """Choose the task of the next step."""
         if not runnable:
             self._check_for_deadlock()
             return ()
@@ -143,13 +141,13 @@ class Walk:
         return (task,)
 
     def _check_for_deadlock(self) -> None:
-        """Stop a scenario that nothing can wake; on a virtual clock it would spin for ever."""
+        """Stop a scenario that nothing can wake; with a virtual clock it would loop for ever."""
         now = trio.lowlevel.current_statistics()
         if now.seconds_to_next_deadline == math.inf and not now.run_sync_soon_queue_size:
-            self._stop(Deadlock(f"nothing can ever wake these tasks:{_whereabouts()}"))
+            self._stop(Deadlock(f"nothing can wake these tasks:{_whereabouts()}"))
 
     def _options(self, runnable: Sequence[Task]) -> Sequence[Task]:
-        """Who could go next, the default first."""
+        """Return the runnable tasks, the default first."""
         if self._current is None or self._current not in runnable:
             return runnable
         others = [task for task in runnable if task is not self._current]
@@ -173,7 +171,7 @@ class Walk:
         return choice
 
     def _stop(self, problem: Exception) -> None:
-        """End the run for *problem*: by cancelling it or, if it goes on anyway, by force."""
+        """End the run with *problem*: cancel it, or abort Trio's run if it ignores that."""
         if self._problem is not None:
             self._killed = True
             raise RuntimeError("the scenario ignores cancellation")  # Trio gives up the run
@@ -182,7 +180,7 @@ class Walk:
         self._scope.cancel()
 
     def _bury(self) -> None:
-        """Collect the tasks of a run ended by force, deaf to their complaints about it."""
+        """Collect the tasks of an aborted run, without their warnings about it."""
         self._scope = trio.CancelScope()
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
@@ -193,20 +191,20 @@ class Walk:
     def _check(self) -> None:
         if not self._steps:
             raise ExplorerBroken(
-                "Trio's scheduler took no notice of the walk; is this another Trio?"
+                "Trio's scheduler ignored the walk; is this an unsupported version of Trio?"
             )
         if self.deviations and self.deviations[-1][0] >= len(self.widths):
             raise self._unmet()
 
     def _unmet(self) -> ExplorerBroken:
         return ExplorerBroken(
-            f"schedule {self.token} does not fit: the scenario left it after {len(self.widths)}"
-            " decisions; it has changed since, or is not deterministic"
+            f"schedule {self.token} does not fit: the scenario had only {len(self.widths)} decisions; "
+            "it has changed, or is not deterministic"
         )
 
 
 def _whereabouts() -> str:
-    """One line for each task: its name, and the line outside Trio that it waits in."""
+    """Return a line per task: its name, and the line outside Trio in which it waits."""
     root = trio.lowlevel.current_root_task()
     lines = []
     tasks = _children(root) if root is not None else []

@@ -1,1 +1,1 @@
-"""The scripted model, in memory and behind HTTP."""
+"""The scripted model: its scripts, and how they are played in memory and over HTTP."""

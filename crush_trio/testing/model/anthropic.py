@@ -1,8 +1,8 @@
-"""A scripted answer in the words of Anthropic's messages, as a stream of named events.
+"""Scripted answers in the format of Anthropic's messages API: a stream of named events.
 
-The answer is a row of blocks: one for each piece of thinking, of text, and for each call. A part
-that does not go on with the open block closes it and opens the next. Calls cannot be interleaved in
-this format, so a script that tries is a mistake.
+An answer is a sequence of blocks: one for each piece of thinking, of text, and for each call. A part
+of another kind closes the open block and opens the next. Calls cannot be interleaved in this format;
+a script that does so raises `ValueError`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ _THINKING: Final[JsonObject] = {"type": "thinking", "thinking": "", "signature":
 
 @define(eq=False)
 class AnthropicAnswer:
-    """One answer as it is written. *number* tells it from the others of a server."""
+    """Formats one answer. *number* makes its id unique on the server."""
 
     content_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
     id_header: ClassVar[bytes] = b"request-id"
@@ -60,10 +60,10 @@ class AnthropicAnswer:
     usage: Usage = field(factory=Usage)
     _index: int = field(default=-1, init=False)
     _open: str = field(default="", init=False)
-    """What the open block is: `text`, `thinking`, the id of a call, or nothing."""
+    """The kind of the open block: `text`, `thinking` or the id of a call; empty if none is open."""
 
     def begin(self) -> bytes:
-        """Return what comes before all parts."""
+        """Return the beginning of the stream, before all parts."""
         message = {
             "id": f"msg_{self.number}",
             "type": "message",
@@ -99,15 +99,15 @@ class AnthropicAnswer:
                 return self._close() + self._end(_REASONS.get(reason, "end_turn"))
 
     def ping(self) -> bytes:
-        """Return the event that says nothing."""
+        """Return a ping event."""
         return _event({"type": "ping"})
 
     def garbled(self, text: str) -> bytes:
-        """Return an event around *text*, whatever that is."""
+        """Return an event with *text* as its data, valid or not."""
         return b"event: content_block_delta\ndata: %b\n\n" % text.encode()
 
     def error(self, refusal: Refuse) -> bytes:
-        """Return an error that comes after the answer has begun."""
+        """Return an error event, for an answer that has begun."""
         return _event({"type": "error", "error": _error(refusal)})
 
     def refusal(self, refusal: Refuse) -> bytes:
@@ -116,7 +116,7 @@ class AnthropicAnswer:
         return orjson.dumps(body)
 
     def _block(self, kind: str, block: JsonObject) -> bytes:
-        """Go on with the open block if it is of this kind; else open one. The first is pinged."""
+        """Continue the open block if it is of this kind, otherwise open one; a ping follows the first."""
         if self._open == kind:
             return b""
         closed = self._close()
@@ -142,7 +142,7 @@ class AnthropicAnswer:
 
     def _expect(self, call: str) -> None:
         if self._open != call:
-            raise ValueError(f"Anthropic's format has no way to go on with {call!r} here")
+            raise ValueError(f"Anthropic's format cannot continue the call {call!r} here")
 
     def _end(self, reason: str) -> bytes:
         delta = {"stop_reason": reason, "stop_sequence": None}
@@ -160,7 +160,7 @@ class AnthropicAnswer:
 
 
 def models_body(models: Iterable[str]) -> JsonObject:
-    """Return the list of the models there are."""
+    """Return the body of a model list."""
     ids: Sequence[str] = tuple(models)
     made = "2026-01-01T00:00:00Z"
     rows = [{"type": "model", "id": m, "display_name": m, "created_at": made} for m in ids]

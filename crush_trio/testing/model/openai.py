@@ -1,8 +1,8 @@
-"""A scripted answer in the words of OpenAI's chat completions, as a stream of server-sent events.
+"""Scripted answers in the format of OpenAI's chat completions API: server-sent events.
 
 Every part becomes a chunk with one choice. `Finished` becomes the chunk with the finish reason, the
-usage chunk if the request asked for one, and `[DONE]`. Reasoning is `reasoning_content`, as the
-compatible providers have it; its end and its signature are not said in this format.
+usage chunk if the request asked for one, and `[DONE]`. Reasoning is `reasoning_content`, as in
+compatible providers; the format has no way to express its end and its signature.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
 
 CREATED: Final = 1_767_225_600
-"""When every scripted answer was made: the same moment in every replay."""
+"""The creation time of every scripted answer, the same in every replay."""
 
 _REASONS: Final[Mapping[FinishReason, str]] = {
     FinishReason.END_TURN: "stop",
@@ -48,7 +48,7 @@ _ERRORS: Final[Mapping[int, tuple[str, str | None, str]]] = {
 
 @define(eq=False)
 class OpenAIAnswer:
-    """One answer as it is written. *number* tells it from the others of a server."""
+    """Formats one answer. *number* makes its id unique on the server."""
 
     content_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
     id_header: ClassVar[bytes] = b"x-request-id"
@@ -59,11 +59,11 @@ class OpenAIAnswer:
     _calls: dict[ToolCallId, int] = field(factory=dict, init=False)
 
     def begin(self) -> bytes:
-        """Return what comes before all parts."""
+        """Return the beginning of the stream, before all parts."""
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def part(self, part: StreamPart) -> bytes:
-        """Return the chunks of *part*; none, if the format has no words for it."""
+        """Return the chunks of *part*; empty if the format cannot express it."""
         match part:
             case TextDelta(text=text):
                 return self._chunk({"content": text})
@@ -83,15 +83,15 @@ class OpenAIAnswer:
                 return b""
 
     def ping(self) -> bytes:
-        """Return a comment: the format has no other way to say nothing."""
+        """Return a comment; the format has no ping event."""
         return b": keep-alive\n\n"
 
     def garbled(self, text: str) -> bytes:
-        """Return an event around *text*, whatever that is."""
+        """Return an event with *text* as its data, valid or not."""
         return b"data: %b\n\n" % text.encode()
 
     def error(self, refusal: Refuse) -> bytes:
-        """Return an error that comes after the answer has begun."""
+        """Return an error event, for an answer that has begun."""
         return _event(error_body(refusal))
 
     def refusal(self, refusal: Refuse) -> bytes:
@@ -128,7 +128,7 @@ class OpenAIAnswer:
 
 
 def usage_body(usage: Usage) -> JsonObject:
-    """Return what was used; the prompt's tokens include those of the cache, unlike ours."""
+    """Return the usage object; unlike in `Usage`, prompt tokens include those of the cache."""
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     said = {
         "prompt_tokens": prompt,
@@ -143,7 +143,7 @@ def usage_body(usage: Usage) -> JsonObject:
 
 
 def error_body(refusal: Refuse) -> JsonObject:
-    """Return an error as this provider words it."""
+    """Return an error object."""
     known = _ERRORS.get(refusal.status) or _ERRORS[500 if refusal.status >= 500 else 400]
     kind, code, message = known
     said = {"message": refusal.message or message, "type": kind, "param": None, "code": code}
@@ -151,7 +151,7 @@ def error_body(refusal: Refuse) -> JsonObject:
 
 
 def models_body(models: Iterable[str]) -> JsonObject:
-    """Return the list of the models there are."""
+    """Return the body of a model list."""
     rows = [{"id": m, "object": "model", "created": CREATED, "owned_by": "script"} for m in models]
     return {"object": "list", "data": rows}
 

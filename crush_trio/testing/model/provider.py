@@ -1,4 +1,4 @@
-"""A model that says what a test wrote, without a network and on the test's own clock.
+"""A provider that plays a script in memory, on the test's own clock.
 
 ```python
 model = ScriptedProvider([[CallTool("view", {"file_path": "a"})], [Say("Done.")]])
@@ -7,8 +7,8 @@ async with model.stream(request) as parts:
 assert model.requests == [request] and model.open == 0
 ```
 
-What comes before the first part happens on entering the stream, as with a provider that has not
-answered yet; everything else happens while the stream is read.
+Steps before the first part happen on entering the stream, as with a provider that has not answered
+yet; all others happen while the stream is read.
 """
 
 from collections import deque
@@ -44,13 +44,13 @@ from crush_trio.testing.server.turns import Fail, Pause, Sleep
 
 @define(eq=False)
 class ScriptedProvider:
-    """A `Provider` whose answers are written down: in order, or chosen by the request."""
+    """A `Provider` with scripted answers: in order, or chosen by the request."""
 
     answers: Sequence[Answer] | Callable[[ModelRequest], Answer] = ()
     requests: list[ModelRequest] = field(factory=list, init=False)
-    """Every request, in the order in which they were made."""
+    """All requests, in order."""
     open: int = field(default=0, init=False)
-    """How many streams are open now, from their request until they are left."""
+    """How many streams are open, counted from their request on."""
     _choose: Choice[ModelRequest] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -58,7 +58,7 @@ class ScriptedProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[Parts]:
-        """Play the answer to *request*. Raises what its script says, when it says so."""
+        """Play the answer to *request*, including its errors."""
         await trio.lowlevel.checkpoint()
         self.requests.append(request)
         playing = _Playing(deque(expand(self._choose(request), len(self.requests))))
@@ -72,12 +72,12 @@ class ScriptedProvider:
 
 @define(eq=False)
 class _Playing:
-    """An answer as it is read. A player never waits with a part in its hand."""
+    """An answer that is being read. It never waits while it holds a part, so none is lost."""
 
     steps: deque[PlainStep]
 
     async def begin(self) -> None:
-        """Take the steps that come before the answer."""
+        """Take the steps before the first part."""
         await trio.lowlevel.checkpoint()
         while isinstance(self.steps[0], Pause | Sleep | Fail | Refuse):
             await _take(self.steps.popleft())
@@ -113,7 +113,7 @@ async def _take(step: PlainStep) -> None:
 
 
 def refusal(step: Refuse) -> ProviderError:
-    """Return the error that an HTTP answer like *step* amounts to."""
+    """Return the error that a real provider raises for such an HTTP response."""
     error = _error_of(step.status)
     return error(step.message, status=step.status, retry_after=step.retry_after)
 

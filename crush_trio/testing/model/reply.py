@@ -1,9 +1,9 @@
-"""How a scripted answer becomes bytes on a connection.
+"""Scripted answers as bytes on an HTTP connection.
 
-A `Format` has the words of a provider, `cut` says where writes begin and end, and a `Reply` takes
-the steps of an answer one by one. The head of a response is sent with the first thing there is to
-say. So a pause before that is a provider that has not answered yet, and a refusal before that is a
-status; later, the one is a stream that stands still and the other an error in its midst.
+A `Format` writes the format of a provider, `cut` splits bytes into writes, and a `ScriptedReply`
+takes the steps of an answer one by one. The head of a response is sent with the first output. So a
+pause before it is a provider that has not answered yet, and a refusal before it is an HTTP status;
+later, a pause is a stalled stream, and a refusal is an error event.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -17,34 +17,34 @@ from crush_trio.providers.base import StreamPart, TextDelta
 from crush_trio.testing.model.script import Cut, Fail, Garble, Pause, Ping, PlainStep, Refuse, Sleep
 
 Split: TypeAlias = int | Collection[int] | None
-"""How bytes are cut into writes: pieces of a length, at offsets, or not at all."""
+"""How bytes are split into writes: pieces of a length, at offsets, or not at all."""
 
 
 class Format(Protocol):
-    """The words of a provider, for one answer."""
+    """The format of a provider, for one answer."""
 
     content_type: ClassVar[bytes]
     id_header: ClassVar[bytes]
     number: int
 
     def begin(self) -> bytes:
-        """Return what comes before all parts."""
+        """Return the beginning of the stream, before all parts."""
         ...
 
     def part(self, part: StreamPart) -> bytes:
-        """Return *part*, which may be nothing."""
+        """Return *part* in this format; may be empty."""
         ...
 
     def ping(self) -> bytes:
-        """Return something that means nothing."""
+        """Return a keep-alive."""
         ...
 
     def garbled(self, text: str) -> bytes:
-        """Return *text* where a chunk should be."""
+        """Return *text* in the place of a chunk."""
         ...
 
     def error(self, refusal: Refuse) -> bytes:
-        """Return an error in the midst of an answer."""
+        """Return an error event, for an answer that has begun."""
         ...
 
     def refusal(self, refusal: Refuse) -> bytes:
@@ -53,7 +53,7 @@ class Format(Protocol):
 
 
 def cut(data: bytes, start: int, split: Split) -> Iterator[bytes]:
-    """Yield *data*, which begins at the offset *start* of its response, as *split* cuts it."""
+    """Split *data*, which begins at the offset *start* of its response, as *split* says."""
     end = start + len(data)
     if split is None:
         inner: Iterable[int] = ()
@@ -69,7 +69,7 @@ def cut(data: bytes, start: int, split: Split) -> Iterator[bytes]:
 
 
 @define(eq=False)
-class Reply:
+class ScriptedReply:
     """The response to one request."""
 
     http: h11.Connection
@@ -78,8 +78,8 @@ class Reply:
     _sent: int = field(default=0, init=False)
     _begun: bool = field(default=False, init=False)
 
-    async def play(self, words: Format, steps: Iterable[PlainStep]) -> None:
-        """Take every step; the response is complete after this, or broken if it was cut."""
+    async def play(self, format_: Format, steps: Iterable[PlainStep]) -> None:
+        """Take every step; afterwards the response is complete, or broken off by a `Cut`."""
         await trio.lowlevel.checkpoint()
         for step in steps:
             match step:
@@ -90,15 +90,15 @@ class Reply:
                 case Fail(error=error):
                     raise error
                 case Refuse():
-                    return await self._refuse(words, step)
+                    return await self._refuse(format_, step)
                 case Cut(tidy=tidy):
-                    return await self._break_off(words, tidy=tidy)
+                    return await self._break_off(format_, tidy=tidy)
                 case Ping():
-                    await self._say(words, words.ping())
+                    await self._say(format_, format_.ping())
                 case Garble(text=text):
-                    await self._say(words, words.garbled(text))
+                    await self._say(format_, format_.garbled(text))
                 case _:
-                    await self._say(words, words.part(step))
+                    await self._say(format_, format_.part(step))
         return await self._send(h11.EndOfMessage())
 
     async def send_json(
@@ -111,45 +111,45 @@ class Reply:
         await self._send(h11.Data(data=body))
         await self._send(h11.EndOfMessage())
 
-    async def _say(self, words: Format, data: bytes) -> None:
-        await self._begin(words)
+    async def _say(self, format_: Format, data: bytes) -> None:
+        await self._begin(format_)
         if data:
             await self._send(h11.Data(data=data))
 
-    async def _begin(self, words: Format) -> None:
+    async def _begin(self, format_: Format) -> None:
         await trio.lowlevel.checkpoint()
         if self._begun:
             return
         self._begun = True
         headers = [
-            (b"content-type", words.content_type),
+            (b"content-type", format_.content_type),
             (b"transfer-encoding", b"chunked"),
-            (words.id_header, b"req_%d" % words.number),
+            (format_.id_header, b"req_%d" % format_.number),
         ]
         await self._send(h11.Response(status_code=200, headers=headers))
-        await self._send(h11.Data(data=words.begin()))
+        await self._send(h11.Data(data=format_.begin()))
 
-    async def _refuse(self, words: Format, refusal: Refuse) -> None:
+    async def _refuse(self, format_: Format, refusal: Refuse) -> None:
         if self._begun:
-            await self._send(h11.Data(data=words.error(refusal)))
+            await self._send(h11.Data(data=format_.error(refusal)))
             await self._send(h11.EndOfMessage())
             return
-        headers = [(words.id_header, b"req_%d" % words.number)]
+        headers = [(format_.id_header, b"req_%d" % format_.number)]
         if refusal.retry_after is not None:
             headers.append((b"retry-after", b"%g" % refusal.retry_after))
-        await self.send_json(refusal.status, words.refusal(refusal), headers)
+        await self.send_json(refusal.status, format_.refusal(refusal), headers)
 
-    async def _break_off(self, words: Format, *, tidy: bool) -> None:
-        """End a response too early: after its last event, or in the middle of a chunk.
+    async def _break_off(self, format_: Format, *, tidy: bool) -> None:
+        """End a response too early: after an event if *tidy*, otherwise in the middle of a chunk.
 
-        A response that was not ended cannot be followed by another, so the connection closes.
+        Without an end of the response the connection cannot be used again, so it closes.
         """
         await trio.lowlevel.checkpoint()
         if tidy:
-            await self._begin(words)
+            await self._begin(format_)
             await self._send(h11.EndOfMessage())
         elif self._begun:
-            chunk = self.http.send(h11.Data(data=words.part(TextDelta("cut off")))) or b""
+            chunk = self.http.send(h11.Data(data=format_.part(TextDelta("cut off")))) or b""
             await self._write(chunk[: len(chunk) // 2])
 
     async def _send(self, event: h11.Event) -> None:

@@ -1,9 +1,9 @@
-"""What a scripted model says: one vocabulary, for a provider in memory and for one behind HTTP.
+"""Scripts of a scripted model, for a provider in memory and for one over HTTP.
 
-A script is a list of answers, one per request. An answer is a list of steps: what the model says
-(any `StreamPart`, or the short forms `Say`, `Think` and `CallTool`), and what happens in between: a
-`Pause` at a gate, a `Sleep`, an error. `ScriptedProvider` plays answers on Trio's clock and without
-a network; `open_model_server` plays the same answers in the words of real providers.
+A script is a list of answers, one per request. An answer is a list of steps: parts of the answer (any
+`StreamPart`, or the short forms `Say`, `Think` and `CallTool`), and what happens between them: a
+`Pause` at a gate, a `Sleep`, an error. `ScriptedProvider` plays answers on Trio's clock and without a
+network; `open_model_server` plays the same answers in the formats of real providers.
 
 ```python
 answers = [
@@ -13,9 +13,8 @@ answers = [
 ]
 ```
 
-`expand` is the grammar: it turns an answer into steps that a player can take one by one, and adds
-what every answer needs and no test wants to write. A call gets an id, thinking an end, the whole a
-`Finished`.
+`expand` turns an answer into plain steps that a player takes one by one, and adds what is missing: an
+id for each call, the end of thinking, and a `Finished`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +72,7 @@ __all__ = [
 
 @frozen
 class Think:
-    """Stream *text* as a piece of the reasoning; with a *signature*, it is the last one."""
+    """Stream *text* as a piece of reasoning; with a *signature*, it is the last piece."""
 
     text: str
     signature: str = ""
@@ -81,10 +80,10 @@ class Think:
 
 @frozen
 class CallTool:
-    """Ask for a tool. *arguments* are a JSON object, or any text in the place of one.
+    """Call a tool. *arguments* are a JSON object, or text, valid JSON or not.
 
-    The text of the arguments comes in *pieces* of about the same length. Without an *id* the call
-    gets one that no other call of the script has.
+    The arguments are streamed in *pieces* of about the same length. The default *id* is unique in the
+    script.
     """
 
     name: str
@@ -95,7 +94,7 @@ class CallTool:
 
 @frozen
 class Refuse:
-    """Answer with an HTTP error, or, once the answer has begun, with an error in its midst."""
+    """Answer with an HTTP error, or, once the answer has begun, with an error event."""
 
     status: int = 500
     message: str = ""
@@ -104,33 +103,33 @@ class Refuse:
 
 @frozen
 class Cut:
-    """Break off here, in the middle of a chunk; *tidy* ends the response properly, but too early."""
+    """Break off in the middle of a chunk; *tidy* ends the HTTP response correctly, but too early."""
 
     tidy: bool = False
 
 
 @frozen
 class Garble:
-    """Send something that is no chunk of the provider's format."""
+    """Send text that is not valid in the provider's format."""
 
     text: str = '{"this is": not JSON'
 
 
 @frozen
 class Ping:
-    """Let the answer begin, and say nothing yet: what keeps a slow connection alive."""
+    """Send a keep-alive, which begins the answer."""
 
 
 Step: TypeAlias = (
     Say | Think | CallTool | StreamPart | Pause | Sleep | Fail | Refuse | Cut | Garble | Ping
 )
-"""One thing that a scripted model does."""
+"""One step of a scripted answer."""
 
 PlainStep: TypeAlias = StreamPart | Pause | Sleep | Fail | Refuse | Cut | Garble | Ping
-"""A step that a player can take: what `expand` leaves."""
+"""A step as `expand` yields it."""
 
 Answer: TypeAlias = Sequence[Step]
-"""What a scripted model does with one request."""
+"""The steps of the answer to one request."""
 
 PARTS: Final = (
     TextDelta,
@@ -144,14 +143,14 @@ PARTS: Final = (
 """The classes of `StreamPart`."""
 
 
-# ── Grammar ─────────────────────────────────────────────────────────────────────────────────────
+# ── Expansion ───────────────────────────────────────────────────────────────────────────────────
 
 
 def expand(answer: Answer, number: int = 1) -> Iterator[PlainStep]:
-    """Yield the plain steps of *answer*, which is the script's *number*th.
+    """Yield the plain steps of *answer*, the *number*th of its script.
 
-    It ends with the first step after which nothing can follow: a `Finished` of its own, or an
-    error. Without one it is finished here, for the reason its calls suggest.
+    The last one is the first `Finished` or error in it. Without either, a `Finished` is added, whose
+    reason depends on whether a tool was called.
     """
     thinking, called = False, False
     for step in _plain(answer, number):
@@ -201,21 +200,21 @@ def _pieces(text: str, number: int) -> Iterator[str]:
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-# ── Which answer to which request ───────────────────────────────────────────────────────────────
+# ── Choosing answers ────────────────────────────────────────────────────────────────────────────
 
 R = TypeVar("R")
 
 Choice: TypeAlias = Callable[[R], Answer]
-"""Finds the answer to a request."""
+"""Returns the answer to a request."""
 
 
 class ScriptOver(AssertionError):
-    """A model was asked more often than its script has answers."""
+    """A model got more requests than its script has answers."""
 
 
 @define(eq=False)
 class InOrder:
-    """Gives the answers one after the other, whatever is asked."""
+    """Returns the answers in order, for any requests."""
 
     answers: Sequence[Answer]
     _given: "count[int]" = field(factory=count, init=False)
@@ -231,36 +230,36 @@ class InOrder:
 
 
 class Asked(Protocol):
-    """A request that says itself what is wanted: what a server hears."""
+    """A request as a scripted server receives it."""
 
     @property
     def model_id(self) -> str:
-        """The model that is asked."""
+        """The id of the requested model."""
         ...
 
     @property
     def text(self) -> str:
-        """What the user said last."""
+        """The text of the last user message."""
         ...
 
 
 def by_model(answers: Mapping[str, Sequence[Answer]]) -> Choice[ModelRequest | Asked]:
-    """Return a choice by the id of the model; each has a script of its own."""
+    """Choose by the id of the model; each model has its own script."""
     return _by(model_of, answers)
 
 
 def by_text(answers: Mapping[str, Sequence[Answer]]) -> Choice[ModelRequest | Asked]:
-    """Return a choice by the last words of the user; the steps of a turn share a script."""
+    """Choose by the text of the last user message; all steps of a turn share a script."""
     return _by(text_of, answers)
 
 
 def model_of(request: ModelRequest | Asked) -> str:
-    """Return the id of the model that is asked."""
+    """Return the id of the requested model."""
     return request.model.id if isinstance(request, ModelRequest) else request.model_id
 
 
 def text_of(request: ModelRequest | Asked) -> str:
-    """Return what the user said last."""
+    """Return the text of the last user message."""
     if not isinstance(request, ModelRequest):
         return request.text
     spoken = [message for message in request.messages if message.role is Role.USER]
@@ -281,5 +280,5 @@ def _by(key: Callable[[R], str], answers: Mapping[str, Sequence[Answer]]) -> Cho
 
 
 def choice_of(script: Iterable[Answer] | Choice[R]) -> Choice[R]:
-    """Return a script as a function: a list gives its answers in order."""
+    """Return a script as a function; a list returns its answers in order."""
     return script if callable(script) else InOrder(tuple(script))

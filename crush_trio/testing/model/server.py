@@ -1,18 +1,18 @@
-"""A scripted model behind HTTP, for tests of everything that speaks to a real one.
+"""A scripted model over HTTP, for tests of code that talks to a real one.
 
-It plays the answers of `model_script` in the words of OpenAI's chat completions and of Anthropic's
-messages, whichever is asked for, over loopback sockets or over memory. It can do what providers do
-on bad days: answer late or never, refuse, break off, send nonsense, cut its bytes anywhere. And it
-keeps book: what was asked, and when each connection was closed by the other side.
+It plays the answers of a script in the format of OpenAI's chat completions or Anthropic's messages,
+depending on the request's path, over loopback sockets or in memory. It can do what real providers do
+when they fail: answer late or never, refuse, break off, send invalid data, split bytes anywhere. It
+records every request, and when each connection was closed and by which side.
 
 ```python
 async with open_model_server([[Say("Hel"), Pause(gate), Say("lo")]]) as server:
-    ...  # anything that can be told to use f"{server.base_url}/v1"
+    ...  # any client with the base URL f"{server.base_url}/v1"
     await server.all_closed()
 ```
 
-Invariant: every connection has one task, which ends when the connection does; when the block is
-left, no task, connection or listener is left either.
+Invariant: every connection has one task, which ends with the connection; after the block no task,
+connection or listener is left.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from crush_trio.testing.model import anthropic as model_anthropic
 from crush_trio.testing.model import openai
 from crush_trio.testing.model.anthropic import AnthropicAnswer
 from crush_trio.testing.model.openai import OpenAIAnswer
-from crush_trio.testing.model.reply import Format, Reply, Split
+from crush_trio.testing.model.reply import Format, ScriptedReply, Split
 from crush_trio.testing.model.script import (
     Answer,
     Choice,
@@ -47,26 +47,26 @@ if TYPE_CHECKING:
     from crush_trio.providers.dialing import Origin
 
 MEMORY_HOST: Final = "http://model.test"
-"""The base URL of a server that has no sockets."""
+"""The base URL of a server without sockets."""
 
 _READ: Final = 65536
 _LOOPBACK: Final = "127.0.0.1"
 
 
-# ── The book ────────────────────────────────────────────────────────────────────────────────────
+# ── Records ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
-class Connection:
-    """The life of one connection, in Trio's time."""
+class ModelConnection:
+    """When one connection was opened and closed, on Trio's clock."""
 
     opened_at: float
     closed_at: float | None = field(default=None, init=False)
-    """When it was closed, by whichever side; None while it is open."""
+    """When it was closed, by either side; None while it is open."""
     closed_by_client: bool = field(default=False, init=False)
 
     def close(self, *, by_client: bool) -> None:
-        """Take note that the connection is closed. Only the first time counts."""
+        """Record that the connection was closed; only the first call counts."""
         if self.closed_at is None:
             self.closed_at = trio.current_time()
             self.closed_by_client = by_client
@@ -74,23 +74,23 @@ class Connection:
 
 @frozen(kw_only=True)
 class HeardRequest:
-    """A request as it came: header names in lower case, the body as JSON, None if it had none."""
+    """A request: header names in lower case, the body as JSON, None if it had none."""
 
     method: str
     path: str
     headers: Mapping[str, str] = field(repr=False)
     body: Any = field(repr=False)
-    connection: Connection = field(repr=False)
+    connection: ModelConnection = field(repr=False)
     heard_at: float
 
     @property
     def model_id(self) -> str:
-        """The model that is asked; empty if it does not say."""
+        """The id of the requested model; empty if there is none."""
         return str(self._said.get("model", ""))
 
     @property
     def text(self) -> str:
-        """What the user said last, in the messages of either format."""
+        """The text of the last user message, in either format."""
         spoken = [_text(m.get("content")) for m in self._said.get("messages", []) if _by_user(m)]
         return spoken[-1] if spoken else ""
 
@@ -100,7 +100,7 @@ class HeardRequest:
 
 
 def _by_user(message: Mapping[str, Any]) -> bool:
-    """Whether a person said it: Anthropic's users also hand over the results of tools."""
+    """Whether a message is a user's text; in Anthropic's format tool results have that role too."""
     return message.get("role") == "user" and bool(_text(message.get("content")))
 
 
@@ -115,23 +115,23 @@ def _text(content: object) -> str:
 
 
 ServerScript: TypeAlias = Sequence[Answer] | Callable[[HeardRequest], Answer]
-"""What a server answers: in order, or chosen by the request."""
+"""The answers of a server: in order, or chosen by the request."""
 
 
 @define(eq=False)
 class ModelServer:
-    """A server under a test's control. `open_model_server` makes one."""
+    """A scripted model server. Made by `open_model_server`."""
 
     base_url: str
-    """Where it is, without `/v1`. A path is known by its end, so any prefix is as good as none."""
+    """The base URL, without `/v1`. Paths are matched by their end, so any prefix works."""
     _choose: Choice[HeardRequest] = field(repr=False)
     _models: Sequence[str] = field(repr=False)
     _split: Split = field(repr=False)
     _nursery: trio.Nursery = field(repr=False)
     requests: list[HeardRequest] = field(factory=list, init=False)
-    """Every request, in the order in which they were complete."""
-    connections: list[Connection] = field(factory=list, init=False)
-    """Every connection, in the order in which they were opened."""
+    """All requests, in the order in which they were complete."""
+    connections: list[ModelConnection] = field(factory=list, init=False)
+    """All connections, in the order in which they were opened."""
     _numbers: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
     _closings: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -139,7 +139,7 @@ class ModelServer:
 
     @property
     def open(self) -> int:
-        """How many connections are open now."""
+        """How many connections are open."""
         return sum(connection.closed_at is None for connection in self.connections)
 
     async def all_closed(self) -> None:
@@ -149,19 +149,19 @@ class ModelServer:
             await self._closings.park()
 
     def connect(self) -> trio.abc.Stream:
-        """Return the client's end of a new connection in memory."""
+        """Open a connection in memory; return the client's end."""
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self.serve, ours)
         return theirs
 
     async def dial(self, origin: "Origin") -> trio.abc.Stream:
-        """Connect in memory, whatever the *origin* is: a `Dial` for providers in virtual time."""
+        """Connect in memory for any *origin*: a `Dial` for providers in virtual time."""
         await trio.lowlevel.checkpoint()
         return self.connect()
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Answer the requests of one connection, until it closes."""
-        connection = Connection(trio.current_time())
+        """Answer the requests of a connection until it closes."""
+        connection = ModelConnection(trio.current_time())
         self.connections.append(connection)
         http = h11.Connection(h11.SERVER)
         try:
@@ -173,9 +173,9 @@ class ModelServer:
             self._closings.unpark_all()
 
     async def _exchange(
-        self, http: h11.Connection, stream: trio.abc.Stream, connection: Connection
+        self, http: h11.Connection, stream: trio.abc.Stream, connection: ModelConnection
     ) -> bool:
-        """Hear one request and answer it; return whether there can be another."""
+        """Read a request and answer it; return whether the connection can be used again."""
         request = await _hear(http, stream, connection)
         if request is None:
             connection.close(by_client=True)
@@ -183,11 +183,11 @@ class ModelServer:
         self.requests.append(request)
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(_watch, http, stream, connection, nursery.cancel_scope)
-            await self._answer(request, Reply(http, stream, self._split))
+            await self._answer(request, ScriptedReply(http, stream, self._split))
             nursery.cancel_scope.cancel()
         return connection.closed_at is None and http.our_state is h11.DONE
 
-    async def _answer(self, request: HeardRequest, reply: Reply) -> None:
+    async def _answer(self, request: HeardRequest, reply: ScriptedReply) -> None:
         await trio.lowlevel.checkpoint()
         try:
             if request.method == "GET" and request.path.endswith("/models"):
@@ -197,7 +197,7 @@ class ModelServer:
         except trio.BrokenResourceError:
             request.connection.close(by_client=True)
 
-    async def _play(self, request: HeardRequest, reply: Reply) -> None:
+    async def _play(self, request: HeardRequest, reply: ScriptedReply) -> None:
         number = next(self._numbers)
         steps = self._steps(request, number)
         usage = next((step.usage for step in steps if isinstance(step, Finished)), Usage())
@@ -228,10 +228,10 @@ def _format(request: HeardRequest, number: int, usage: Usage) -> Format:
 async def _watch(
     http: h11.Connection,
     stream: trio.abc.Stream,
-    connection: Connection,
+    connection: ModelConnection,
     scope: trio.CancelScope,
 ) -> None:
-    """Stop answering as soon as the other side is gone."""
+    """Cancel the answer as soon as the client disconnects."""
     while data := await _receive(stream):
         http.receive_data(data)
     connection.close(by_client=True)
@@ -239,9 +239,9 @@ async def _watch(
 
 
 async def _hear(
-    http: h11.Connection, stream: trio.abc.Stream, connection: Connection
+    http: h11.Connection, stream: trio.abc.Stream, connection: ModelConnection
 ) -> HeardRequest | None:
-    """Return the next request, or None if the other side closed the connection instead."""
+    """Return the next request; None if the client closed the connection instead."""
     await trio.lowlevel.checkpoint()
     head: h11.Request | None = None
     body = bytearray()
@@ -261,7 +261,7 @@ async def _hear(
 
 
 async def _receive(stream: trio.abc.Stream) -> bytes:
-    """Return what came, or nothing if nothing can come any more."""
+    """Return received bytes; empty if the connection is closed."""
     await trio.lowlevel.checkpoint()
     try:
         return bytes(await stream.receive_some(_READ))
@@ -269,7 +269,7 @@ async def _receive(stream: trio.abc.Stream) -> bytes:
         return b""
 
 
-def _heard(head: h11.Request, body: bytes, connection: Connection) -> HeardRequest:
+def _heard(head: h11.Request, body: bytes, connection: ModelConnection) -> HeardRequest:
     return HeardRequest(
         method=head.method.decode("ascii"),
         path=head.target.decode("ascii").partition("?")[0],
@@ -288,12 +288,12 @@ async def open_model_server(
     split: Split = None,
     sockets: bool = True,
 ) -> AsyncIterator[ModelServer]:
-    """Open a server that plays *script*. Leaving closes every connection, whatever it is doing.
+    """Open a server that plays *script*. Leaving the block closes every connection at once.
 
-    *models* is what it says it has. *split* is how the bytes of every response are cut into
-    writes: None writes what a step makes at once, a number makes pieces of that length, and a
-    collection of offsets from the beginning of a response cuts there. Without *sockets* there is
-    only `dial`, for tests in virtual time.
+    *models* are the ids in its model list. *split* says how the bytes of every response are split into
+    writes: None writes each step at once, a number makes pieces of that length, and a collection of
+    offsets from the beginning of a response splits there. Without *sockets* there is only `dial`, for
+    tests in virtual time.
     """
     await trio.lowlevel.checkpoint()
     listeners = await trio.open_tcp_listeners(0, host=_LOOPBACK) if sockets else []

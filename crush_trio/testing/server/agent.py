@@ -1,7 +1,7 @@
-"""A whole agent in memory: everything real except the model, the disk and the clock.
+"""An agent in memory: real except for the model, the disk and the clock.
 
 `open_test_agent` opens a durable workspace on a store in memory whose turns are played by the real
-coordinator, with a scripted model and whatever tools a test gives it.
+coordinator, with a scripted model and the tools of the test.
 
 ```python
 model = ScriptedProvider([[CallTool("look", {})], [Say("Done.")]])
@@ -66,7 +66,7 @@ TEST_MODEL = CatalogModel(
 
 @define(eq=False)
 class ScriptedTool:
-    """A tool that does what a test says: *play* returns its result, at once or to be awaited."""
+    """A tool for tests: *play* returns its result, or an awaitable of it."""
 
     name: str
     play: Callable[[ToolCall], ToolResult | Awaitable[ToolResult]] = lambda _: ToolResult(
@@ -78,16 +78,16 @@ class ScriptedTool:
 
     @property
     def description(self) -> str:
-        """What a model is told."""
+        """The description for the model."""
         return f"The tool {self.name}."
 
     @property
     def parameters(self) -> JsonObject:
-        """Any arguments will do."""
+        """A schema that allows any arguments."""
         return {"type": "object", "properties": {}}
 
     async def run(self, call: ToolCall, /) -> ToolResult:
-        """Keep the call and play the tool's part."""
+        """Record the call and return the result of *play*."""
         self.calls.append(call)
         await trio.lowlevel.checkpoint()
         result = self.play(call)
@@ -96,10 +96,10 @@ class ScriptedTool:
 
 @define(eq=False)
 class ScriptedAgent:
-    """What the turns of a test work with; satisfies `ModelSource` and `Planner`.
+    """The model, tools and settings of the agent; satisfies `ModelSource` and `Planner`.
 
-    The same provider serves both models. Titles are made only with *titles*: they would be one
-    more request, at a time of their own.
+    The same provider serves both models. Titles are generated only with *titles*, because each is one
+    more request to the model, concurrent with the turn.
     """
 
     provider: Provider
@@ -139,13 +139,13 @@ class ScriptedAgent:
         return Coordinator(self.desk, self, Titles(self.desk, self) if self.titles else None)
 
     async def choose(self, slot: ModelType, instead: SelectedModel | None = None) -> ChosenModel:
-        """Return the scripted model, whatever it is for and whatever it is called."""
+        """Return the scripted model, for either slot and under any name."""
         await trio.lowlevel.checkpoint()
         chosen = instead or SelectedModel(model=self.model.id, provider="p1")
         return ChosenModel(provider=self.provider, model=self.model, selected=chosen)
 
     async def plan(self, run: Run) -> TurnPlan:
-        """Return the same plan for every run, with the tools of its kind."""
+        """Return the plan of a run; a task has fewer tools, as in the real planner."""
         assert self.desk is not None
         tools = {**self.tools, AgentTool.name: AgentTool(run, self.desk)}
         if run.kind is RunKind.TASK:
@@ -160,7 +160,7 @@ class ScriptedAgent:
 
 @define(eq=False)
 class AgentBench:
-    """An agent under test, with what it wrote and what its readers saw."""
+    """An agent under test, with its store and a recorder of its events."""
 
     workspace: DurableWorkspace
     store: Store
@@ -169,18 +169,18 @@ class AgentBench:
 
     @property
     def events(self) -> EventLog:
-        """The workspace's log."""
+        """The event log of the workspace."""
         return self.workspace.events
 
     @property
     def permissions(self) -> Permissions:
-        """Who may do what."""
+        """The permissions of the workspace."""
         assert self.agent.permissions is not None
         return self.agent.permissions
 
     @property
     def recorder(self) -> Recorder:
-        """A reader that has read everything published so far."""
+        """A recorder that has read all events so far."""
         return self._recorder.catch_up()
 
     def accept(
@@ -217,7 +217,8 @@ async def open_test_agent(
 ) -> AsyncIterator[AgentBench]:
     """Open an agent for a test, in a workspace that has the session "s".
 
-    *sizes* limits what it says, keeps and does at once. A *store* of your own must have that session already. *hooks* are asked before a tool is used.
+    *sizes* are the size limits. If a *store* is given, it must contain that session. *hooks* run before
+    each tool call.
     """
     agent = ScriptedAgent(
         provider,

@@ -1,12 +1,11 @@
-"""An ASGI application, driven in this process and on the test's own clock.
+"""An ASGI application driven in this process, on the test's own clock.
 
-There is no socket and no server: a request is a task in a nursery of the caller's and two memory
-channels, one for what the client says and one for what the application answers. The latter has no
-limit, so an application can always finish a response that nobody reads. A response may be read
-piece by piece, and the client may hang up at any moment: before its body is complete, before the
-answer, in the middle of a stream.
+There is no socket and no server: a request is a task in the caller's nursery and two memory channels,
+one for the request and one for the response. The latter is unbounded, so an application can finish a
+response that is not read. A response may be read in pieces, and the client may disconnect at any
+time: before its body is complete, before the response, in the middle of a stream.
 
-What the application raises leaves through the nursery; a test cannot overlook it.
+An exception of the application leaves through the nursery, so a test cannot miss it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,15 +23,15 @@ from hypercorn.typing import ASGIFramework, ASGISendEvent, HTTPScope
 Headers = Iterable[tuple[str, str]]
 
 _HOST: Final = "api.crush.localhost"
-"""The name under which clients ask for a server behind a Unix socket."""
+"""The `Host` header that clients send to a server on a Unix socket."""
 
 
 class NoAnswer(Exception):
-    """The application was done with a request and had not answered it."""
+    """The application returned without a response."""
 
 
 @frozen
-class Answer:
+class AsgiResponse:
     """A whole response."""
 
     status: int
@@ -40,13 +39,13 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:  # noqa: ANN401 - a test knows what it asked for
-        """Return the body as the JSON value it is."""
+        """Return the body parsed as JSON."""
         return orjson.loads(self.body)
 
 
 @define(eq=False)
 class Exchange:
-    """One request, and its response as it comes. Leaving it as a context hangs up."""
+    """One request and its response. Leaving the context disconnects."""
 
     _said: trio.MemorySendChannel[dict[str, Any]] = field(repr=False)
     _answers: trio.MemoryReceiveChannel[dict[str, Any]] = field(repr=False)
@@ -57,7 +56,7 @@ class Exchange:
     _complete: bool = field(default=False, init=False)
 
     async def head(self) -> int:
-        """Wait for the response to begin, and return its status."""
+        """Wait for the start of the response, and return its status."""
         if not self.status:
             start = await self._next()
             assert start["type"] == "http.response.start"
@@ -71,7 +70,7 @@ class Exchange:
         return self.status
 
     async def receive(self) -> bytes:
-        """Return the next piece of the body that is not empty; an empty one is the end."""
+        """Return the next piece of the body; empty at the end."""
         await self.head()
         while not self._complete:
             event = await self._next()
@@ -80,20 +79,20 @@ class Exchange:
                 return bytes(piece)
         return b""
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> AsgiResponse:
         """Read the response to its end."""
         pieces = []
         while piece := await self.receive():
             pieces.append(piece)
-        return Answer(self.status, self.headers, b"".join(pieces))
+        return AsgiResponse(self.status, self.headers, b"".join(pieces))
 
     def hang_up(self) -> None:
-        """Disconnect. What the application sends from now on is lost; hanging up twice is once."""
+        """Disconnect; may be called twice. What the application sends from now on is lost."""
         self._answers.close()
         self._said.send_nowait({"type": "http.disconnect"})
 
     async def ended(self) -> None:
-        """Wait until the application is done with the request."""
+        """Wait until the application has returned."""
         await self._ended.wait()
 
     async def _next(self) -> dict[str, Any]:
@@ -116,7 +115,7 @@ class Exchange:
 
 @define(eq=False)
 class AsgiDriver:
-    """Sends requests to *app*; each is a task of *nursery* until the application is done with it.
+    """Sends requests to *app*; each is a task of *nursery* until the application returns.
 
     ```python
     async with trio.open_nursery() as nursery:
@@ -132,8 +131,8 @@ class AsgiDriver:
 
     async def request(
         self, method: str, target: str, body: object = b"", *, headers: Headers = ()
-    ) -> Answer:
-        """Send a request and wait for all of its answer. A *body* other than bytes is sent as JSON."""
+    ) -> AsgiResponse:
+        """Send a request and return the whole response. A *body* other than bytes is sent as JSON."""
         with self.open(method, target, body, headers=headers) as exchange:
             return await exchange.answer()
 
@@ -146,7 +145,7 @@ class AsgiDriver:
         headers: Headers = (),
         complete: bool = True,
     ) -> Exchange:
-        """Send a request and wait for nothing; without *complete* the body is cut short."""
+        """Send a request without waiting; without *complete* its body is not finished."""
         said, hears = trio.open_memory_channel[dict[str, Any]](inf)
         answers, answered = trio.open_memory_channel[dict[str, Any]](inf)
         data = body if isinstance(body, bytes) else orjson.dumps(body)
@@ -165,7 +164,9 @@ class AsgiDriver:
     ) -> None:
         async def send(event: ASGISendEvent) -> None:
             await trio.lowlevel.checkpoint()
-            with suppress(trio.BrokenResourceError):  # the client has gone, and nobody is told
+            with suppress(
+                trio.BrokenResourceError
+            ):  # as in a real server, the application is not told
                 answers.send_nowait(dict(event))
 
         try:
@@ -176,7 +177,7 @@ class AsgiDriver:
 
 
 def _scope(method: str, target: str, length: int, headers: Headers) -> HTTPScope:
-    """Return the scope of a request that came through a Unix socket."""
+    """Return the ASGI scope of a request over a Unix socket."""
     raw_path, _, query = target.partition("?")
     pairs = [("host", _HOST), ("content-length", str(length)), *headers]
     return {
@@ -192,6 +193,6 @@ def _scope(method: str, target: str, length: int, headers: Headers) -> HTTPScope
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in pairs],
         "client": None,
         "server": None,
-        "state": {},  # type: ignore[typeddict-item]  # what a lifespan would have put there
+        "state": {},  # type: ignore[typeddict-item]  # set by a lifespan, which a test does not have
         "extensions": {},
     }

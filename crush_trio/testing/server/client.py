@@ -1,8 +1,8 @@
-"""The real client against a server in memory, on the test's own clock.
+"""The real client against a server in memory, and a minimal client of native event streams.
 
-`open_test_client` is `open_client` with the sockets taken out: requests go through a `MemoryTransport`
-to the application of a server that `open_test_server` has opened. Streams stream, and a test can cut
-every connection, or have the server be away for a while.
+`open_test_client` is `open_client` without sockets: requests go through a `MemoryTransport` to the
+application of a server opened by `open_test_server`. Streams stream, and a test can cut every
+connection, or make the server unreachable for a while.
 
 ```python
 async with open_test_server(turns) as server, open_test_client(server) as client:
@@ -12,11 +12,9 @@ async with open_test_server(turns) as server, open_test_client(server) as client
         assert await run.result_text() == "done"
 ```
 
-A client in miniature: rebuilds state from the bytes of a native stream.
-
-A `Replica` is given a stream in pieces, cut anywhere, and applies each whole frame as the
-documentation says a client should. It refuses whatever does not fit: a delta at the wrong offset, an
-id that does not grow, an ending seen twice. If a replica and the log disagree, a client would too.
+A `Replica` rebuilds the state of a workspace from the bytes of a native stream, split anywhere. It
+raises `ReplicaMismatch` for a frame that does not fit: a delta at the wrong offset, an id that does
+not grow, a second ending of a run. A real client would go wrong there too.
 """
 
 from collections.abc import AsyncIterator, Generator, Mapping
@@ -38,20 +36,20 @@ Json = dict[str, Any]
 
 
 OF_THE_STREAM = frozenset({"asks", "ready", "heartbeat", "end"})
-"""Events that a server puts around those of the log; they change nothing that a replica knows."""
+"""Events that a server adds to those of the log; they do not change the state."""
 
 
-class StreamBroken(AssertionError):
-    """The stream said something that a careful client cannot apply."""
+class ReplicaMismatch(AssertionError):
+    """A frame does not fit the state of the replica."""
 
 
 @define(eq=False)
 class Replica:
-    """What a client knows that has applied every frame so far."""
+    """The state of a client that has applied every frame so far."""
 
     messages: dict[str, Json] = field(factory=dict, init=False)
     endings: dict[str, Json] = field(factory=dict, init=False)
-    """The terminal `run` event of each run, by our id."""
+    """The terminal `run` event of each run, by the server's id."""
     resyncs: int = field(default=0, init=False)
     last_id: str | None = field(default=None, init=False)
     """What a client sends as `Last-Event-ID` when it reconnects."""
@@ -64,7 +62,7 @@ class Replica:
             self._apply(frame)
 
     def cut(self) -> None:
-        """Lose the connection: an incomplete frame is forgotten."""
+        """Lose the connection: an incomplete frame is dropped."""
         self._rest = b""
 
     def _apply(self, frame: bytes) -> None:
@@ -85,11 +83,11 @@ class Replica:
                 self._resync(data)
 
     def _advance(self, event_id: str, *, anew: bool) -> None:
-        """Follow the ids: they grow, but a resync may repeat the place it was asked from."""
+        """Check that ids grow; a resync may repeat the id it was requested from."""
         if self.last_id is not None:
             (boot, place), (last_boot, last_place) = _split(event_id), _split(self.last_id)
             if boot == last_boot and place < last_place + (not anew):
-                raise StreamBroken(f"event {event_id} came after {self.last_id}")
+                raise ReplicaMismatch(f"event {event_id} came after {self.last_id}")
         self.last_id = event_id
 
     def _message(self, change: Json) -> None:
@@ -102,7 +100,7 @@ class Replica:
     def _delta(self, delta: Json) -> None:
         message = self.messages.get(delta["id"])
         if message is None:
-            raise StreamBroken(f"delta for a message nobody mentioned: {delta['id']}")
+            raise ReplicaMismatch(f"delta for an unknown message: {delta['id']}")
         message["updated_at"] = delta["updated_at"]
         for change in delta["changes"]:
             apply_change(message["parts"], change)
@@ -113,7 +111,7 @@ class Replica:
 
     def _end(self, run: Json) -> None:
         if run["id"] in self.endings:
-            raise StreamBroken(f"run {run['id']} ended twice")
+            raise ReplicaMismatch(f"run {run['id']} ended twice")
         self.endings[run["id"]] = run
 
     def _resync(self, state: Json) -> None:
@@ -127,7 +125,7 @@ def apply_change(parts: list[Json], change: Mapping[str, Any]) -> None:
     """Apply one change of a `message_delta` to the parts of a message, in place."""
     place = change["length"] if "length" in change else change["index"]
     if place > len(parts) or ("append" in change and place == len(parts)):
-        raise StreamBroken(f"a change at part {place} of a message that has {len(parts)}")
+        raise ReplicaMismatch(f"a change at part {place} of a message that has {len(parts)}")
     if "length" in change:
         del parts[place:]
     elif "append" in change:
@@ -137,12 +135,12 @@ def apply_change(parts: list[Json], change: Mapping[str, Any]) -> None:
 
 
 def _append(parts: list[Json], change: Mapping[str, Any]) -> None:
-    """Grow a text or reasoning part; `offset` counts the UTF-8 bytes that must be there already."""
+    """Append to a text or reasoning part; `offset` is its length so far, in UTF-8 bytes."""
     part = parts[change["index"]]
     key = "text" if part["type"] == "text" else "thinking"
     text = part["data"][key]
     if len(text.encode()) != change["offset"]:
-        raise StreamBroken(f"delta at {change['offset']}, but the text has {len(text.encode())}")
+        raise ReplicaMismatch(f"delta at {change['offset']}, but the text has {len(text.encode())}")
     data = dict(change["part"]["data"]) if "part" in change else dict(part["data"])
     data[key] = text + change["append"]
     parts[change["index"]] = {"type": part["type"], "data": data}

@@ -1,10 +1,10 @@
-"""A configuration that no file has a say in, for servers under test.
+"""A configuration without files, and a command starter that refuses, for servers under test.
 
-Reading files takes threads, and threads do not know virtual time. A `FixedConfig` is what a
-directory without any configuration has: the offline demo model and every option at its default. It
-takes note of what it is asked to change and tells so, but stays what it is.
+Reading files takes threads, and threads do not follow virtual time. A `FixedConfig` is the
+configuration of a directory without any file: the offline demo model and every option at its
+default. It records changes and publishes a new revision, but its values do not change.
 
-What starts commands where there are none: under virtual time, processes have no time to run.
+Commands are refused because processes do not follow virtual time either.
 """
 
 import errno
@@ -46,57 +46,57 @@ def no_commands(
 
 @define(eq=False)
 class FixedConfig:
-    """Satisfies `Configuration`."""
+    """A `Configuration` whose values never change."""
 
     current: LoadedConfig
     asked: list[tuple[object, ...]] = field(factory=list, init=False)
-    """Every change that somebody asked for."""
+    """Every change that was requested."""
     _newer: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def set(self, scope: Scope, key: str, value: Json) -> bool:
-        """Check the key, and take note."""
+        """Check the key, and record the change."""
         set_value(scope, key, value)
         return await self._note("set", scope, key, value)
 
     async def remove(self, scope: Scope, key: str) -> bool:
-        """Check the key, and take note."""
+        """Check the key, and record the change."""
         remove_value(scope, key)
         return await self._note("remove", scope, key)
 
     async def set_model(self, scope: Scope, model_type: ModelType, model: SelectedModel) -> bool:
-        """Take note."""
+        """Record the change."""
         return await self._note("set_model", scope, model_type, model)
 
     async def set_compact_mode(self, scope: Scope, enabled: bool) -> bool:
-        """Take note."""
+        """Record the change."""
         return await self._note("set_compact_mode", scope, enabled)
 
     async def set_provider_key(
         self, scope: Scope, provider_id: str, kind: str, api_key: Json
     ) -> bool:
-        """Check the key, and take note of whose it is."""
+        """Check the key, and record the change without it."""
         set_provider_key(scope, provider_id, kind, api_key)
         return await self._note("set_provider_key", scope, provider_id, kind)
 
     async def reload(self) -> LoadedConfig:
-        """Return what there is."""
+        """Return the current configuration."""
         await trio.lowlevel.checkpoint()
         return self.current
 
     async def newer_than(self, revision: int) -> LoadedConfig:
-        """Wait until somebody has asked for a change."""
+        """Wait for a change after *revision*."""
         await trio.lowlevel.checkpoint()
         while self.current.revision <= revision:
             await self._newer.park()
         return self.current
 
     async def needs_init(self) -> bool:
-        """Say that the project is known."""
+        """Return False: the project is initialised."""
         await trio.lowlevel.checkpoint()
         return False
 
     async def mark_initialized(self) -> None:
-        """Do nothing: it is known already."""
+        """Do nothing: the project is initialised."""
         await trio.lowlevel.checkpoint()
 
     async def _note(self, *what: object) -> bool:
@@ -109,7 +109,7 @@ class FixedConfig:
 
 @asynccontextmanager
 async def open_fixed_config(places: Places) -> AsyncIterator[FixedConfig]:
-    """Return the configuration of a directory in which nothing is configured. Reads no file."""
+    """Open the configuration of a directory without configuration files; reads no file."""
     data_dir = places.directory / (places.data_dir or DATA_NAME)
     draft = Draft(
         places=places,

@@ -1,8 +1,8 @@
-"""Journals that fail on cue.
+"""A journal that fails on demand.
 
-`FaultyJournal` passes every call on to a real journal, except the ones a test has spoiled: those
-fail, or are not answered until the journal is healed or given up, before or after the real write
-took place. The calls of a session keep their order: none passes one that hangs.
+`FaultyJournal` forwards every call to a real journal, except the ones that a test has given a fault:
+those fail or hang, before or after the real write. The calls of a session keep their order, so the
+ones after a call that hangs wait for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,31 +24,31 @@ from crush_trio.wire.ids import SessionId
 
 
 class Moment(Enum):
-    """Whether a fault strikes before the write or after it."""
+    """Whether a fault occurs before the real write or after it."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 METHODS = ("accept", "begin", "fold", "withdraw", "end")
-"""The calls that can be spoiled."""
+"""The calls that can have a fault."""
 
 
 @frozen(kw_only=True)
 class JournalFault:
-    """What goes wrong in one journal call: *error* is raised, or, without one, the call hangs."""
+    """A fault in calls of *method*: *error* is raised; without one, the call hangs."""
 
     method: str = field(validator=in_(METHODS))
     error: Exception | None = None
     moment: Moment = Moment.BEFORE
     wanted: Callable[[AcceptedRun], bool] = lambda _run: True
     times: int | None = None
-    """How often it strikes; None for every time."""
+    """How often the fault occurs; None for every time."""
 
 
 @define(eq=False)
 class _Commit(Commit[Any]):
-    """The answer to a call, as the faults let it come."""
+    """The commit of a call to a `FaultyJournal`."""
 
     entry: "_Entry"
 
@@ -59,14 +59,14 @@ class _Commit(Commit[Any]):
 
 @define(eq=False)
 class _Entry:
-    """One call of a `FaultyJournal`, taken as far as the faults let it."""
+    """One call of a `FaultyJournal`, carried out as far as the faults allow."""
 
     journal: "FaultyJournal"
     method: str
     runs: Sequence[AcceptedRun]
     _call: Callable[[], JournalEntry] = field(repr=False)
     inner: JournalEntry | None = field(default=None, init=False)
-    """The real entry, once the write has taken place."""
+    """The real entry, once the call was forwarded."""
     commit: Commit[Any] = field(init=False)
     _stuck_in: JournalFault | None = field(default=None, init=False)
 
@@ -85,7 +85,7 @@ class _Entry:
         return self.runs[0].session_id
 
     def go_on(self) -> None:
-        """Do the write, unless it was done, and answer, unless a fault is in the way."""
+        """Forward the call, if it was not yet, and settle it, unless a fault prevents it."""
         if self.commit.known or self._stuck_in in self.journal.faults:
             return
         if self.inner is None:
@@ -106,17 +106,17 @@ class _Entry:
             self.inner.tell()
 
     def reduce(self, _error: Exception) -> bool:
-        """Leave nothing out."""
+        """Return False: nothing can be left out."""
         return False
 
     def again(self) -> None:
-        """Try once more; what has taken place does not take place twice."""
+        """Retry; a write that has taken place is not repeated."""
         self._hand_over()
 
 
 @define(eq=False)
 class FaultyJournal:
-    """A journal with faults in it; `struck` tells which of them came to pass."""
+    """A `Journal` that fails on demand; `struck` lists the faults that occurred."""
 
     inner: Journal
     faults: list[JournalFault] = field(factory=list, converter=list)
@@ -125,13 +125,13 @@ class FaultyJournal:
     _given_up: bool = field(default=False, init=False)
 
     def heal(self) -> None:
-        """Take all faults away and let every call go on that hangs."""
+        """Remove all faults and continue the calls that hang."""
         self.faults.clear()
         for session_id in dict.fromkeys(entry.session_id for entry in self.open):
             self.advance(session_id)
 
     def advance(self, session_id: SessionId) -> None:
-        """Take the calls of a session as far as they come; none passes one that hangs."""
+        """Continue the calls of a session in their order, up to the first that hangs."""
         self.open = [entry for entry in self.open if not entry.commit.known]
         for entry in self.open:
             if entry.session_id == session_id:
@@ -140,45 +140,45 @@ class FaultyJournal:
                     return
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
-        """Store the acceptance, unless spoiled."""
+        """Forward, unless a fault occurs."""
         return self._entry("accept", (run,), partial(self.inner.accept, run, begins=begins))
 
     def retract(self, run: AcceptedRun) -> None:
-        """Pass on."""
+        """Forward."""
         self.inner.retract(run)
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
-        """Store the beginning, unless spoiled."""
+        """Forward, unless a fault occurs."""
         return self._entry("begin", (run,), partial(self.inner.begin, run))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
-        """Store the folding, unless spoiled."""
+        """Forward, unless a fault occurs."""
         return self._entry("fold", runs, partial(self.inner.fold, runs, into))
 
     def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
-        """Store the endings, unless spoiled."""
+        """Forward, unless a fault occurs."""
         return self._entry("withdraw", runs, partial(self.inner.withdraw, runs))
 
     def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
-        """Store the ending, unless spoiled."""
+        """Forward, unless a fault occurs."""
         return self._entry("end", (run,), partial(self.inner.end, run, outcome))
 
     async def answers(self, within: float) -> bool:
-        """Wait for the calls that hang, if there are any."""
+        """Wait for the calls that hang, then for the real journal."""
         for entry in self.open:
             if not await entry.commit.known_within(within):
                 return False
         return await self.inner.answers(within)
 
     def give_up(self) -> None:
-        """Fail every call that hangs, and all that come later."""
+        """Fail the calls that hang, and all later ones."""
         self._given_up = True
         for entry in self.open:
             entry.commit.withdraw(StoreFailed())
         self.inner.give_up()
 
     def due(self, method: str, moment: Moment, runs: Sequence[AcceptedRun]) -> JournalFault | None:
-        """Return the fault that strikes now, and write down that it does."""
+        """Return the fault that occurs now, if one does, and record it."""
         if self._given_up:
             return JournalFault(method=method, error=StoreFailed())
         for fault in self.faults:

@@ -1,8 +1,8 @@
-"""A store that fails on cue, and keeps book of what it was given.
+"""A store that fails on demand, and records what was written to it.
 
-`FaultyStore` stands before a real store and passes everything on, except the writes that a test has
-spoiled: those raise, or do not come back, before or after the real write took place. Which writes,
-a `StoreFault` says: those with a change of some kind in them. Reads are never spoiled.
+`FaultyStore` forwards everything to a real store, except the writes that a test has given a fault:
+those raise or hang, before or after the real write. A `StoreFault` names the writes by the kinds of
+change in them. Reads never fail.
 
 ```python
 store = FaultyStore(MemoryStore(), [StoreFault(of=(RunEnded,), error=DiskFull)])
@@ -12,31 +12,18 @@ async with open_durable_workspace(store, make_turn) as workspace:
     store.heal()
 ```
 
-Where nothing is spoiled it adds no checkpoint of its own: a store in memory applies a commit in the
-very step of the call, with this one before it as without.
+Without faults it adds no checkpoint of its own: a store in memory behind it still applies a commit
+within the call.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import trio
 from attrs import define, field, frozen
 from outcome import Error, Value
 from typing_extensions import override
 
-from crush_trio.store.base import (
-    Conversation,
-    Load,
-    Orphan,
-    PendingAsk,
-    Store,
-    StoredEnding,
-    StoredMessage,
-    StoredRun,
-    StoreWarning,
-    TailEvent,
-    Totals,
-)
 from crush_trio.store.changes import (
     Change,
     MessageCreated,
@@ -48,41 +35,39 @@ from crush_trio.store.changes import (
 )
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed
-from crush_trio.store.pages import PagedList, Pages
 from crush_trio.testing.server.faults import Moment
-from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
-from crush_trio.wire.messages import Message
-from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.testing.server.forwarding_store import ForwardingStore
+from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.views import Session
 
 log = logging.getLogger(__name__)
 
 Changes = tuple[Change, ...]
-"""What one write consists of."""
+"""The changes of one write."""
 
 
 @frozen(kw_only=True, eq=False)
 class StoreFault:
-    """What befalls a write that has a change of one of the kinds *of* in it; of any, if none is named.
+    """A fault in writes that have a change of one of the kinds *of*; in all writes, if *of* is empty.
 
-    *error* makes the exception to be raised: an exception class will do. Without it the write hangs,
-    until it is withdrawn or the store is healed, and all later writes hang behind it. A write that is
+    *error* makes the exception to raise, such as an exception class. Without it the write hangs until
+    it is withdrawn or the store is healed, and all later writes hang behind it. A write that is
     withdrawn while it hangs *before* never takes place; one that hangs *after* has taken place.
 
-    Nobody waits for a post. One that would raise is reported by `degraded`, one that would hang is
-    not; struck before, either is lost.
+    A post has no caller to raise in: `degraded` reports its error, and nothing reports that it hangs.
+    With a fault *before*, it is lost.
     """
 
     of: tuple[type[object], ...] = ()
     error: Callable[[], Exception] | None = None
     moment: Moment = Moment.BEFORE
     times: int | None = None
-    """How often it strikes; None for every time."""
+    """How often the fault occurs; None for every time."""
     wanted: Callable[[Change], bool] = lambda _change: True
-    """Which changes of those kinds it is about."""
+    """Restricts the fault to some changes of those kinds."""
 
     def concerns(self, changes: Changes) -> bool:
-        """Whether a write of *changes* is one that this fault is about."""
+        """Whether this fault applies to a write of *changes*."""
         return any(
             (not self.of or isinstance(change, self.of)) and self.wanted(change)
             for change in changes
@@ -91,25 +76,25 @@ class StoreFault:
 
 @define(eq=False)
 class _Write(Commit[Session | None]):
-    """One write to a `FaultyStore`, taken as far as the faults let it."""
+    """One write to a `FaultyStore`, carried out as far as the faults allow."""
 
     store: "FaultyStore"
     changes: Changes
     session: SessionId | None
     _inner: Commit[Session | None] | None = field(default=None, init=False)
-    """The real write, once it has taken place."""
+    """The real write, once it was submitted."""
     _passed: trio.Event = field(factory=trio.Event, init=False)
-    """Set when no fault is in the way of the answer any more."""
+    """Set when no fault holds the answer back any more."""
     _stuck_in: StoreFault | None = field(default=None, init=False)
     _answer_at: float = field(default=0.0, init=False)
 
     @property
     def hangs(self) -> bool:
-        """Whether a fault is in the way, and with it in that of all writes that come later."""
+        """Whether a fault holds this write back, and so all later ones."""
         return not self._passed.is_set()
 
     def go_on(self) -> None:
-        """Do the write, unless it was done, and note its result, unless a fault is in the way."""
+        """Submit the write, if it was not yet, and settle its result, unless a fault prevents it."""
         if self._passed.is_set() or self._stuck_in in self.store.faults:
             return
         if self._inner is None:
@@ -124,7 +109,7 @@ class _Write(Commit[Session | None]):
                 self._answer()
 
     def _passes(self, moment: Moment) -> bool:
-        """Whether no fault strikes at *moment*; one with an error ends the write."""
+        """Whether no fault occurs at *moment*; one with an error ends the write."""
         fault = self.store.due(moment, self.changes)
         if fault is None:
             return True
@@ -148,7 +133,7 @@ class _Write(Commit[Session | None]):
 
     @override
     async def _until_known(self) -> None:
-        """Wait for the faults to pass, and then for the answer, which takes its time."""
+        """Wait until no fault holds the answer back, and then for the latency."""
         await self._passed.wait()
         if not self.known:
             await trio.sleep_until(self._answer_at)
@@ -160,78 +145,60 @@ class _Write(Commit[Session | None]):
 
 
 @define(eq=False)
-class FaultyStore(Store):
-    """A `Store` with faults in it, all of them before *inner*.
+class FaultyStore(ForwardingStore):
+    """A `Store` whose writes to *inner* fail on demand.
 
-    *latency* is how many seconds a commit takes from the write to its answer. *watch* is called with
-    each write just before it takes place; a copy of *inner* made there is what a kill at that moment
-    would leave behind.
+    *latency* is the time in seconds from a commit's write to its answer. *watch* is called with each
+    write just before it takes place; a copy of *inner* made there is what a kill at that moment would
+    leave behind.
     """
 
-    inner: Store
     faults: list[StoreFault] = field(factory=list, converter=list)
     latency: float = 0.0
     watch: Callable[[Changes], None] | None = None
     commits: list[Changes] = field(factory=list, init=False)
-    """What was to be committed, in the order of the calls, whatever became of it."""
+    """The changes of each commit, in the order of the calls, whether it succeeded or not."""
     posts: list[Changes] = field(factory=list, init=False)
-    """What was posted, likewise."""
+    """The changes of each post, likewise."""
     struck: list[StoreFault] = field(factory=list, init=False)
-    """The faults that came to pass, in that order."""
+    """The faults that occurred, in that order."""
     overlaps: list[tuple[Changes, Changes]] = field(factory=list, init=False)
-    """Commits that build on one of the same message that was still under way; must stay empty (D7).
+    """Pairs of commits of one message of which the second builds on the first before it has ended.
 
-    One that writes the message anew, or takes it away, does not build on what is stored.
+    Must stay empty (D7). A commit that rewrites or deletes the message does not build on the first.
     """
     _under_way: list["_Write"] = field(factory=list, init=False)
     _trouble: str | None = field(default=None, init=False)
 
     def spoil(self, *faults: StoreFault) -> None:
-        """Add faults; of several that concern a write, the first strikes."""
+        """Add faults; if several apply to a write, the first occurs."""
         self.faults.extend(faults)
 
     def heal(self) -> None:
-        """Take all faults away and let every write go on that hangs."""
+        """Remove all faults and continue the writes that hang."""
         self.faults.clear()
         self.advance()
 
     @property
     def under_way(self) -> int:
-        """How many commits have been given and not answered."""
+        """How many commits have no answer yet."""
         return len(self._under_way)
 
     def committed(self, *kinds: type[object]) -> list[Change]:
-        """Return the changes of some *kinds* that commits were asked for, in order."""
+        """Return the changes of the given *kinds* in all commits, in order."""
         return [change for commit in self.commits for change in commit if isinstance(change, kinds)]
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     @override
-    def boot_id(self) -> str:
-        return self.inner.boot_id
-
-    @property
-    @override
-    def load(self) -> Load:
-        """What the real store has to do, and how long that takes."""
-        return self.inner.load
-
-    @property
-    @override
-    def warning(self) -> StoreWarning | None:
-        """What *inner* says."""
-        return self.inner.warning
-
-    @property
-    @override
     def degraded(self) -> str | None:
-        """What the last fault said, until a write comes through; else what *inner* says."""
+        """The error of the last fault, until a write succeeds; otherwise that of *inner*."""
         return self._trouble or self.inner.degraded
 
     @override
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
-        if changes:  # else it only waits for what was given before
+        if changes:  # without changes it only waits for earlier writes
             self.commits.append(changes)
         self.overlaps.extend(
             (other.changes, changes) for other in self._under_way if _meet(other.changes, changes)
@@ -244,7 +211,7 @@ class FaultyStore(Store):
         return write
 
     def advance(self) -> None:
-        """Take the writes as far as they come, in their order: none passes one that hangs."""
+        """Continue the writes in their order, up to the first that hangs."""
         for write in list(self._under_way):
             write.go_on()
             if write.hangs:
@@ -279,7 +246,7 @@ class FaultyStore(Store):
     # ── For the writes themselves ───────────────────────────────────────────────────────────────
 
     def due(self, moment: Moment, changes: Changes) -> StoreFault | None:
-        """Return the fault that strikes now, and write down that it does."""
+        """Return the fault that occurs now, if one does, and record it."""
         for fault in self.faults:
             spent = fault.times is not None and self.struck.count(fault) >= fault.times
             if fault.moment is moment and fault.concerns(changes) and not spent:
@@ -288,16 +255,16 @@ class FaultyStore(Store):
         return None
 
     def note(self, error: BaseException) -> None:
-        """Take note of trouble."""
+        """Record an error for `degraded`."""
         self._trouble = str(error) or type(error).__name__
 
     def look(self, changes: Changes) -> None:
-        """Let the test look at a write that is about to take place."""
+        """Call *watch* with a write that is about to take place."""
         if self.watch is not None and changes:
             self.watch(changes)
 
     def answered(self, write: "_Write", result: Value[Session | None] | Error) -> None:
-        """Take note that a write has its answer."""
+        """Remove a write that has its answer, and continue the others."""
         self._under_way = [other for other in self._under_way if other is not write]
         if isinstance(result, Value):
             self._trouble = None
@@ -307,107 +274,9 @@ class FaultyStore(Store):
         self.note(error)
         log.error("store.write_lost", exc_info=error)
 
-    # ── Everything else is passed on ────────────────────────────────────────────────────────────
-
-    @override
-    async def session(self, session_id: SessionId) -> Session:
-        return await self.inner.session(session_id)
-
-    @override
-    async def sessions(self) -> list[Session]:
-        return await self.inner.sessions()
-
-    @override
-    async def totals(self, session_id: SessionId) -> Totals:
-        return await self.inner.totals(session_id)
-
-    @override
-    async def message(self, message_id: MessageId) -> StoredMessage:
-        return await self.inner.message(message_id)
-
-    @override
-    async def messages(self, session_id: SessionId) -> list[Message]:
-        return await self.inner.messages(session_id)
-
-    @override
-    async def conversation(
-        self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
-        return await self.inner.conversation(session_id, run_id)
-
-    @override
-    async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
-        return await self.inner.user_messages(session_id)
-
-    @override
-    async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
-        return await self.inner.unfinished_messages(session_id)
-
-    @override
-    async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
-        return await self.inner.run_messages(run_ids)
-
-    @override
-    async def run(self, run_id: RunId) -> StoredRun:
-        return await self.inner.run(run_id)
-
-    @override
-    async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
-        return await self.inner.runs(session_id, limit)
-
-    @override
-    async def orphans(self) -> list[Orphan]:
-        return await self.inner.orphans()
-
-    @override
-    async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
-        return await self.inner.stored_runs(run_ids)
-
-    @override
-    async def add_file(
-        self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
-    ) -> File:
-        return await self.inner.add_file(file_id, session_id, path, content, at)
-
-    @override
-    async def files(self, session_id: SessionId) -> list[File]:
-        return await self.inner.files(session_id)
-
-    @override
-    async def latest_file(self, session_id: SessionId, path: str) -> File | None:
-        return await self.inner.latest_file(session_id, path)
-
-    @override
-    async def read_paths(self, session_id: SessionId) -> list[str]:
-        return await self.inner.read_paths(session_id)
-
-    @override
-    async def last_read(self, session_id: SessionId, path: str) -> int | None:
-        return await self.inner.last_read(session_id, path)
-
-    @override
-    def pages(self, wanted: PagedList) -> Pages:
-        return self.inner.pages(wanted)
-
-    @override
-    async def pending_asks(self) -> list[PendingAsk]:
-        return await self.inner.pending_asks()
-
-    @override
-    async def tail_after(
-        self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
-    ) -> list[TailEvent] | None:
-        return await self.inner.tail_after(boot_id, seq, limit=limit, size=size)
-
-    @override
-    async def endings_after(
-        self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
-    ) -> list[StoredEnding] | None:
-        return await self.inner.endings_after(boot_id, seq, upto=upto, limit=limit, size=size)
-
 
 def _meet(one: Iterable[Change], other: Iterable[Change]) -> bool:
-    """Whether a write builds on what an earlier one does to the same message."""
+    """Whether the write *other* builds on what the earlier *one* does to the same message."""
     anew = {c.message_id for c in other if isinstance(c, PartsCut) and c.length == 0}
     deleted = {c.id for c in other if isinstance(c, MessageDeleted)}
     return not _touched(one).isdisjoint(_touched(other) - anew - deleted)

@@ -1,8 +1,8 @@
-"""A whole server in memory: everything real except the model, the disk, the sockets and the clock.
+"""A server in memory: real except for the model, the disk, the sockets and the clock.
 
-`open_test_server` opens a backend whose workspaces keep their data in memory, puts the application
-on top and drives it with `AsgiDriver`. Nothing in it waits for anything but Trio's own clock, so it
-works in any async test and under a seeded order of tasks.
+`open_test_server` opens a backend whose workspaces keep their data in memory, and the application on
+it, driven by `AsgiDriver`. It waits for nothing outside Trio, so it works in any async test and in a
+seeded task order.
 
 ```python
 gate = Gate("thinking")
@@ -42,7 +42,7 @@ from crush_trio.server.app import create_app
 from crush_trio.server.guard import GuardSettings
 from crush_trio.server.server import Meters, Site, metered
 from crush_trio.store.memory.store import MemoryStore
-from crush_trio.testing.server.asgi import Answer, AsgiDriver, Exchange
+from crush_trio.testing.server.asgi import AsgiDriver, AsgiResponse, Exchange
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.testing.server.turns import ECHO, Do, Fail, Fold, Pause, Say, Script, Sleep
@@ -52,11 +52,11 @@ from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, Te
 Event = dict[str, Any]
 
 PATIENCE: Final = 600.0
-"""Virtual seconds that a test waits for an event before it gives up."""
+"""Virtual seconds that a test waits for an event before it fails."""
 
 
 def client_id(number: int) -> ClientId:
-    """Return the id of a client: a UUID, and the same one in every replay."""
+    """Return the id of a client: a UUID, the same in every replay."""
     return ClientId(f"00000000-0000-4000-8000-{number:012d}")
 
 
@@ -65,10 +65,10 @@ def client_id(number: int) -> ClientId:
 
 @define(eq=False)
 class WrittenTurns:
-    """Plays scripts like `ScriptedTurns`, but writes what it says as a model's answer is written.
+    """Plays scripts like `ScriptedTurns`, but writes the answer with the real message writer.
 
-    So the answer is stored, reaches the readers at its own pace, and is closed by the end of its run
-    if a cancel cuts it short. One value serves every workspace of a server.
+    So the answer is stored, published at the writer's pace, and closed by the run's ending if the run
+    is cancelled. One object serves all workspaces of a server.
     """
 
     scripts: Mapping[str, Script] = field(factory=dict)
@@ -131,12 +131,12 @@ def _said(answer: OpenMessage) -> Completion:
     return Completion(message_id=answer.id, text=text)
 
 
-# ── What a client does ──────────────────────────────────────────────────────────────────────────
+# ── Clients ────────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class Watcher:
-    """A client at its event stream. Leaving it as a context hangs up."""
+    """An event stream of a client. Leaving the context disconnects."""
 
     exchange: Exchange
     seen: list[Event] = field(factory=list, init=False)
@@ -159,20 +159,20 @@ class Watcher:
         return self.seen[-1]
 
     async def until(self, wanted: Callable[[Event], bool]) -> Event:
-        """Read up to the event that is *wanted* and return it; the end of the stream is an error."""
+        """Read up to the first event for which *wanted* is true; raises if the stream ends before."""
         while (event := await self.next()) is not None:
             if wanted(event):
                 return event
         raise AssertionError(f"the stream ended after {self.seen}")
 
     async def rest(self) -> list[Event]:
-        """Read to the end of the stream; return everything that was seen."""
+        """Read to the end of the stream; return all events."""
         while await self.next() is not None:
             pass
         return self.seen
 
     def hang_up(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self.exchange.hang_up()
 
     def __enter__(self) -> Self:
@@ -189,19 +189,19 @@ class Watcher:
 
 @define(eq=False)
 class ServedWorkspace:
-    """A workspace as a client knows it: by its id."""
+    """A workspace of a server under test, used over HTTP."""
 
     driver: AsgiDriver
     id: str
     view: Any = field(repr=False)
-    """What its create was answered with."""
+    """The answer to the request that created it."""
 
     @property
     def path(self) -> str:
-        """What the routes of the workspace begin with."""
+        """The prefix of the routes of the workspace."""
         return f"/v1/workspaces/{self.id}"
 
-    async def request(self, method: str, target: str = "", body: object = b"") -> Answer:
+    async def request(self, method: str, target: str = "", body: object = b"") -> AsgiResponse:
         """Send a request to a route of the workspace."""
         return await self.driver.request(method, self.path + target, body)
 
@@ -210,14 +210,14 @@ class ServedWorkspace:
         made = await self.request("POST", "/sessions", {"title": title})
         return str(_good(made).json()["id"])
 
-    async def submit(self, session_id: str, prompt: str, run_id: str | None = None) -> Answer:
-        """Post a prompt and return the answer, which should be a 202."""
+    async def submit(self, session_id: str, prompt: str, run_id: str | None = None) -> AsgiResponse:
+        """Post a prompt and return the response; 202 if it was accepted."""
         body = {"session_id": session_id, "prompt": prompt}
         return await self.request(
             "POST", "/agent", body if run_id is None else {**body, "run_id": run_id}
         )
 
-    async def cancel(self, session_id: str) -> Answer:
+    async def cancel(self, session_id: str) -> AsgiResponse:
         """Cancel a session."""
         return await self.request("POST", f"/agent/sessions/{session_id}/cancel")
 
@@ -229,7 +229,7 @@ class ServedWorkspace:
         return found
 
     async def watch(self, client: str, more: str = "") -> Watcher:
-        """Open an event stream; it is attached when this returns."""
+        """Open an event stream; the client is attached when this returns."""
         target = f"{self.path}/events?client_id={client}{more}"
         exchange = self.driver.open("GET", target)
         assert await exchange.head() == 200, exchange.status
@@ -245,14 +245,14 @@ class Served:
     driver: AsgiDriver
     stores: "MemoryStores"
 
-    async def request(self, method: str, target: str, body: object = b"") -> Answer:
+    async def request(self, method: str, target: str, body: object = b"") -> AsgiResponse:
         """Send a request."""
         return await self.driver.request(method, target, body)
 
     async def create(
         self, client: str, path: str = "/srv/project", *, init: bool = True, **more: object
     ) -> ServedWorkspace:
-        """Create a workspace for *client*, or join it, and make its agent ready."""
+        """Create or join a workspace for *client*, and initialise its agent."""
         body = {"path": path, "client_id": client, **more}
         view = _good(await self.request("POST", "/v1/workspaces", body)).json()
         place = ServedWorkspace(self.driver, view["id"], view)
@@ -261,30 +261,30 @@ class Served:
         return place
 
 
-def _good(answer: Answer) -> Answer:
+def _good(answer: AsgiResponse) -> AsgiResponse:
     assert answer.status == 200, answer
     return answer
 
 
-# ── What it all stands on ───────────────────────────────────────────────────────────────────────
+# ── Stores and the server ───────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class MemoryStores:
-    """The stores of a server, by data directory. One that is opened again has kept everything."""
+    """The stores of a server, by data directory; they keep their data when they are reopened."""
 
     faults: tuple[StoreFault, ...] = ()
-    """What befalls the writes of every store that is opened."""
+    """The faults of every store that is opened."""
     _stores: dict[Path, tuple[MemoryStore, FaultyStore]] = field(factory=dict, init=False)
     _boots: CountingIds = field(factory=lambda: CountingIds("boot"), init=False)
 
     def of(self, path: str = "/srv/project") -> FaultyStore:
-        """Return the store of a workspace that has been opened on *path*, open or not."""
+        """Return the store of the workspace at *path*, which was opened before."""
         return self._stores[Path(path, ".crush")][1]
 
     @asynccontextmanager
     async def open(self, data_dir: Path) -> AsyncIterator[FaultyStore]:
-        """Open the store of a data directory, as it was when it was last closed."""
+        """Open the store of a data directory, with the data it had when it was closed."""
         await trio.lowlevel.checkpoint()
         boot = self._boots.new()
         if data_dir in self._stores:
@@ -298,7 +298,7 @@ class MemoryStores:
 
 
 async def _key(path: str) -> WorkspaceKey:
-    """Return the key of a path without asking the file system, which would take a thread."""
+    """Return the key of a path without the file system, which would need a thread."""
     await trio.lowlevel.checkpoint()
     return WorkspaceKey(posixpath.normpath(path))
 
@@ -314,8 +314,9 @@ async def open_test_server(
 ) -> AsyncIterator[Served]:
     """Open a server for a test; *turn* makes the turn function of each workspace.
 
-    Without one, every prompt is answered with "done". *faults* befall the writes of its stores. Leaving the block hangs up on nobody: it
-    closes the backend, as a server that stops does, and waits until every request has ended.
+    By default every prompt is answered with "done". *faults* are those of its stores. Leaving the block
+    closes the backend, as a server does that shuts down, and waits until every request has ended; it
+    disconnects no client.
     """
     clock, stores, meters = TrioClock(), MemoryStores(tuple(faults)), Meters()
     opener = workspace_opener(

@@ -1,8 +1,8 @@
-"""Turns that do what a test wrote, and nothing else.
+"""Scripted turns, and a journal in memory.
 
 A script is a list of small steps. `ScriptedTurns` is a turn function that plays, for each run, the
-script its prompt names, and keeps book: which runs became active, which ran at the same time, what
-each of them folded. Every message it says goes through the real event log, as a model's would.
+script of its prompt. It records which runs became active, which were active at the same time, and
+what each of them folded. Its messages go through the real event log.
 
 ```python
 gate = Gate("thinking")
@@ -12,10 +12,8 @@ async with open_test_workspace(turns) as bench:
     await gate.reached()
 ```
 
-A journal that writes turns down as a store would, in memory.
-
-`TranscriptJournal` keeps, per session, the messages that a stored turn consists of, and publishes
-each when it is told of. Tests read `messages` where a deployment would read the database.
+`TranscriptJournal` is a journal that stores the messages of turns per session, and publishes them.
+Tests read its `messages` where a deployment reads the database.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,7 +40,7 @@ from crush_trio.wire.runs import RunState
 
 @define(eq=False)
 class TranscriptJournal:
-    """Satisfies the runtime's `Journal`; `rows` are what a restart would find."""
+    """A `Journal` in memory; `rows` and `messages` are what a restart would find."""
 
     events: EventLog
     clock: Clock
@@ -51,10 +49,10 @@ class TranscriptJournal:
     endings: dict[RunId, Outcome] = field(factory=dict, init=False)
     messages: dict[SessionId, list[Message]] = field(factory=dict, init=False)
     """The stored messages of every session, in order."""
-    _untold: list[Message] = field(factory=list, init=False)
+    _unpublished: list[Message] = field(factory=list, init=False)
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
-        """Store the acceptance, and the prompt of a run that nothing is in the way of."""
+        """Store the acceptance, and the prompt of a run that begins at once."""
 
         def note() -> None:
             self.rows[run.id] = RunState.ACCEPTED
@@ -70,7 +68,7 @@ class TranscriptJournal:
         self.messages[run.session_id] = kept
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
-        """Store the state, and the prompt as a message of the user's."""
+        """Store the state, and the prompt as a user message."""
 
         def note() -> None:
             self.rows[run.id] = run.state
@@ -88,7 +86,7 @@ class TranscriptJournal:
         return self._ended(accepted, Outcome.cancelled())
 
     def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
-        """Store the ending, and of a cancelled turn whatever its record lacks (D20)."""
+        """Store the ending, and complete the record of a cancelled turn (D20)."""
         return self._ended((run,), outcome)
 
     async def answers(self, within: float) -> bool:
@@ -117,7 +115,7 @@ class TranscriptJournal:
         self.endings[run.id] = outcome
 
     def _write_prompt(self, run: AcceptedRun) -> None:
-        """Write the prompt, unless it is there."""
+        """Write the prompt, unless it was written."""
         if _prompt_id(run) not in {m.id for m in self.messages.get(run.session_id, [])}:
             text = TextPart(text=run.submission.prompt)
             stop = FinishPart(reason=FinishReason.STOP, time=0)
@@ -134,12 +132,12 @@ class TranscriptJournal:
             updated_at=now,
         )
         self.messages.setdefault(run.session_id, []).append(message)
-        self._untold.append(message)
+        self._unpublished.append(message)
 
     def _publish(self) -> None:
-        """Publish what was written and not told of yet, in order."""
-        untold, self._untold = self._untold, []
-        for message in untold:
+        """Publish the messages that were written since the last call, in order."""
+        unpublished, self._unpublished = self._unpublished, []
+        for message in unpublished:
             view = GrowingMessage(message).view()
             self.events.publish(MessageChange(change=EventType.CREATED, view=view))
 
@@ -150,28 +148,28 @@ def _prompt_id(run: AcceptedRun) -> MessageId:
 
 @frozen
 class Say:
-    """Stream *text* as one more piece of the answer."""
+    """Stream *text* as a piece of the answer."""
 
     text: str
 
 
 @frozen
 class Pause:
-    """Stand at *gate* until the test opens it; a cancel ends the wait."""
+    """Wait at *gate* until the test opens it; a cancel ends the wait."""
 
     gate: Gate
 
 
 @frozen
 class Sleep:
-    """Let virtual time pass."""
+    """Wait, in virtual time."""
 
     seconds: float
 
 
 @frozen
 class Fold:
-    """Take in the prompts that wait behind this run, as before a model step."""
+    """Fold the queued prompts into this run, as before a model step."""
 
 
 @frozen
@@ -183,7 +181,7 @@ class Fail:
 
 @frozen
 class Do:
-    """Do anything else with the run."""
+    """Call *function* with the run."""
 
     function: Callable[[Run], Awaitable[object]]
 
@@ -250,7 +248,7 @@ class ScriptedTurns:
 
 @define(eq=False)
 class _Answer:
-    """The assistant message of one scripted turn, created when it first says something."""
+    """The assistant message of one scripted turn, created with its first text."""
 
     run: Run
     growing: GrowingMessage | None = field(default=None, init=False)
@@ -286,7 +284,7 @@ class _Answer:
 
 
 def prompt(text: str, session: str = "s", run_id: str | None = None, **more: object) -> Submission:
-    """Return a submission with as little typing as a test wants."""
+    """Return a submission; a short form for tests."""
     return Submission(
         session_id=SessionId(session),
         prompt=text,

@@ -1,18 +1,13 @@
-"""Everything real except the model, the disk and the clock.
+"""A workspace in memory, a recorder of its events, and a check of the promises of the run core.
 
-`open_test_workspace` opens a real workspace with a scripted turn, a journal in memory, ids that
-count and time that is Trio's own. It works in any async test, and in a scenario given to `explore`.
+`open_test_workspace` opens a real workspace with a scripted turn, a journal in memory, counting ids
+and Trio's clock. It works in any async test, and in a scenario given to `explore`.
 
-What readers saw, in the order in which they saw it.
+A `Recorder` is an ordinary reader of the event log: it has a cursor and pulls. Tests query it
+afterwards, or wait until it has seen an event.
 
-A `Recorder` is a reader like any other: it has a cursor in the log and pulls. Tests ask it
-questions afterwards, or wait for it to see something.
-
-The promises of the run core, as one check.
-
-Whatever happened in a scenario, and in whatever order, `check_promises` holds for the runs it
-accepted, once they have ended. It looks in the three places where a broken promise shows: what was
-stored, what readers saw, and what was left behind.
+`check_promises` holds for all accepted runs once they have ended, whatever happened and in whatever
+order. It checks what was stored, what readers saw, and that nothing is left behind.
 """
 
 from collections import Counter
@@ -42,7 +37,7 @@ from crush_trio.wire.runs import RunState, RunView
 
 @define(eq=False)
 class Recorder:
-    """Keeps every event of a log from now on. Run `record` as a task, or call `catch_up`."""
+    """Records all events of a log from now on. Run `record` as a task, or call `catch_up`."""
 
     log: EventLog
     events: list[Event] = field(factory=list, init=False)
@@ -61,13 +56,13 @@ class Recorder:
             self._keep(batch.events, batch.resync)
 
     def catch_up(self) -> "Recorder":
-        """Read all that has been published, without waiting."""
+        """Read all events so far, without waiting."""
         batch = self._cursor.take()
         self._keep(batch.events, batch.resync)
         return self
 
     async def seen(self, wanted: Callable[[Event], bool]) -> Event:
-        """Wait for the first event, past or to come, that *wanted* is true of."""
+        """Wait for the first event, past or future, for which *wanted* is true."""
         looked = 0
         await trio.lowlevel.checkpoint()
         while True:
@@ -78,7 +73,7 @@ class Recorder:
             await self._news.park()
 
     async def seen_ending(self, run_id: str) -> RunView:
-        """Wait for the ending of a run, named by our id or by the caller's."""
+        """Wait for the ending of a run, by the server's id or the caller's."""
         event = await self.seen(
             lambda e: isinstance(e, RunChange) and e.terminal and run_id in {e.run.id, e.run.run_id}
         )
@@ -92,7 +87,7 @@ class Recorder:
             self.resyncs.append(resync)
         self._news.unpark_all()
 
-    # ── Questions ───────────────────────────────────────────────────────────────────────────────
+    # ── Queries ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def endings(self) -> list[RunView]:
@@ -131,7 +126,7 @@ class Recorder:
 
 @define(eq=False)
 class Bench:
-    """A workspace under test, with what it wrote and what its readers saw."""
+    """A workspace under test, with its journal and a recorder of its events."""
 
     workspace: Workspace
     events: EventLog
@@ -140,7 +135,7 @@ class Bench:
 
     @property
     def recorder(self) -> Recorder:
-        """A reader that has read everything published so far."""
+        """A recorder that has read all events so far."""
         return self._recorder.catch_up()
 
     def accept(self, text: str, session: str = "s", run_id: str | None = None) -> AcceptedRun:
@@ -171,9 +166,9 @@ async def open_test_workspace(
     window: Window | None = None,
     tick: float = 0.005,
 ) -> AsyncIterator[Bench]:
-    """Open a workspace for a test; *turn* defaults to one that says "done".
+    """Open a workspace for a test; the default *turn* answers "done".
 
-    A *journal* of your own replaces the transcript journal, which then stays empty.
+    If a *journal* is given, it replaces the transcript journal, which then stays empty.
     """
     clock = TrioClock()
     async with open_event_log("boot", tick=tick, window=window) as events:
@@ -223,7 +218,7 @@ def _check_prompt_stored_once(bench: Bench, run: AcceptedRun) -> None:
 
 
 def _check_cancelled_record(bench: Bench, run: AcceptedRun) -> None:
-    """A run that was cancelled before it said anything has an answer that says so (A21, D20)."""
+    """Check that a run cancelled before its first text has an answer that says so (A21, D20)."""
     outcome = run.outcome
     assert outcome is not None
     expected = int(outcome.state is RunState.CANCELLED and not outcome.message_id)

@@ -17,6 +17,7 @@ from crush_trio.testing.explore.checkpoints import CheckpointFaults, Fault, Rais
 from crush_trio.testing.server.faults import Moment
 from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.testing.server.turns import prompt
+from crush_trio.tools.base import ToolError
 from crush_trio.wire.asks import (
     GrantScope,
     PermissionAction,
@@ -48,6 +49,20 @@ async def test_a_run_that_may_not_ask_is_refused_at_once_and_told_why():
     assert await office.verdict(policy=PermissionMode.DENY) == FORBIDDEN
     assert office.told == ["asked c1", "denied c1"]
     assert office.opened() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "interactive", "refusal"),
+    [
+        (PermissionMode.DENY, True, "forbidden"),
+        (PermissionMode.ASK, True, "unattended"),
+        (PermissionMode.ASK, False, "unanswered"),
+    ],
+)
+async def test_the_metadata_of_a_refusal_says_why_it_was_refused(policy, interactive, refusal):
+    with pytest.raises(ToolError) as refused:
+        await Office().permit(policy=policy, interactive=interactive)(wanted())
+    assert refused.value.result.metadata == {"permission_refused": refusal}
 
 
 @pytest.mark.item("L16")

@@ -39,7 +39,7 @@ def test_a_prompt_is_typed_answered_and_cancelled(home):
         leave(terminal)
     assert terminal.text.count("Stopped 1 run") == 1
     assert terminal.text.count("> think about tea") == 1
-    assert terminal.screen.lines[-1].startswith("Come back with: crush-trio attach ")
+    assert terminal.screen.lines[-1].startswith("Attach again with: crush-trio attach ")
     assert "ctrl-d" not in terminal.text
 
 
@@ -47,7 +47,7 @@ def test_ctrl_c_cancels_what_runs_and_nothing_else(home):
     with home.terminal("attach") as terminal:
         terminal.until("ctrl-d leaves")
         terminal.type("\x03")
-        terminal.until("nothing runs; ctrl-d leaves")
+        terminal.until("no run is active; ctrl-d leaves")
         terminal.type("half a line\x03")
         terminal.until(lambda: terminal.screen.lines[-1] == ">")
         terminal.type("long 5000\r")
@@ -96,7 +96,7 @@ def test_a_terminal_that_changes_its_size_shows_everything_once(home):
         terminal.until("ctrl-d leaves")
         assert terminal.screen.lines[-1] == ">"
         leave(terminal)
-    said = terminal.text.partition("> long 220")[2].partition("Come back")[0]
+    said = terminal.text.partition("> long 220")[2].partition("Attach again")[0]
     assert len(said.split()) == 220
 
 
@@ -106,7 +106,7 @@ def test_the_past_is_shown_and_the_session_goes_on(home):
     with home.terminal("attach", session[:6]) as terminal:
         terminal.until("> think about the past")
         terminal.until("I have thought about the past.")
-        terminal.until("(thought for")
+        terminal.until("(reasoning, ")
         terminal.type("think about the future\r")
         terminal.until("I have thought about the future.")
         leave(terminal)
@@ -122,7 +122,7 @@ def test_everybody_sees_everything_and_the_first_answer_counts(home):
                 terminal.until("> run `touch made`")
                 terminal.until("Allow this?")
             two.answer("s", "✓ allowed for this session")
-            one.until("(allowed elsewhere)")
+            one.until("(allowed by another client)")
             for terminal in (one, two):
                 terminal.until("A model would go on from here")
             leave(two)

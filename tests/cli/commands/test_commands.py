@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from crush_trio.cli.commands.doctor import (
-    Verdict,
+    Level,
     configuration,
     data_directory,
     programs,
@@ -54,13 +54,13 @@ def said(capsys, *arguments, code=0):
 
 def test_without_any_file_it_is_said_where_to_write_one(capsys, work):
     report = said(capsys, "config", "check")
-    assert "none: everything is as it comes" in report
+    assert "none: the defaults are used" in report
     assert f"{work.parent}/home/.config/crush/crush.json" in report
     assert "large  demo/demo" in report
     assert not (work / ".crush").exists(), "looking changes nothing"
 
 
-def test_files_notices_and_models_are_shown_and_keys_are_not(capsys, work):
+def test_files_warnings_and_models_are_shown_and_keys_are_not(capsys, work):
     provider = {"api_key": "sk-very-secret-very-secret", "base_url": "http://localhost:1"}
     model = {"id": "m", "name": "m", "context_window": 1, "default_max_tokens": 1}
     config = {"providers": {"local": {**provider, "models": [model]}}, "nonsense": 1}
@@ -69,7 +69,7 @@ def test_files_notices_and_models_are_shown_and_keys_are_not(capsys, work):
     assert f"{work}/crush.json  (project, not trusted: commands in it are not run)" in report
     assert "large  local/m" in report
     assert "nonsense: unknown key, ignored" in report
-    assert "The configuration can be used." in report
+    assert "The configuration is valid." in report
     assert "very-secret" not in report
 
 
@@ -77,7 +77,7 @@ def test_a_mistake_is_named_with_its_file_its_place_and_what_belongs_there(capsy
     (work / "crush.json").write_text('{"options": {"debug": "yes"}}')
     report = said(capsys, "config", "check", str(work), code=1)
     assert [line.strip() for line in report.splitlines()] == [
-        "✗ The configuration cannot be used.",
+        "✗ The configuration is not valid.",
         f"{work}/crush.json",
         "options.debug: expected a boolean, got a string",
         "Next: correct the file, then check again.",
@@ -120,7 +120,7 @@ def test_sessions_of_the_go_program_are_taken_over_once(capsys, work):
     assert "1 session with 1 message" in report
     assert "1 version of files" in report
     assert "left out 1 time: part of type 'smell'" in report
-    assert "1 session known here already" in said(capsys, "import", ".crush/crush.db")
+    assert "1 session already present" in said(capsys, "import", ".crush/crush.db")
     assert "From Go" in said(capsys, "sessions")
     assert "> hello" in said(capsys, "sessions", "show", "go-1")
 
@@ -202,7 +202,7 @@ def test_a_healthy_place_is_called_healthy(capsys, work):
     report = said(capsys, "doctor")
     for subject in ("versions", "git", "rg", "server", "configuration", "model", "data"):
         assert subject in report
-    assert "commands bring their own meanwhile" in report
+    assert "each command starts its own" in report
     assert "has no sessions yet" in report
     assert "→ set a key such as ANTHROPIC_API_KEY" in report
     assert not (work / ".crush").exists()
@@ -224,7 +224,7 @@ def test_a_broken_configuration_is_a_failure(capsys, work):
 
 
 def test_limits_that_differ_are_shown_and_a_wrong_one_is_a_failure(capsys, monkeypatch):
-    assert "all as they come" in said(capsys, "doctor")
+    assert "all at their defaults" in said(capsys, "doctor")
     monkeypatch.setenv("CRUSH_TRIO_LIMITS", "answer=32MiB,active_runs=8")
     report = " ".join(said(capsys, "doctor").split())
     assert "✓ limits answer 32 MiB (default 16 MiB), active_runs 8 (default 64)" in report
@@ -253,7 +253,7 @@ def test_another_program_at_the_address_is_noticed(capsys, work):
                 return finding
 
         finding = trio.run(both)
-    assert finding.verdict is Verdict.WARN
+    assert finding.level is Level.WARN
     assert "another program answers there" in finding.text
     assert finding.advice
 
@@ -270,10 +270,10 @@ def test_what_a_crash_left_behind_is_told_and_a_lock_names_its_owner(capsys, wor
             return finding
 
     finding = trio.run(crash)
-    assert finding.verdict is Verdict.OK
+    assert finding.level is Level.OK
     assert f"belongs to process {os.getpid()}" in finding.text
     report = said(capsys, "doctor")
-    assert "1 run of an earlier start without an ending" in report
+    assert "1 unfinished run of an earlier process" in report
     assert "has 1 session" in report
 
 
@@ -281,9 +281,9 @@ def test_versions_and_programs_are_found(monkeypatch):
     [finding] = versions()
     assert f"trio {trio.__version__}" in finding.text
     monkeypatch.setenv("PATH", "/nowhere")
-    assert {finding.verdict for finding in programs()} == {Verdict.WARN}
+    assert {finding.level for finding in programs()} == {Level.WARN}
 
 
 def test_the_demo_is_one_finding_and_not_two(work):
     config = trio.run(configuration_of, work, dict(os.environ))
-    assert [finding.verdict for finding in configuration(config)] == [Verdict.OK]
+    assert [finding.level for finding in configuration(config)] == [Level.OK]

@@ -95,6 +95,16 @@ def test_a_prompt_comes_through_a_pipe(home):
     assert (code, out) == (0, "I have thought about rain. Nothing came of it.\n")
 
 
+def test_characters_that_standard_output_cannot_encode_are_replaced_and_in_json_escaped(home):
+    home.extra |= {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    code, out, err = home.call("run", "-q", "think about", "-", text="a café ☕")
+    assert (code, err) == (0, "")
+    assert out == "I have thought about a caf? ?. Nothing came of it.\n"
+    code, out, err = home.call("run", "-q", "-o", "json", "think about", "-", text="a café ☕")
+    assert (code, err) == (0, "")
+    assert objects(out)[0]["text"] == "I have thought about a café ☕. Nothing came of it."
+
+
 @pytest.mark.item("F5")
 def test_where_nobody_can_be_asked_the_answer_is_no_and_says_how_to_make_it_yes(home):
     code, out, err = home.call("run", "-q", "run `touch made`")

@@ -91,7 +91,7 @@ def test_ctrl_c_cancels_the_run_and_says_what_was_stopped(home):
         assert terminal.wait() == 130
         terminal.assert_restored()
     assert "Stopped 1 run in" in terminal.text
-    assert "ended with it; nothing is left running." in terminal.text
+    assert "stopped with it; nothing is left running." in terminal.text
     assert "cancelled after" in terminal.text
     assert processes_with(command) == []
 

@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from crush_trio import __version__
-from crush_trio.cli.commands.serve import GRACE, choose_settings
-from crush_trio.cli.main import FAILED, MISUSED, main
+from crush_trio.cli.commands.serve import choose_settings
+from crush_trio.cli.exits import ExitCode
+from crush_trio.cli.main import main
 from crush_trio.cli.options import choose_address
 from crush_trio.limits import SizeLimits
 from crush_trio.server import TcpAddress, UnixAddress
@@ -83,32 +84,32 @@ def sentence(capsys):
 
 
 def test_an_address_that_cannot_be_meant_is_answered_with_one_that_can(capsys):
-    assert main(["serve", "--host", "127.0.0.1:80"]) == MISUSED
+    assert main(["serve", "--host", "127.0.0.1:80"]) == ExitCode.MISUSED
     assert "tcp://127.0.0.1:8765" in sentence(capsys)
 
 
 def test_listening_to_the_world_without_a_token_is_refused(capsys):
-    assert main(["serve", "--host", "tcp://0.0.0.0:0"]) == MISUSED
+    assert main(["serve", "--host", "tcp://0.0.0.0:0"]) == ExitCode.MISUSED
     assert "without a token" in sentence(capsys)
 
 
 def test_an_unusable_token_is_refused_and_not_shown(capsys, monkeypatch):
     monkeypatch.setenv("CRUSH_TRIO_TOKEN", "short")
-    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == ExitCode.MISUSED
     assert "short" not in sentence(capsys)
 
 
 def test_a_port_that_is_taken_is_said_to_be(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["serve", "--host", f"tcp://127.0.0.1:{port}"]) == FAILED
+        assert main(["serve", "--host", f"tcp://127.0.0.1:{port}"]) == ExitCode.FAILED
     line = sentence(capsys)
     assert str(port) in line
     assert "choose another address" in line
 
 
 def test_a_folder_that_does_not_exist_is_named(capsys, tmp_path):
-    assert main(["serve", "--host", f"unix://{tmp_path}/nowhere/s.sock"]) == FAILED
+    assert main(["serve", "--host", f"unix://{tmp_path}/nowhere/s.sock"]) == ExitCode.FAILED
     assert "nowhere" in sentence(capsys)
 
 
@@ -117,7 +118,7 @@ def test_a_folder_that_does_not_exist_is_named(capsys, tmp_path):
 def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
     with pytest.raises(SystemExit) as ended:
         main(["serve", f"{option}={text}"])
-    assert ended.value.code == MISUSED
+    assert ended.value.code == ExitCode.MISUSED
     assert "seconds" in capsys.readouterr().err
 
 
@@ -128,21 +129,17 @@ def test_a_time_that_nobody_can_wait_for_is_a_misuse(capsys, option, text):
 def test_a_limit_that_makes_no_sense_is_a_misuse_that_says_what_to_write(capsys, text, sentence):
     with pytest.raises(SystemExit) as ended:
         main(["serve", "--limit", "queue=3", "--limit", text])
-    assert ended.value.code == MISUSED
+    assert ended.value.code == ExitCode.MISUSED
     assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_wrong_limit_in_the_environment_is_refused(capsys, monkeypatch):
     monkeypatch.setenv("CRUSH_TRIO_LIMITS", "queue=-1")
-    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == MISUSED
+    assert main(["serve", "--host", "tcp://127.0.0.1:0"]) == ExitCode.MISUSED
     assert "CRUSH_TRIO_LIMITS: queue cannot be '-1'" in sentence(capsys)
 
 
 # ── Around it ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_grace_that_help_speaks_of_is_the_one_there_is():
-    assert importlib.import_module("crush_trio.server.http.serve").GRACE == GRACE
 
 
 def test_the_console_script_is_this_function():

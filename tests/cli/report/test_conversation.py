@@ -1,6 +1,6 @@
 """A conversation on a screen: in order, each thing once, what is under way below."""
 
-from crush_trio.cli.report.conversation import Conversation, failure
+from crush_trio.cli.report.conversation import ConversationView, failure
 from crush_trio.client.messages import (
     MessageFinished,
     MessageRestarted,
@@ -37,7 +37,7 @@ def show(conversation, room=20, width=60):
 
 
 def told(*pieces):
-    conversation = Conversation()
+    conversation = ConversationView()
     for piece in pieces:
         conversation.tell(piece)
     return conversation
@@ -52,7 +52,7 @@ def test_text_grows_below_and_is_let_go_when_it_has_ended():
 
 
 def test_a_prompt_and_its_answer_stand_apart():
-    conversation = Conversation()
+    conversation = ConversationView()
     conversation.prompt("do it\nnow")
     conversation.tell(TextPiece("m1", "done"))
     assert show(conversation) == (["> do it", "  now"], ["", "done"])
@@ -97,7 +97,7 @@ def test_of_a_thought_the_end_is_shown_and_then_how_much_it_was():
     assert done == []
     assert len(live) == 3
     conversation.tell(TextPiece("m1", "So."))
-    assert show(conversation) == (["(thought for 100 words)"], ["", "So."])
+    assert show(conversation) == (["(reasoning, 100 words)"], ["", "So."])
 
 
 def test_what_was_not_let_go_of_a_message_that_begins_again_is_forgotten():
@@ -111,7 +111,7 @@ def test_what_was_let_go_of_a_message_that_begins_again_is_taken_back_in_words()
     conversation.tell(MessageRestarted("m1"))
     conversation.tell(TextPiece("m1", "right"))
     done, live = show(conversation)
-    assert done == ["", "(the model failed, and begins again)"]
+    assert done == ["", "(the model failed; it is called again)"]
     assert live == ["", "right"]
 
 

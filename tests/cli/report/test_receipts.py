@@ -20,7 +20,7 @@ def hit(**more):
         (
             [hit(processes=(17, 18)), hit(seconds=1.5)],
             True,
-            "Stopped 2 runs in 1.50 s; 2 processes ended with it; nothing is left running.",
+            "Stopped 2 runs in 1.50 s; 2 processes stopped with it; nothing is left running.",
         ),
         (
             [hit(ended=RunState.COMPLETED)],

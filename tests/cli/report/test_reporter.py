@@ -9,7 +9,7 @@ from rich.console import Console
 from crush_trio.cli.commands.run import RunOptions
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.report.plain import JsonReporter, PlainReporter, ending_lines, piece_object
-from crush_trio.cli.report.reporter import End, Start, exit_code_of_run
+from crush_trio.cli.report.reporter import RunEnd, RunStart, exit_code_of_run
 from crush_trio.client.events import RunEvent
 from crush_trio.client.follower import Asked, RunEnded, Settled
 from crush_trio.client.messages import (
@@ -38,7 +38,7 @@ def run(state=RunState.COMPLETED, **more):
 
 
 def start(provider="openai"):
-    return Start(
+    return RunStart(
         session_id="s1",
         run_id="r1",
         directory="/w",
@@ -48,7 +48,9 @@ def start(provider="openai"):
 
 
 def end(state=RunState.COMPLETED, code=0, *, denied=None, receipt=None, **more):
-    return End(run=run(state, **more), code=code, seconds=1.23456, denied=denied, receipt=receipt)
+    return RunEnd(
+        run=run(state, **more), code=code, seconds=1.23456, denied=denied, receipt=receipt
+    )
 
 
 # ── Exit codes ──────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +145,7 @@ def test_a_cancel_says_what_it_stopped():
         "The run was cancelled.",
     ]
     [line] = ending_lines(end(RunState.CANCELLED, ExitCode.TIMED_OUT))
-    assert line.plain == "The run was cancelled: its time was up."
+    assert line.plain == "The run was cancelled after its timeout."
 
 
 def test_an_ask_that_nobody_here_can_answer_is_mentioned():

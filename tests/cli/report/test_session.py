@@ -82,7 +82,7 @@ def test_other_sessions_are_none_of_its_business(view):
     view.take(envelope(permission(session="s2")))
     assert lines(view) == []
     assert not view.busy
-    assert view.asking.dialog is None
+    assert view.asks.dialog is None
 
 
 def test_a_message_that_is_read_anew_adds_only_what_was_missed(view):
@@ -148,16 +148,16 @@ def test_asks_of_the_session_and_of_the_tasks_it_gave_to_others_are_asked_here(v
     view.take(envelope(Session(id="child", parent_session_id="s1"), payload=PayloadType.SESSION))
     for ask in (permission("p1"), permission("p2", "child"), permission("p3", "m1$$call")):
         view.take(envelope(ask))
-        assert view.asking.dialog.request.id == ask.id
+        assert view.asks.dialog.request.id == ask.id
         notice = PermissionNotification(tool_call_id=ask.tool_call_id, denied=True)
         view.take(envelope(notice, payload=PayloadType.PERMISSION_NOTIFICATION))
-        assert view.asking.dialog is None
+        assert view.asks.dialog is None
 
 
 def test_a_notice_that_something_is_asked_settles_nothing(view):
     view.take(envelope(permission("p1")))
     view.take(envelope(PermissionNotification(tool_call_id="call-p1")))
-    assert view.asking.dialog is not None
+    assert view.asks.dialog is not None
 
 
 def test_a_question_is_asked_until_it_is_settled(view):
@@ -165,15 +165,15 @@ def test_a_question_is_asked_until_it_is_settled(view):
     view.take(
         envelope(QuestionRequest(id="b", session_id="s1", tool_call_id="c", questions=(question,)))
     )
-    assert view.asking.dialog is not None
+    assert view.asks.dialog is not None
     view.take(envelope(QuestionNotification(batch_id="b")))
-    assert view.asking.dialog is None
+    assert view.asks.dialog is None
 
 
 def test_after_a_gap_only_what_still_waits_is_asked(view):
     view.take(envelope(permission("p1")))
     view.catch_up([], [], [permission("p2"), permission("p9", "s2")])
-    assert view.asking.dialog.request.id == "p2"
+    assert view.asks.dialog.request.id == "p2"
 
 
 def test_a_lost_connection_is_known_until_there_is_one_again(view):
@@ -190,8 +190,8 @@ def test_a_new_title_is_taken_over_and_a_deleted_session_is_gone(view):
     assert view.gone
 
 
-def test_whoever_leaves_is_told_what_goes_on(view):
-    assert farewell(view, embedded=True) == "Come back with: crush-trio attach s1"
+def test_leaving_says_what_happens_to_the_run_and_how_to_attach_again(view):
+    assert farewell(view, embedded=True) == "Attach again with: crush-trio attach s1"
     view.take(run_event(RunState.ACTIVE))
-    assert farewell(view, embedded=True).startswith("What ran was stopped")
-    assert farewell(view, embedded=False).startswith("What runs goes on")
+    assert farewell(view, embedded=True).startswith("The run was cancelled")
+    assert farewell(view, embedded=False).startswith("The run continues")

@@ -2,18 +2,18 @@
 
 import pytest
 
-from crush_trio.cli.report.conversation import Conversation
-from crush_trio.cli.report.session import READING_TIME, Asking
+from crush_trio.cli.report.conversation import ConversationView
+from crush_trio.cli.report.session import READING_TIME, AskQueue
 from crush_trio.cli.terminal.dialogs import (
     Allow,
+    AnswerQuestions,
+    DeclineQuestions,
     Deny,
     PermissionDialog,
     QuestionDialog,
-    Refuse,
-    Reply,
+    answer_text,
     dialog_for,
     read_response,
-    told,
 )
 from crush_trio.cli.terminal.keyboard import ESCAPE, Key
 from crush_trio.wire.asks import (
@@ -128,7 +128,7 @@ def test_questions_are_answered_one_after_the_other_and_together():
         key("y"),
     ]
     assert [dialog.press(pressed) for pressed in presses] == [None] * len(presses)
-    assert dialog.press(Key("enter")) == Reply(
+    assert dialog.press(Key("enter")) == AnswerQuestions(
         (
             QuestionResponse(request_id="q1", fill_in_text="tea"),
             QuestionResponse(request_id="q2", yes=True),
@@ -142,12 +142,14 @@ def test_a_question_shows_what_may_be_chosen():
 
 
 def test_a_batch_may_be_refused():
-    assert QuestionDialog(batch(question())).press(ESCAPE) == Refuse()
+    assert QuestionDialog(batch(question())).press(ESCAPE) == DeclineQuestions()
 
 
-@pytest.mark.parametrize("answer", [Allow(GrantScope.SESSION), Deny(), Refuse(), Reply(())])
+@pytest.mark.parametrize(
+    "answer", [Allow(GrantScope.SESSION), Deny(), DeclineQuestions(), AnswerQuestions(())]
+)
 def test_every_answer_is_shown(answer):
-    assert told(answer).plain
+    assert answer_text(answer).plain
 
 
 # ── One at a time ───────────────────────────────────────────────────────────────────────────────
@@ -155,7 +157,7 @@ def test_every_answer_is_shown(answer):
 
 @pytest.fixture
 def conversation():
-    return Conversation()
+    return ConversationView()
 
 
 def shown(conversation):
@@ -163,7 +165,7 @@ def shown(conversation):
 
 
 def test_a_key_from_before_a_question_could_be_read_is_no_answer(conversation):
-    asking = Asking(conversation)
+    asking = AskQueue(conversation)
     asking.ask(permission())
     assert asking.press(key("y"), 10.0) is None
     asking.seen(10.0)
@@ -175,7 +177,7 @@ def test_a_key_from_before_a_question_could_be_read_is_no_answer(conversation):
 
 
 def test_the_oldest_is_asked_first_and_the_next_one_when_it_is_settled(conversation):
-    asking = Asking(conversation)
+    asking = AskQueue(conversation)
     for ask_id in ("p1", "p2", "p2"):
         asking.ask(permission(ask_id, params={"command": ask_id}))
     assert "  p1" in shown(conversation)
@@ -188,12 +190,12 @@ def test_the_oldest_is_asked_first_and_the_next_one_when_it_is_settled(conversat
 
 @pytest.mark.item("F4")
 def test_what_others_have_answered_is_not_asked_any_more(conversation):
-    asking = Asking(conversation)
+    asking = AskQueue(conversation)
     asking.ask(permission("p1"))
     asking.ask(permission("p2"))
     asking.settle("p1", granted=True)
     assert shown(conversation)[2:] == [
-        "(allowed elsewhere)",
+        "(allowed by another client)",
         "? bash asks for permission: execute",
         "  touch x",
     ]
@@ -202,7 +204,7 @@ def test_what_others_have_answered_is_not_asked_any_more(conversation):
 
 
 def test_our_own_answer_comes_back_and_changes_nothing(conversation):
-    asking = Asking(conversation)
+    asking = AskQueue(conversation)
     asking.ask(permission())
     asking.seen(0)
     asking.press(key("y"), 1)

@@ -128,7 +128,7 @@ INTERLEAVED = [
 def test_calls_may_be_interleaved_where_the_format_can_say_so():
     said = written(OpenAIAnswer(ASKED), INTERLEAVED)
     assert said.count(b'{"index":1,"function":{"arguments":"{}"}}') == 1
-    with pytest.raises(ValueError, match="no way to go on with 'a'"):
+    with pytest.raises(ValueError, match="cannot continue the call 'a'"):
         written(AnthropicAnswer(ASKED), INTERLEAVED)
 
 

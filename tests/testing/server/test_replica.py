@@ -6,7 +6,7 @@ from attrs import define, field
 
 from crush_trio.events import EventLog, Form, GrowingMessage, MessageChange, RunChange
 from crush_trio.events.frames import native_frame
-from crush_trio.testing.server.client import Replica, StreamBroken, apply_change
+from crush_trio.testing.server.client import Replica, ReplicaMismatch, apply_change
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role
@@ -186,7 +186,7 @@ def test_reasoning_grows_too_and_may_be_closed_in_the_same_change():
         ([message("b-1", "a"), message("b-1", "a")], "event b-1 came after b-1"),
         ([message("b-5", "a"), run("b-4", "active")], "event b-4 came after b-5"),
         ([message("b-10", "a"), run("b-9", "active")], "event b-9 came after b-10"),
-        ([delta("b-1", {"index": 0, "offset": 0, "append": "x"})], "nobody mentioned: m"),
+        ([delta("b-1", {"index": 0, "offset": 0, "append": "x"})], "an unknown message: m"),
         (
             [message("b-1", "ab"), delta("b-2", {"index": 0, "offset": 1, "append": "x"})],
             "delta at 1, but the text has 2",
@@ -228,7 +228,7 @@ def test_reasoning_grows_too_and_may_be_closed_in_the_same_change():
 def test_what_does_not_fit_is_refused(frames, why):
     *good, bad = frames
     replica = fed(*good)
-    with pytest.raises(StreamBroken, match=why):
+    with pytest.raises(ReplicaMismatch, match=why):
         replica.feed(bad)
 
 
@@ -239,5 +239,5 @@ def test_what_does_not_fit_is_refused(frames, why):
 )
 def test_a_change_that_needs_more_parts_than_there_are_is_refused(change):
     replica = fed(message("b-1", "a"))
-    with pytest.raises(StreamBroken):
+    with pytest.raises(ReplicaMismatch):
         replica.feed(delta("b-2", change))

@@ -7,8 +7,8 @@ import trio
 from rich.console import Console
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.cli.report.conversation import Conversation
-from crush_trio.cli.report.terminal import FRAME, TICK, Stage, spinner
+from crush_trio.cli.report.conversation import ConversationView
+from crush_trio.cli.report.terminal import FRAME, TICK, LiveScreen, spinner
 from crush_trio.cli.terminal.screen import Bottom
 from crush_trio.client.messages import TextPiece
 from tests.cli.screen import Screen
@@ -35,21 +35,21 @@ class Foot:
         return Bottom(["status", "> "][-room:], (min(1, room - 1), 2))
 
 
-def open_stage(width=60, height=12, foot=None):
+def open_live_screen(width=60, height=12, foot=None):
     terminal, painted = Terminal(width, height), []
     console = Console(file=terminal, width=width, height=height, force_terminal=True)
-    stage = Stage(
-        console, Conversation(), foot or Foot(), lambda: painted.append(trio.current_time())
+    live = LiveScreen(
+        console, ConversationView(), foot or Foot(), lambda: painted.append(trio.current_time())
     )
-    return stage, terminal.screen, painted
+    return live, terminal.screen, painted
 
 
 def test_the_bottom_is_below_and_the_cursor_in_it():
-    stage, screen, _ = open_stage()
-    stage.seen = lambda: None
-    stage.conversation.note("first")
-    stage.conversation.tell(TextPiece("m1", "grows"))
-    stage.paint()
+    live, screen, _ = open_live_screen()
+    live.seen = lambda: None
+    live.conversation.note("first")
+    live.conversation.tell(TextPiece("m1", "grows"))
+    live.paint()
     assert screen.lines == ["first", "", "grows", "status", ">"]
     assert (screen.row, screen.column) == (4, 2)
 
@@ -57,40 +57,40 @@ def test_the_bottom_is_below_and_the_cursor_in_it():
 @pytest.mark.parametrize("height", [3, 4, 8])
 @pytest.mark.parametrize("width", [20, 110])
 def test_whatever_is_said_the_screen_ends_with_the_bottom_and_shows_everything_once(width, height):
-    stage, screen, _ = open_stage(width, height)
-    stage.seen = lambda: None
+    live, screen, _ = open_live_screen(width, height)
+    live.seen = lambda: None
     words = [f"w{n}" for n in range(300)]
     for word in words:
-        stage.conversation.tell(TextPiece("m1", f"{word} "))
-        stage.paint()
+        live.conversation.tell(TextPiece("m1", f"{word} "))
+        live.paint()
         assert screen.lines[-1] == ">"
         assert len(screen.rows) - screen.row <= 2
-    stage.close()
+    live.close()
     assert screen.text.split() == words
     assert max(map(len, screen.lines)) > width - 8, "the whole width is used"
     assert screen.cursor_shown
 
 
 def test_somebody_else_may_have_the_terminal_in_between():
-    stage, screen, _ = open_stage()
-    stage.seen = lambda: None
-    stage.conversation.note("before")
-    stage.paint()
-    stage.withdraw()
+    live, screen, _ = open_live_screen()
+    live.seen = lambda: None
+    live.conversation.note("before")
+    live.paint()
+    live.withdraw()
     screen.feed("$ fg\n")
-    stage.paint()
+    live.paint()
     assert screen.lines == ["before", "$ fg", "status", ">"]
 
 
 async def test_it_paints_when_something_has_changed_and_not_too_often(autojump_clock):
-    stage, _, painted = open_stage()
+    live, _, painted = open_live_screen()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.perform)
+        nursery.start_soon(live.keep_painted)
         await wait_all_tasks_blocked()
         assert painted == []
         began = trio.current_time()
         for _ in range(10):
-            stage.touch()
+            live.touch()
             await trio.sleep(FRAME / 5)
         assert [round(at - began, 3) for at in painted] == [0, FRAME]
         await trio.sleep(100)
@@ -101,9 +101,9 @@ async def test_it_paints_when_something_has_changed_and_not_too_often(autojump_c
 async def test_what_moves_is_painted_again_and_again(autojump_clock):
     foot = Foot()
     foot.moving = True
-    stage, _, painted = open_stage(foot=foot)
+    live, _, painted = open_live_screen(foot=foot)
     with trio.move_on_after(TICK * 10.5):
-        await stage.perform()
+        await live.keep_painted()
     assert len(painted) == 10
     assert len({spinner(at) for at in painted}) == 10
 
@@ -113,7 +113,7 @@ def test_a_terminal_that_is_gone_is_no_reason_to_fail():
         def write(self, text):
             raise OSError(5, "Input/output error")
 
-    stage = Stage(Console(file=Gone(), width=40, height=10), Conversation(), Foot())
-    stage.conversation.note("nobody sees this")
-    stage.paint()
-    stage.close()
+    live = LiveScreen(Console(file=Gone(), width=40, height=10), ConversationView(), Foot())
+    live.conversation.note("nobody sees this")
+    live.paint()
+    live.close()
