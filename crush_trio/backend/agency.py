@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import define, evolve, field, frozen
 
 from crush_trio import __version__
-from crush_trio.agent.asks.asks import Attendance
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions
 from crush_trio.agent.coordinator import Coordinator, ExtraTools, Toolbox, no_tools, secrets_now

@@ -17,7 +17,8 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.asks import PATIENCE, withdraw_orphans
+from crush_trio.agent.asks.asks import withdraw_orphans
+from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.agent.coordinator import ExtraTools, no_tools
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.agency import Agency, Asks, Extras, config_commands, make_asks, open_agency

@@ -32,7 +32,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from crush_trio import __version__
-from crush_trio.agent.asks.asks import PATIENCE
+from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import (
     IDLE_VARIABLE,

@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import define
 
-from crush_trio.agent.asks.asks import PATIENCE
+from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.backend import open as opening
 from crush_trio.backend.open import workspace_opener
 from crush_trio.backend.settings import BackendSettings

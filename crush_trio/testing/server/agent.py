@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.asks import Attendance
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.coordinator import Coordinator
 from crush_trio.agent.record.transcript import Transcript
