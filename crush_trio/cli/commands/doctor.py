@@ -45,8 +45,7 @@ from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import ABOUT, shown
 from crush_trio.store.errors import StoreLocked
-from crush_trio.store.sqlite.database import DATABASE_NAME
-from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.store.open import StoreSettings, has_data, inspect_store
 
 LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "httpx", "click", "rich")
 """Whose versions are worth knowing when something is wrong."""
@@ -208,22 +207,20 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
 
 async def data_directory(config: LoadedConfig) -> list[Finding]:
     """Return who has the data directory, and what earlier starts have left in it."""
-    subject, place = "data", config.data_dir
-    if not await trio.Path(place / DATABASE_NAME).exists():
+    subject, place, settings = "data", config.data_dir, StoreSettings()
+    if not await has_data(settings, place):
         return [Finding(Verdict.OK, subject, f"{place} has no sessions yet")]
     try:
-        async with open_sqlite_store(place) as store:
-            await store.check()
-            sessions = count(len(await store.sessions()), "session")
-            orphans = len(await store.orphans())
+        found = await inspect_store(settings, place)
     except StoreLocked as error:
         owner = error.detail or str(error)
         return [Finding(Verdict.OK, subject, f"in use: {owner}, which ends what was left behind")]
     except CrushError as error:
         return [_failed(subject, error)]
+    sessions = count(found.sessions, "session")
     findings = [Finding(Verdict.OK, subject, f"{place} is sound and has {sessions}")]
-    if orphans:
-        text = f"{count(orphans, 'run')} of an earlier start without an ending"
+    if found.orphans:
+        text = f"{count(found.orphans, 'run')} of an earlier start without an ending"
         advice = "they are ended when the directory is next opened, as with crush-trio sessions"
         findings.append(Finding(Verdict.WARN, "orphans", text, advice))
     else:

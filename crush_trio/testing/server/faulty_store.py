@@ -6,9 +6,9 @@ a `StoreFault` says: those with a change of some kind in them. Reads are never s
 
 ```python
 store = FaultyStore(MemoryStore(), [StoreFault(of=(RunEnded,), error=DiskFull)])
-async with open_durable_workspace(store, make_turn) as workspace:
+async with open_recorded_runs(store, make_turn) as recorded:
     ...
-    assert workspace.degraded is not None
+    assert store.degraded is not None
     store.heal()
 ```
 
@@ -354,6 +354,10 @@ class FaultyStore(Store):
     @override
     async def runs(self, session_id: SessionId | None = None, limit: int = 100) -> list[RunView]:
         return await self.inner.runs(session_id, limit)
+
+    @override
+    async def check(self) -> None:
+        await self.inner.check()
 
     @override
     async def orphans(self) -> list[Orphan]:
