@@ -10,6 +10,7 @@ key has at most one slot; once the decision to shut down is made, no workspace c
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -22,7 +23,6 @@ from attrs import define, field
 from crush_trio.backend.claims import Claims, Linger, RetiredClients, client_id_of, version_notice
 from crush_trio.backend.settings import (
     BackendSettings,
-    Hosted,
     OpenWorkspace,
     Resolve,
     Terms,
@@ -65,7 +65,7 @@ class Backend(Generic[W]):
     _resolve: Resolve = field(repr=False)
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
-    _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
+    _keeps_open: Callable[[W], bool] = field(repr=False)
     _linger: Linger = field(repr=False)
     _retired: RetiredClients = field(repr=False)
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
@@ -74,13 +74,13 @@ class Backend(Generic[W]):
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 
-    def workspace(self, workspace_id: WorkspaceId) -> Hosted[W]:
+    def workspace(self, workspace_id: WorkspaceId) -> W:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
-        return self._live_slot(workspace_id).hosted
+        return self._live_slot(workspace_id).workspace
 
-    def workspaces(self) -> tuple[Hosted[W], ...]:
+    def workspaces(self) -> tuple[W, ...]:
         """Every hosted workspace, oldest first."""
-        return tuple(slot.hosted for slot in self._live)
+        return tuple(slot.workspace for slot in self._live)
 
     @property
     def idle(self) -> bool:
@@ -116,7 +116,7 @@ class Backend(Generic[W]):
 
     # ── Creating ────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, request: WorkspaceRequest) -> Hosted[W]:
+    async def create(self, request: WorkspaceRequest) -> W:
         """Give the client a claim on the workspace of its directory, opening it if need be.
 
         Creates of one directory that come together share one opening. A directory whose workspace
@@ -127,8 +127,8 @@ class Backend(Generic[W]):
         with self._admitted(request) as pending:
             key = await self._resolve(request.path)
             while (slot := self._slot(key, pending)).stage is not Stage.LIVE:
-                if (hosted := await slot.settle(pending)) is not None:
-                    return hosted
+                if (workspace := await slot.settle(pending)) is not None:
+                    return workspace
             return self._enter(slot, pending)
 
     @contextmanager
@@ -184,7 +184,7 @@ class Backend(Generic[W]):
             del self._slots[slot.plan.key], self._by_id[slot.plan.id]
             self._linger_if_idle()
 
-    def _enter_first(self, slot: Slot[W], pending: Pending) -> Hosted[W] | None:
+    def _enter_first(self, slot: Slot[W], pending: Pending) -> W | None:
         """Let in a create that waited for the opening.
 
         Until one gets in that asked for the terms at hand, nobody else does: they would be bound
@@ -194,7 +194,7 @@ class Backend(Generic[W]):
             return None
         return self._enter(slot, pending)
 
-    def _enter(self, slot: Slot[W], pending: Pending) -> Hosted[W]:
+    def _enter(self, slot: Slot[W], pending: Pending) -> W:
         """Give a create its claim on an open workspace; the first client's terms stay (E3, E4).
 
         Admission is checked again here, because opening takes time (E8).
@@ -210,12 +210,12 @@ class Backend(Generic[W]):
             log.warning("client.version_differs", extra={**extra, "notice": notice})
         slot.claims.create(pending.client_id, self._clock.monotonic())
         slot.follow()
-        return slot.hosted
+        return slot.workspace
 
     # ── Claims ──────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[Hosted[W]]:
+    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[W]:
         """Hold the workspace by a stream for the length of the block.
 
         Entering and leaving are synchronous: a handler that is cancelled when its client hangs up
@@ -226,7 +226,7 @@ class Backend(Generic[W]):
         stream = slot.claims.attach(client)
         slot.follow()
         try:
-            yield slot.hosted
+            yield slot.workspace
         finally:
             slot.claims.detach(stream, self._clock.monotonic())
             slot.follow()
@@ -244,11 +244,15 @@ class Backend(Generic[W]):
     ) -> None:
         """Note what an attached client looks at (E15); raises `ClientNotAttached` otherwise."""
         client = client_id_of(client_id)
-        self.workspace(workspace_id).claims.select(client, session_id)
+        self._live_slot(workspace_id).claims.select(client, session_id)
 
     def attached_clients(self, workspace_id: WorkspaceId, session_id: SessionId) -> int:
         """How many clients look at the session (E16)."""
-        return self.workspace(workspace_id).attached_clients(session_id)
+        return self._live_slot(workspace_id).claims.attached(session_id)
+
+    def attached_by_session(self, workspace_id: WorkspaceId) -> Counter[SessionId]:
+        """How many clients look at each session now; for lists of many sessions."""
+        return self._live_slot(workspace_id).claims.attached_clients()
 
     def retire(self, client_id: str) -> None:
         """Drop every claim of the client and refuse its later creates (E18).
@@ -318,7 +322,7 @@ async def open_backend(
     sizes: SizeLimits = DEFAULTS,
     version: str = "",
     resolve: Resolve = resolve_key,
-    keeps_open: Callable[[Hosted[W]], bool] = _runs_hold_nothing,
+    keeps_open: Callable[[W], bool] = _runs_hold_nothing,
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncIterator[Backend[W]]:

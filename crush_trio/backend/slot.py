@@ -17,7 +17,7 @@ from attrs import define, field
 from outcome import Error, Outcome, Value, capture
 
 from crush_trio.backend.claims import Claims, TearDown, WakeAt
-from crush_trio.backend.settings import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
+from crush_trio.backend.settings import OpenWorkspace, Terms, W, WorkspacePlan
 from crush_trio.clock import Clock
 from crush_trio.errors import ServerShuttingDown, WorkspaceClosing
 from crush_trio.wire.ids import ClientId
@@ -49,16 +49,16 @@ class Stage(Enum):
 class _Reply(Generic[W]):
     """The place where a waiting create finds its answer; None tells it to look again."""
 
-    _outcome: Outcome[Hosted[W] | None] = field(factory=lambda: Value(None), init=False)
+    _outcome: Outcome[W | None] = field(factory=lambda: Value(None), init=False)
     _given: trio.Event = field(factory=trio.Event, init=False)
 
-    def give(self, outcome: Outcome[Hosted[W] | None]) -> None:
+    def give(self, outcome: Outcome[W | None]) -> None:
         """Answer, unless there is an answer already."""
         if not self._given.is_set():
             self._outcome = outcome
             self._given.set()
 
-    async def wait(self) -> Hosted[W] | None:
+    async def wait(self) -> W | None:
         """Wait for the answer; raises it if it is an error."""
         await self._given.wait()
         return self._outcome.unwrap()
@@ -76,9 +76,9 @@ class Slot(Generic[W]):
     claims: Claims = field(repr=False)
     _clock: Clock = field(repr=False)
     _close_limit: float = field(repr=False)
-    _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
+    _keeps_open: Callable[[W], bool] = field(repr=False)
     stage: Stage = field(default=Stage.OPENING, init=False)
-    _hosted: Hosted[W] | None = field(default=None, init=False, repr=False)
+    _workspace: W | None = field(default=None, init=False, repr=False)
     _life: trio.CancelScope = field(factory=_shielded, init=False, repr=False)
     """Cut short when nobody wants the opening to go on, and when the closing takes too long.
 
@@ -93,21 +93,21 @@ class Slot(Generic[W]):
     _waiting: dict[Pending, _Reply[W]] = field(factory=dict, init=False, repr=False)
 
     @property
-    def hosted(self) -> Hosted[W]:
+    def workspace(self) -> W:
         """The workspace; there is one as soon as the slot has been live."""
-        assert self._hosted is not None
-        return self._hosted
+        assert self._workspace is not None
+        return self._workspace
 
     # ── For creates ─────────────────────────────────────────────────────────────────────────────
 
-    async def settle(self, pending: Pending) -> Hosted[W] | None:
+    async def settle(self, pending: Pending) -> W | None:
         """Wait until the slot has opened or is gone; None tells the caller to look again."""
         if self.stage is Stage.OPENING:
             return await self._join(pending)
         await self._wait_gone()
         return None
 
-    async def _join(self, pending: Pending) -> Hosted[W] | None:
+    async def _join(self, pending: Pending) -> W | None:
         """Wait for the opening, as one of those who want it.
 
         A create that is cancelled leaves. When nobody is left who asked for these very terms, the
@@ -138,7 +138,7 @@ class Slot(Generic[W]):
         match self.claims.next_step:
             case WakeAt(deadline=deadline):
                 self._alarm.deadline = deadline
-            case TearDown() if self._keeps_open(self.hosted):
+            case TearDown() if self._keeps_open(self.workspace):
                 self._alarm.deadline = inf
             case TearDown():
                 self.close()
@@ -159,7 +159,7 @@ class Slot(Generic[W]):
             self._life.cancel()
             self._answer(lambda _: None)
 
-    def _answer(self, decide: Callable[[Pending], Hosted[W] | None]) -> None:
+    def _answer(self, decide: Callable[[Pending], W | None]) -> None:
         """Answer the creates that wait, in the order they came."""
         for pending, reply in self._waiting.items():
             reply.give(capture(decide, pending))
@@ -169,7 +169,7 @@ class Slot(Generic[W]):
     async def keep(
         self,
         open_workspace: OpenWorkspace[W],
-        let_in: Callable[[Pending], Hosted[W] | None],
+        let_in: Callable[[Pending], W | None],
     ) -> None:
         """Open the workspace, keep it for as long as it is wanted, close it."""
         try:
@@ -183,7 +183,7 @@ class Slot(Generic[W]):
     async def _open(
         self,
         open_workspace: OpenWorkspace[W],
-        let_in: Callable[[Pending], Hosted[W] | None],
+        let_in: Callable[[Pending], W | None],
     ) -> None:
         """Go through the workspace's life, behind a barrier.
 
@@ -193,19 +193,19 @@ class Slot(Generic[W]):
         await trio.lowlevel.checkpoint()
         try:
             with self._life:
-                async with open_workspace(self.plan) as opened:
-                    await self._live(Hosted(self.plan, opened, self.claims), let_in)
+                async with open_workspace(self.plan) as workspace:
+                    await self._live(workspace, let_in)
             self._note_closed()
         except Exception as exc:  # noqa: BLE001 - a workspace may fail in any way at all
             self._fail(exc)
 
-    async def _live(self, hosted: Hosted[W], let_in: Callable[[Pending], Hosted[W] | None]) -> None:
+    async def _live(self, workspace: W, let_in: Callable[[Pending], W | None]) -> None:
         """Let in the creates that wait, and wait until nobody holds the workspace any more."""
         try:
             await trio.lowlevel.checkpoint()
             if self.stage is Stage.OPENING:
-                self.stage, self._hosted = Stage.LIVE, hosted
-                log.info("workspace.opened", extra={"workspace_id": hosted.id})
+                self.stage, self._workspace = Stage.LIVE, workspace
+                log.info("workspace.opened", extra={"workspace_id": self.plan.id})
                 self._answer(let_in)
                 if not self.claims.clients:  # all of them were refused, or left meanwhile
                     self.close()
@@ -226,7 +226,7 @@ class Slot(Generic[W]):
     def _note_closed(self) -> None:
         seconds = self._clock.monotonic() - self._closing_since
         extra = {"workspace_id": self.plan.id, "seconds": seconds}
-        if self._hosted is None:
+        if self._workspace is None:
             log.info("workspace.abandoned", extra=extra)
         elif self._life.cancel_called:
             log.error("workspace.close_forced", extra=extra)
