@@ -25,7 +25,7 @@ from attrs import define, field
 
 from crush_trio.agent.asks.asks import withdraw_orphans
 from crush_trio.agent.asks.permissions import Permissions
-from crush_trio.agent.coordinator import Coordinator
+from crush_trio.agent.coordinator import AgentTurn
 from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.agent.turn.plan import Desk
 from crush_trio.agent.turn.summary import INSTRUCTIONS as SUMMARIZE
@@ -109,7 +109,7 @@ class Agent(ScriptedAgent):
             attendance=self.attendance,
         )
         self.desk = Desk(transcript, transcript.events, store, CLOCK, ids, self.permissions)
-        return Coordinator(self.desk, self, Titles(self.desk, self))
+        return AgentTurn(self.desk, self, Titles(self.desk, self))
 
 
 async def look(_call):

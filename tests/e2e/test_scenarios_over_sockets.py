@@ -18,7 +18,7 @@ from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.server import TcpAddress, UnixAddress
 from crush_trio.server.app import create_app
-from crush_trio.server.http import serve
+from crush_trio.server.http.serve import serve
 from crush_trio.server.server import Site
 from crush_trio.testing.server.asgi import Answer
 from crush_trio.testing.server.server import MemoryStores, Served
