@@ -89,9 +89,9 @@ def secrets_now(live: Configuration) -> frozenset[str]:
 class Toolbox:
     """Makes the tools of one workspace.
 
-    What has a state of its own (jobs, the door to the disk) is made once and shared by all runs;
-    the tools themselves are cheap and follow the configuration. Extra tools may have a state, so
-    they are made once too. One that has the name of a built-in tool takes its place.
+    What has a state of its own (jobs, the file history) is made once and shared by all runs; the
+    tools themselves are cheap and follow the configuration. Extra tools may have a state, so they
+    are made once too. One that has the name of a built-in tool replaces it.
     """
 
     bench: Workbench
@@ -144,8 +144,8 @@ class Toolbox:
     def _view(self) -> ViewTool:
         """Return the tool that reads files, those of skills among them.
 
-        The directory of a skill may be read like the workspace itself. One in which something private
-        lies is no such directory, whoever put a skill there.
+        The directory of a skill may be read like the workspace itself, unless something private lies
+        in it.
         """
         skills = self.skills.for_agents()
         directories = {skill.file.parent for skill in skills}

@@ -1,12 +1,12 @@
-"""Many workspaces in one process: who is let in, and when each of them ends.
+"""The backend: keeps the workspaces of a process, decides which creates are admitted and when to end.
 
-Every workspace has one keeper, a task of the backend's own, in which it is opened, lives and is
-closed; no request owns any of it, so no client that hangs up can take a workspace along. Everything
-that decides is synchronous. Asynchronous are only the opening, which a create waits for, and the
-closing, which nobody waits for but the next create of the same directory.
+Every workspace has one keeper, a task of the backend, in which it is opened, lives and is closed. No
+request owns any part of it, so a client that disconnects does not close a workspace. All decisions are
+synchronous. Only the opening and the closing are asynchronous: a create waits for the opening, and the
+next create of the same directory waits for the closing.
 
-Kept between any two steps: a workspace that can be found by its id is open and somebody holds it; a
-key has at most one slot; once the decision to shut down is made, no workspace can appear.
+Invariants between any two steps: a workspace that can be found by its id is open and claimed or kept open
+by a run; a key has at most one slot; after the decision to shut down no workspace can appear.
 """
 
 import logging
@@ -72,7 +72,7 @@ class Backend(Generic[W]):
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
 
-    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── Finding ─────────────────────────────────────────────────────────────────────────────────
 
     def workspace(self, workspace_id: WorkspaceId) -> W:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
@@ -97,7 +97,7 @@ class Backend(Generic[W]):
         return self._linger.over
 
     async def wait_shutdown(self) -> None:
-        """Wait for the decision to end; whoever runs the backend then leaves its block."""
+        """Wait for the decision to end; the program then leaves the block of `open_backend`."""
         await self._linger.decided.wait()
 
     def version_notice(self, request: WorkspaceRequest) -> str:
@@ -155,7 +155,7 @@ class Backend(Generic[W]):
             raise ClientRetired
 
     def _slot(self, key: WorkspaceKey, pending: Pending) -> Slot[W]:
-        """Return what stands under the key; if nothing does, let a keeper open a workspace."""
+        """Return the slot of the key; if there is none, start a keeper that opens a workspace."""
         self._check_admission(pending)
         slot = self._slots.get(key)
         if slot is None:
@@ -185,10 +185,10 @@ class Backend(Generic[W]):
             self._linger_if_idle()
 
     def _enter_first(self, slot: Slot[W], pending: Pending) -> W | None:
-        """Let in a create that waited for the opening.
+        """Admit a create that waited for the opening; None tells it to look again.
 
-        Until one gets in that asked for the terms at hand, nobody else does: they would be bound
-        by the terms of a client that never came.
+        The first to be admitted must have asked for the terms of the plan. Otherwise a client would
+        be bound by the terms of one that was never admitted.
         """
         if pending.terms != slot.plan.terms and not slot.claims.clients:
             return None
@@ -279,9 +279,9 @@ class Backend(Generic[W]):
     def control(self, command: str) -> None:
         """Obey a control command: both there are ask for a shutdown, if idle (E21).
 
-        `shutdown_if_idle` is what a client says that would rather start a server of its own. One
-        that somebody started, to stay, does not give way to it; one that a client started, and that
-        would end by itself when it is idle, does.
+        `shutdown_if_idle` comes from a client that would rather start a server of its own. A server
+        without an idle time was started to stay, and raises `ServerStays`; one that would end by
+        itself when idle, because a client started it, obeys.
         """
         try:
             wanted = ControlCommand(command)
@@ -298,7 +298,7 @@ class Backend(Generic[W]):
         self._linger.decide()
 
     def close(self) -> None:
-        """End: refuse every create, and close every workspace whoever holds it."""
+        """End: refuse every create, and close every workspace whatever claims it has."""
         self._linger.decide()
         for slot in self._slots.values():
             slot.abandon()
@@ -330,8 +330,8 @@ async def open_backend(
 
     *sizes* limits how many there are, and what a server over the backend takes from its clients.
 
-    *keeps_open* is asked about a workspace that has no claim left and may hold it, until somebody
-    calls `Backend.reconsider`: the place for runs that are to go on without clients. Leaving the
+    *keeps_open* is asked about a workspace that has no claim left and may hold it, until
+    `Backend.reconsider` is called: the place for runs that are to go on without clients. Leaving the
     block closes every workspace and waits for that; an exception of the caller's leaves the block as
     it is.
     """

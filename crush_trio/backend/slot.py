@@ -1,4 +1,4 @@
-"""What stands under one key: a workspace that is being opened, is live, or is being closed.
+"""Slots: the life of one directory's workspace, from its first create until it has closed.
 
 A slot is there from the first create until the workspace has closed, so there are never two
 workspaces on one directory, not even for the time that the old one needs to end (L33). Creates that
@@ -70,7 +70,7 @@ def _shielded() -> trio.CancelScope:
 
 @define(eq=False)
 class Slot(Generic[W]):
-    """See the module. Decides about nobody's admission: that is the backend's."""
+    """One directory's workspace: opening, live or closing. The backend decides on admission."""
 
     plan: WorkspacePlan
     claims: Claims = field(repr=False)
@@ -80,7 +80,7 @@ class Slot(Generic[W]):
     stage: Stage = field(default=Stage.OPENING, init=False)
     _workspace: W | None = field(default=None, init=False, repr=False)
     _life: trio.CancelScope = field(factory=_shielded, init=False, repr=False)
-    """Cut short when nobody wants the opening to go on, and when the closing takes too long.
+    """Cancelled when no create wants the opening any more, and when the closing takes too long.
 
     Nothing else cancels a workspace. A backend that is cancelled closes its slots, and each of them
     ends in its own order, runs before their store, within the limit of any closing.
@@ -108,11 +108,11 @@ class Slot(Generic[W]):
         return None
 
     async def _join(self, pending: Pending) -> W | None:
-        """Wait for the opening, as one of those who want it.
+        """Wait for the opening, as one of the creates that want it.
 
-        A create that is cancelled leaves. When nobody is left who asked for these very terms, the
-        opening is given up: a workspace has the terms of a client that got in, not of one that
-        hung up.
+        A create that is cancelled leaves. When no create is left that asked for the terms of the
+        plan, the opening is given up: a workspace has the terms of a client that was admitted, not
+        of one that disconnected.
         """
         reply = self._waiting[pending] = _Reply()
         try:
@@ -132,7 +132,7 @@ class Slot(Generic[W]):
     # ── Synchronous steps ───────────────────────────────────────────────────────────────────────
 
     def follow(self) -> None:
-        """Do what the claims ask for. Whoever changes a claim calls this in the same step."""
+        """Do what the claims ask for. Called in the same step as any change of a claim."""
         if self.stage is not Stage.LIVE:
             return
         match self.claims.next_step:
@@ -144,7 +144,7 @@ class Slot(Generic[W]):
                 self.close()
 
     def close(self) -> None:
-        """Let nobody in any more and have the keeper close the workspace. Happens once (E11)."""
+        """Admit no more creates and have the keeper close the workspace. Happens once (E11)."""
         if self.stage is Stage.CLOSING:
             return
         self.stage = Stage.CLOSING
@@ -153,7 +153,7 @@ class Slot(Generic[W]):
         self._unwanted.set()
 
     def abandon(self) -> None:
-        """Give up an opening; whoever still waits has to look again."""
+        """Give up an opening; creates that still wait for it look again."""
         if self.stage is Stage.OPENING:
             self.close()
             self._life.cancel()
@@ -185,10 +185,10 @@ class Slot(Generic[W]):
         open_workspace: OpenWorkspace[W],
         let_in: Callable[[Pending], W | None],
     ) -> None:
-        """Go through the workspace's life, behind a barrier.
+        """Open the workspace, wait while it is live, and close it, behind a barrier.
 
-        What goes wrong with one workspace is told to those who wait for it, or logged, and does not
-        reach the others.
+        A failure of one workspace is the answer to the creates that wait for it, or is logged. It does
+        not reach the other workspaces.
         """
         await trio.lowlevel.checkpoint()
         try:
@@ -200,7 +200,7 @@ class Slot(Generic[W]):
             self._fail(exc)
 
     async def _live(self, workspace: W, let_in: Callable[[Pending], W | None]) -> None:
-        """Let in the creates that wait, and wait until nobody holds the workspace any more."""
+        """Admit the creates that wait, and wait until nothing holds the workspace any more."""
         try:
             await trio.lowlevel.checkpoint()
             if self.stage is Stage.OPENING:
@@ -234,9 +234,9 @@ class Slot(Generic[W]):
             log.info("workspace.closed", extra=extra)
 
     def _fail(self, error: Exception) -> None:
-        """Answer a failed opening: the same to all who asked for the same (E7).
+        """Answer a failed opening: the error for all creates with the terms of the plan (E7).
 
-        Others may have more luck with terms of their own and look again.
+        Creates with other terms look again: with those the opening may work.
         """
         if self.stage is not Stage.OPENING:
             log.error("workspace.failed", extra={"workspace_id": self.plan.id}, exc_info=error)

@@ -131,9 +131,9 @@ class HostedWorkspace:
     ) -> AcceptedRun:
         """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
 
-        One that names a model which there is not is refused here, and not when its turn has come.
-        *released* is called when a run that holds the workspace open has ended: the moment to look
-        again whether anything still does.
+        A submission that names an unknown model is refused here, not when its run begins. *released* is
+        called when a run that keeps the workspace open has ended: the moment for
+        `Backend.reconsider`.
         """
         self.check_ready()
         if submission.model is not None:
@@ -177,7 +177,7 @@ class HostedWorkspace:
                 created_at=now,
                 updated_at=now,
             )
-            with suppress(SessionNotFound):  # there is nobody to tell it to
+            with suppress(SessionNotFound):  # the session was deleted while the command ran
                 await self.transcript.write(message)
         return ran
 
@@ -200,7 +200,7 @@ class HostedWorkspace:
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
     async def create_session(self, title: str) -> Session:
-        """Store a new session and tell everybody; raises `TitleTooLong`."""
+        """Store and publish a new session; raises `TitleTooLong`."""
         self._check_title(title)
         now = self.clock.unix()
         session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
@@ -209,7 +209,7 @@ class HostedWorkspace:
         return session
 
     async def edit_session(self, wanted: Session) -> Session:
-        """Store what a client may change of a session, column by column, and tell everybody.
+        """Store what a client may change of a session, column by column, and publish it.
 
         Raises `TitleTooLong` for a new title. One that the session has is no reason to refuse the rest.
         """
@@ -249,7 +249,7 @@ class HostedWorkspace:
         self.events.publish(session_fact(session, EventType.DELETED))
 
     def seen(self, session: Session, attached_clients: int) -> Session:
-        """Return *session* as the answer to a question, with what only the present can tell."""
+        """Return *session* with what is not stored: whether it is busy, and how many clients look at it."""
         return evolve(
             session,
             is_busy=self.runs.session_busy(session.id),
@@ -260,8 +260,8 @@ class HostedWorkspace:
 def keeps_open(workspace: HostedWorkspace) -> bool:
     """Whether a run of the workspace is to go on without clients; for `open_backend`.
 
-    While one is, the whole workspace stays as it is, its other runs included. When the last of them
-    has ended the workspace closes, and what then is left in it is cancelled (E12).
+    While there is such a run, the whole workspace stays open, its other runs included. When the last of
+    them has ended the workspace closes, and the runs that are left are cancelled (E12).
     """
     return any(_holds(run) for run in workspace.runs.runs)
 
