@@ -38,8 +38,9 @@ from crush_trio.server.run import (
     HostSettings,
     begin_drain,
     end_streams_late,
+    late_opener,
     settle_in,
-    usual_opener,
+    usual_workspaces,
 )
 from crush_trio.server.server import Meters, Site, metered
 from crush_trio.tools.info import keeping_logs
@@ -145,7 +146,7 @@ class HostedApp:
         """Open a backend and answer from it while *live*, given the application, goes on."""
         meters = Meters()
         with keeping_logs() as logs:
-            opener = usual_opener(settings, logs)
+            opener = late_opener(usual_workspaces(settings, logs))
             async with (
                 open_backend(
                     metered(opener.open, meters),

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import trio
 
 from crush_trio import ModelRequest
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.client import open_client
 from crush_trio.providers.base import Finished, Parts, StreamPart, TextDelta
 from crush_trio.server.embed import open_server
@@ -42,8 +42,8 @@ class Parrot:
 async def main(place: str) -> None:
     """Serve agents that have the model, in a directory whose configuration names it."""
     await trio.Path(place, "crush.json").write_text(json.dumps(CONFIG))
-    opener = workspace_opener(providers={"parrot": Parrot()})
-    async with open_server(f"unix://{place}/socket", opener=opener) as [address]:
+    workspaces = WorkspaceSettings(providers={"parrot": Parrot()})
+    async with open_server(f"unix://{place}/socket", workspaces=workspaces) as [address]:
         async with open_client(address) as client, client.open_workspace(place) as workspace:
             print((await workspace.agent.info()).model.name)
             session = await workspace.sessions.create("talk")

@@ -12,7 +12,7 @@ import trio
 from attrs import define, frozen
 
 from crush_trio import ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.client import open_client
 from crush_trio.server.embed import open_server
 from crush_trio.tools.arguments import About, read_arguments, schema_of
@@ -47,8 +47,8 @@ class CloseTicket:
 
 async def main(place: str, tickets: set[str]) -> None:
     """Serve agents that have the tool, and have the demo model use it, once too often."""
-    opener = workspace_opener(extra_tools=lambda bench: [CloseTicket(bench.directory, tickets)])
-    async with open_server(f"unix://{place}/socket", opener=opener) as [address]:
+    settings = WorkspaceSettings(extra_tools=lambda b: [CloseTicket(b.directory, tickets)])
+    async with open_server(f"unix://{place}/socket", workspaces=settings) as [address]:
         async with open_client(address) as client, client.open_workspace(place, yolo=True) as here:
             session = await here.sessions.create("tickets")
             for prompt in ["use close_ticket on T-7"] * 2:

@@ -15,8 +15,8 @@ import trio
 from attrs import frozen
 
 from benchmarks.micro.timing import MET, MISSED
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.agent.record.transcript import Transcript
-from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.store.changes import RunAccepted, SessionCreated
@@ -62,7 +62,7 @@ async def cancelled(folder: Path, count: int) -> Took:
 
     async with (
         open_sqlite_store(folder) as store,
-        open_durable_workspace(store, make_turn) as workspace,
+        open_recorded_runs(store, make_turn) as workspace,
     ):
         for session_id in (HERD, OTHER):
             await store.commit(SessionCreated(session=Session(id=session_id)))
@@ -96,12 +96,12 @@ async def recovered(folder: Path, count: int) -> Took:
     began = time.perf_counter()
     async with (
         open_sqlite_store(folder) as store,
-        open_durable_workspace(store, make_turn) as workspace,
+        open_recorded_runs(store, make_turn) as workspace,
     ):
         await workspace.runs.accept(Submission(session_id=OTHER, prompt="hello")).wait()
         other = time.perf_counter() - began
         await workspace.recovery.done.wait()
-        assert len(workspace.recovered) == count, "one is missing"
+        assert len(workspace.recovery.ended) == count, "one is missing"
         return Took(time.perf_counter() - began, other)
 
 

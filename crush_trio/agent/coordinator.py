@@ -1,26 +1,50 @@
-"""What an active run of a workspace does: the agent, as one turn function.
+"""The agent of a workspace: turns accepted runs into turns.
 
-The workspace decides when a run executes, whether, and how it ends. This decides what it does
-meanwhile: answer a prompt, do a task for another run, or summarise the session.
-
-The tools of a workspace: made from what they work on and from the configuration of the moment.
+The runtime decides when a run executes, whether it does, and how it ends. `AgentTurn` decides what it
+does meanwhile: answer a prompt, do a task for another run, or summarise the session. What an agent
+needs for that, the connections to models, the tools and the background jobs, lives as long as its
+workspace; `open_coordinator` opens it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from attrs import define, evolve, field
 
+from crush_trio import __version__
+from crush_trio.agent.asks.asks import Asks
 from crush_trio.agent.asks.questions import Questions, QuestionTool
+from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.spans import RunSpan
+from crush_trio.agent.turn.model import ConfiguredModels
 from crush_trio.agent.turn.plan import Desk, Planner, Tools
+from crush_trio.agent.turn.planner import ConfiguredPlanner
 from crush_trio.agent.turn.steps import Steps
+from crush_trio.agent.turn.subagent import AgentTool
 from crush_trio.agent.turn.summary import Summarizer
 from crush_trio.agent.turn.title import Titles
+from crush_trio.agent.turn.tool_calls import ToolHooks
+from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
-from crush_trio.integrations.base import LanguageServers, McpServers, Skills
+from crush_trio.config.snapshot import private_paths, told_config
+from crush_trio.events.log import EventLog
+from crush_trio.integrations.base import (
+    NO_INTEGRATIONS,
+    Integrations,
+    LanguageServers,
+    McpServers,
+    Skills,
+)
+from crush_trio.integrations.hooks import ConfiguredHooks
+from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.providers.base import Provider
+from crush_trio.providers.registry import Providers, open_providers
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
+from crush_trio.store.base import Store
 from crush_trio.tools.base import Tool
 from crush_trio.tools.files.changes import FileChanges
 from crush_trio.tools.files.edit import EditTool, MultiEditTool, WriteTool
@@ -36,7 +60,8 @@ from crush_trio.tools.info import (
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
-from crush_trio.tools.shell.jobs import Jobs
+from crush_trio.tools.shell.jobs import Jobs, Opens
+from crush_trio.tools.shell.process import open_process_group
 from crush_trio.tools.todos import TodosTool
 from crush_trio.tools.web.download import DownloadTool
 from crush_trio.tools.web.fetch import FetchTool
@@ -46,11 +71,11 @@ from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.runs import RunKind
 
 ExtraTools = Callable[[Workbench], Iterable[Tool]]
-"""Makes the tools that a program brings along, for the workspace that it is given."""
+"""Makes the tools that a program adds to the built-in ones, for the workspace that it is given."""
 
 
 def no_tools(_bench: Workbench) -> Iterable[Tool]:
-    """Bring nothing along."""
+    """Add no tools."""
     return ()
 
 
@@ -64,9 +89,9 @@ def secrets_now(live: Configuration) -> frozenset[str]:
 class Toolbox:
     """Makes the tools of one workspace.
 
-    What has a state of its own (jobs, the door to the disk) is made once and shared by all runs;
-    the tools themselves are cheap and follow the configuration. Extra tools may have a state, so
-    they are made once too. One that has the name of a built-in tool takes its place.
+    What has a state of its own (jobs, the file history) is made once and shared by all runs; the
+    tools themselves are cheap and follow the configuration. Extra tools may have a state, so they
+    are made once too. One that has the name of a built-in tool replaces it.
     """
 
     bench: Workbench
@@ -119,8 +144,8 @@ class Toolbox:
     def _view(self) -> ViewTool:
         """Return the tool that reads files, those of skills among them.
 
-        The directory of a skill may be read like the workspace itself. One in which something private
-        lies is no such directory, whoever put a skill there.
+        The directory of a skill may be read like the workspace itself, unless something private lies
+        in it.
         """
         skills = self.skills.for_agents()
         directories = {skill.file.parent for skill in skills}
@@ -143,8 +168,11 @@ def _by_name(*tools: Tool) -> Tools:
 
 
 @define(eq=False)
-class Coordinator:
-    """Satisfies the runtime's `Turn`. Without *titles*, sessions keep the names they were given."""
+class AgentTurn:
+    """Plays the turns of a workspace's agent; satisfies the runtime's `Turn`.
+
+    Without *titles*, sessions keep the names they were given.
+    """
 
     desk: Desk
     planner: Planner = field(repr=False)
@@ -168,3 +196,136 @@ class Coordinator:
             steps.opening = partial(self.titles.begin, run)
         with self.desk.permissions.granting(run.id):
             return await steps.play()
+
+
+@define(eq=False, kw_only=True)
+class Coordinator:
+    """The agent of a workspace: its models, tools, jobs and hooks. Made by `open_coordinator`."""
+
+    workspace_id: WorkspaceId
+    directory: Path
+    config: Configuration = field(repr=False)
+    store: Store = field(repr=False)
+    events: EventLog = field(repr=False)
+    integrations: Integrations = field(repr=False)
+    providers: Providers = field(repr=False)
+    jobs: Jobs = field(repr=False)
+    hooks: ToolHooks = field(repr=False)
+    logs: RecentLogs = field(repr=False)
+    clock: Clock = field(repr=False)
+    ids: IdSource = field(repr=False)
+    extra_tools: ExtraTools = field(default=no_tools, repr=False)
+    own_providers: Mapping[str, Provider] = field(factory=dict, repr=False)
+    sizes: SizeLimits = field(default=DEFAULTS, repr=False)
+
+    def turn(self, transcript: Transcript, asks: Asks) -> AgentTurn:
+        """Return the agent as the turn function of runs that write to *transcript*."""
+        models = ConfiguredModels(self.config, self.providers, self.own_providers)
+        desk = Desk(
+            transcript,
+            self.events,
+            self.store,
+            self.clock,
+            self.ids,
+            asks.permissions,
+            hooks=self.hooks,
+            sizes=self.sizes,
+        )
+        planner = ConfiguredPlanner(
+            self.config,
+            models,
+            desk,
+            self._toolbox(asks).tools,
+            self.integrations.skills,
+            self.integrations.mcp,
+        )
+        return AgentTurn(desk, planner, Titles(desk, models))
+
+    def bench(self) -> Workbench:
+        """Return the workspace as tools see it now."""
+        return Workbench(
+            self.directory,
+            self.store,
+            self.events.publish,
+            self.clock,
+            self.ids,
+            self.config.current.environment,
+            private_paths(self.config.current),
+        )
+
+    def _toolbox(self, asks: Asks) -> Toolbox:
+        toolbox = Toolbox(
+            bench=self.bench(),
+            live=self.config,
+            jobs=self.jobs,
+            questions=asks.questions,
+            logs=self.logs,
+            workspace_id=self.workspace_id,
+            report=lambda: self._report(asks, toolbox),
+            skills=self.integrations.skills,
+            mcp=self.integrations.mcp,
+            lsp=self.integrations.lsp,
+            extra=self.extra_tools,
+        )
+        return toolbox
+
+    def _report(self, asks: Asks, toolbox: Toolbox) -> InfoReport:
+        config = self.config.current
+        disabled = config.config.options.disabled_tools
+        return InfoReport(
+            version=__version__,
+            directory=str(self.directory),
+            config=told_config(config),
+            config_files=tuple(str(source.path) for source in config.sources),
+            notices=tuple(map(str, config.notices)),
+            tools=tuple(sorted({*toolbox.tools(), AgentTool.name}.difference(disabled))),
+            skip_permissions=asks.permissions.skip,
+            mcp=tuple(self.integrations.mcp.states().values()),
+            lsp=tuple(self.integrations.lsp.states().values()),
+            skills=self.integrations.skills.states(),
+            secrets=secrets_now(self.config),
+        )
+
+
+@asynccontextmanager
+async def open_coordinator(
+    config: Configuration,
+    store: Store,
+    events: EventLog,
+    *,
+    workspace_id: WorkspaceId,
+    directory: Path,
+    clock: Clock,
+    ids: IdSource,
+    integrations: Integrations = NO_INTEGRATIONS,
+    logs: RecentLogs | None = None,
+    opens: Opens = open_process_group,
+    extra_tools: ExtraTools = no_tools,
+    own_providers: Mapping[str, Provider] | None = None,
+    sizes: SizeLimits = DEFAULTS,
+) -> AsyncIterator[Coordinator]:
+    """Open the agent of a workspace. Leave the block after the workspace's runs have ended.
+
+    Leaving stops the background jobs, then closes the connections to models. *opens* starts the
+    commands of tools and hooks. *own_providers* are models that the program reaches itself, by the id
+    under which a configuration names them. *sizes* limits answers and the output of tools.
+    """
+    async with open_providers() as providers, open_hidden_nursery() as jobs:
+        yield Coordinator(
+            workspace_id=workspace_id,
+            directory=directory,
+            config=config,
+            store=store,
+            events=events,
+            integrations=integrations,
+            providers=providers,
+            jobs=Jobs(jobs, clock, opens),
+            hooks=ConfiguredHooks(live=config, directory=directory, clock=clock, opens=opens),
+            logs=RecentLogs() if logs is None else logs,
+            clock=clock,
+            ids=ids,
+            extra_tools=extra_tools,
+            own_providers={} if own_providers is None else own_providers,
+            sizes=sizes,
+        )
+        jobs.cancel_scope.cancel()

@@ -1,15 +1,16 @@
-"""Many workspaces in one process: who is let in, and when each of them ends.
+"""The backend: keeps the workspaces of a process, decides which creates are admitted and when to end.
 
-Every workspace has one keeper, a task of the backend's own, in which it is opened, lives and is
-closed; no request owns any of it, so no client that hangs up can take a workspace along. Everything
-that decides is synchronous. Asynchronous are only the opening, which a create waits for, and the
-closing, which nobody waits for but the next create of the same directory.
+Every workspace has one keeper, a task of the backend, in which it is opened, lives and is closed. No
+request owns any part of it, so a client that disconnects does not close a workspace. All decisions are
+synchronous. Only the opening and the closing are asynchronous: a create waits for the opening, and the
+next create of the same directory waits for the closing.
 
-Kept between any two steps: a workspace that can be found by its id is open and somebody holds it; a
-key has at most one slot; once the decision to shut down is made, no workspace can appear.
+Invariants between any two steps: a workspace that can be found by its id is open and claimed or kept open
+by a run; a key has at most one slot; after the decision to shut down no workspace can appear.
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -22,7 +23,6 @@ from attrs import define, field
 from crush_trio.backend.claims import Claims, Linger, RetiredClients, client_id_of, version_notice
 from crush_trio.backend.settings import (
     BackendSettings,
-    Hosted,
     OpenWorkspace,
     Resolve,
     Terms,
@@ -65,22 +65,22 @@ class Backend(Generic[W]):
     _resolve: Resolve = field(repr=False)
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
-    _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
+    _keeps_open: Callable[[W], bool] = field(repr=False)
     _linger: Linger = field(repr=False)
     _retired: RetiredClients = field(repr=False)
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
 
-    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── Finding ─────────────────────────────────────────────────────────────────────────────────
 
-    def workspace(self, workspace_id: WorkspaceId) -> Hosted[W]:
+    def workspace(self, workspace_id: WorkspaceId) -> W:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
-        return self._live_slot(workspace_id).hosted
+        return self._live_slot(workspace_id).workspace
 
-    def workspaces(self) -> tuple[Hosted[W], ...]:
+    def workspaces(self) -> tuple[W, ...]:
         """Every hosted workspace, oldest first."""
-        return tuple(slot.hosted for slot in self._live)
+        return tuple(slot.workspace for slot in self._live)
 
     @property
     def idle(self) -> bool:
@@ -97,7 +97,7 @@ class Backend(Generic[W]):
         return self._linger.over
 
     async def wait_shutdown(self) -> None:
-        """Wait for the decision to end; whoever runs the backend then leaves its block."""
+        """Wait for the decision to end; the program then leaves the block of `open_backend`."""
         await self._linger.decided.wait()
 
     def version_notice(self, request: WorkspaceRequest) -> str:
@@ -116,7 +116,7 @@ class Backend(Generic[W]):
 
     # ── Creating ────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, request: WorkspaceRequest) -> Hosted[W]:
+    async def create(self, request: WorkspaceRequest) -> W:
         """Give the client a claim on the workspace of its directory, opening it if need be.
 
         Creates of one directory that come together share one opening. A directory whose workspace
@@ -127,8 +127,8 @@ class Backend(Generic[W]):
         with self._admitted(request) as pending:
             key = await self._resolve(request.path)
             while (slot := self._slot(key, pending)).stage is not Stage.LIVE:
-                if (hosted := await slot.settle(pending)) is not None:
-                    return hosted
+                if (workspace := await slot.settle(pending)) is not None:
+                    return workspace
             return self._enter(slot, pending)
 
     @contextmanager
@@ -155,7 +155,7 @@ class Backend(Generic[W]):
             raise ClientRetired
 
     def _slot(self, key: WorkspaceKey, pending: Pending) -> Slot[W]:
-        """Return what stands under the key; if nothing does, let a keeper open a workspace."""
+        """Return the slot of the key; if there is none, start a keeper that opens a workspace."""
         self._check_admission(pending)
         slot = self._slots.get(key)
         if slot is None:
@@ -184,17 +184,17 @@ class Backend(Generic[W]):
             del self._slots[slot.plan.key], self._by_id[slot.plan.id]
             self._linger_if_idle()
 
-    def _enter_first(self, slot: Slot[W], pending: Pending) -> Hosted[W] | None:
-        """Let in a create that waited for the opening.
+    def _enter_first(self, slot: Slot[W], pending: Pending) -> W | None:
+        """Admit a create that waited for the opening; None tells it to look again.
 
-        Until one gets in that asked for the terms at hand, nobody else does: they would be bound
-        by the terms of a client that never came.
+        The first to be admitted must have asked for the terms of the plan. Otherwise a client would
+        be bound by the terms of one that was never admitted.
         """
         if pending.terms != slot.plan.terms and not slot.claims.clients:
             return None
         return self._enter(slot, pending)
 
-    def _enter(self, slot: Slot[W], pending: Pending) -> Hosted[W]:
+    def _enter(self, slot: Slot[W], pending: Pending) -> W:
         """Give a create its claim on an open workspace; the first client's terms stay (E3, E4).
 
         Admission is checked again here, because opening takes time (E8).
@@ -210,12 +210,12 @@ class Backend(Generic[W]):
             log.warning("client.version_differs", extra={**extra, "notice": notice})
         slot.claims.create(pending.client_id, self._clock.monotonic())
         slot.follow()
-        return slot.hosted
+        return slot.workspace
 
     # ── Claims ──────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[Hosted[W]]:
+    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[W]:
         """Hold the workspace by a stream for the length of the block.
 
         Entering and leaving are synchronous: a handler that is cancelled when its client hangs up
@@ -226,7 +226,7 @@ class Backend(Generic[W]):
         stream = slot.claims.attach(client)
         slot.follow()
         try:
-            yield slot.hosted
+            yield slot.workspace
         finally:
             slot.claims.detach(stream, self._clock.monotonic())
             slot.follow()
@@ -244,11 +244,15 @@ class Backend(Generic[W]):
     ) -> None:
         """Note what an attached client looks at (E15); raises `ClientNotAttached` otherwise."""
         client = client_id_of(client_id)
-        self.workspace(workspace_id).claims.select(client, session_id)
+        self._live_slot(workspace_id).claims.select(client, session_id)
 
     def attached_clients(self, workspace_id: WorkspaceId, session_id: SessionId) -> int:
         """How many clients look at the session (E16)."""
-        return self.workspace(workspace_id).attached_clients(session_id)
+        return self._live_slot(workspace_id).claims.attached(session_id)
+
+    def attached_by_session(self, workspace_id: WorkspaceId) -> Counter[SessionId]:
+        """How many clients look at each session now; for lists of many sessions."""
+        return self._live_slot(workspace_id).claims.attached_clients()
 
     def retire(self, client_id: str) -> None:
         """Drop every claim of the client and refuse its later creates (E18).
@@ -275,9 +279,9 @@ class Backend(Generic[W]):
     def control(self, command: str) -> None:
         """Obey a control command: both there are ask for a shutdown, if idle (E21).
 
-        `shutdown_if_idle` is what a client says that would rather start a server of its own. One
-        that somebody started, to stay, does not give way to it; one that a client started, and that
-        would end by itself when it is idle, does.
+        `shutdown_if_idle` comes from a client that would rather start a server of its own. A server
+        without an idle time was started to stay, and raises `ServerStays`; one that would end by
+        itself when idle, because a client started it, obeys.
         """
         try:
             wanted = ControlCommand(command)
@@ -294,7 +298,7 @@ class Backend(Generic[W]):
         self._linger.decide()
 
     def close(self) -> None:
-        """End: refuse every create, and close every workspace whoever holds it."""
+        """End: refuse every create, and close every workspace whatever claims it has."""
         self._linger.decide()
         for slot in self._slots.values():
             slot.abandon()
@@ -318,7 +322,7 @@ async def open_backend(
     sizes: SizeLimits = DEFAULTS,
     version: str = "",
     resolve: Resolve = resolve_key,
-    keeps_open: Callable[[Hosted[W]], bool] = _runs_hold_nothing,
+    keeps_open: Callable[[W], bool] = _runs_hold_nothing,
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncIterator[Backend[W]]:
@@ -326,8 +330,8 @@ async def open_backend(
 
     *sizes* limits how many there are, and what a server over the backend takes from its clients.
 
-    *keeps_open* is asked about a workspace that has no claim left and may hold it, until somebody
-    calls `Backend.reconsider`: the place for runs that are to go on without clients. Leaving the
+    *keeps_open* is asked about a workspace that has no claim left and may hold it, until
+    `Backend.reconsider` is called: the place for runs that are to go on without clients. Leaving the
     block closes every workspace and waits for that; an exception of the caller's leaves the block as
     it is.
     """

@@ -1,23 +1,17 @@
-"""Who holds a workspace: one client's claim, and all claims of one workspace.
+"""Claims: which clients hold a workspace. Also the ids of clients, and the idle time of a backend.
 
-Plain data, no task, no timer, no `await`: each method is one indivisible step for everybody else,
-so a race between an attach and a teardown has a winner and no third outcome (E10).
+Claims are plain data, without tasks, timers or `await`: each method is one indivisible step, so a race
+between an attach and a teardown has a winner and no third outcome (E10).
 
-A claim stands on its open streams or, while it has none, on a deadline. A grace window is nothing
-but that deadline: replacing it *is* cancelling the old one, and whoever is woken at the old time
-looks at the value that holds now. There is no timer that could fire for a claim that has moved on
-(T11).
+A claim lasts as long as its open streams or, while it has none, until a deadline. A grace window is only
+that deadline: assigning another one cancels the old window, and the task that is woken at the old time
+looks at the current value. There is no timer that could fire for a claim that has changed since (T11).
 
-Kept between any two steps: a claim has a deadline exactly while it has no stream.
+Invariant between any two steps: a claim has a deadline exactly while it has no stream.
 
-The decision to end: taken once, never taken back.
-
-A server without workspaces waits a while for the next create and then ends. From the step that
-decides it, every create is refused, so nobody can be let into a house that is being torn down (E20).
-The time of the decision is a deadline that is moved by assigning to it: the one task that waits for
-it lives as long as the backend.
-
-Who clients are: the syntax of their ids, and which of them said goodbye.
+A server without workspaces waits a while for the next create and then decides to end. From that step on
+every create is refused, so no client gets a workspace that is about to close (E20). The time of the
+decision is a deadline too; the one task that waits for it lives as long as the backend.
 
 A client names itself with a UUID. However it is spelt, one UUID is one client, so everything behind
 `client_id_of` sees the canonical form only.
@@ -68,7 +62,7 @@ class Linger:
         self.decided.set()
 
     async def watch(self) -> None:
-        """Decide when the time has come; returns once it is decided, by whomever."""
+        """Decide when the idle time is over; returns once it is decided, here or elsewhere."""
         await trio.lowlevel.checkpoint()
         while not self.over:
             with trio.CancelScope(deadline=self._until) as self._alarm:
@@ -164,14 +158,14 @@ class Graces:
 
 @frozen
 class WakeAt:
-    """Somebody holds the workspace. Call `expire` at *deadline*, unless things change before."""
+    """There is a claim. Call `expire` at *deadline*, unless the claims change before."""
 
     deadline: float
 
 
 @frozen
 class TearDown:
-    """Nobody holds the workspace any more."""
+    """There is no claim left."""
 
 
 Next: TypeAlias = WakeAt | TearDown

@@ -1,37 +1,51 @@
-"""How patient a backend is: every window and limit in one value.
+"""Settings of a backend and of its workspaces, and what is known of a workspace before it is opened.
 
-Nothing in this package looks at the process's environment. A program that wants the overrides hands
-the mapping to `BackendSettings.from_environment`, once, and everything else gets the value.
-
-What makes two paths the same workspace, and which paths can be one.
+Nothing in this package reads the process's environment. A program that wants the overrides gives the
+mapping to `BackendSettings.from_environment`, once, and everything else gets the value.
 
 A directory has one key, however it is spelt and whichever links lead to it (E2). Links are followed
-as far as the path exists and the rest is cleaned, so a directory keeps its key when it comes into
-being: resolving all or nothing would give it another one as soon as its workspace has created it,
-and the next client a second workspace on the same database.
+as far as the path exists and the rest is cleaned, so a directory keeps its key when it is created:
+resolving all or nothing would give it another one as soon as its workspace has created it, and the next
+client a second workspace on the same database.
 
-Whether a path is absolute can be seen from its text. Whether there is a directory is looked at when a
+Whether a path is absolute can be seen from its text. Whether there is a directory is checked when a
 workspace is opened on the disk, and not before: one that is open already can still be joined.
 
-What a hosted workspace is: the terms it was created on, the thing that was opened, its claims.
-
-The thing itself is whatever the program's `OpenWorkspace` opens. The backend does not look into it.
+The package's front door exports these values, so this module imports nothing that takes long: the types
+of what the settings hold are imported for type checkers only.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, Generic, NewType, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NewType, Protocol, Self, TypeVar
 
 import trio
-from attrs import define, field, fields_dict, frozen
+from attrs import field, fields_dict, frozen
 
-from crush_trio.backend.claims import CREATE_GRACE, DETACH_GRACE, Claims, Graces
+from crush_trio.agent.asks.attendance import PATIENCE
+from crush_trio.backend.claims import CREATE_GRACE, DETACH_GRACE, Graces
+from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import PathInvalid
-from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId
+from crush_trio.limits import DEFAULTS, Limits, SizeLimits
+from crush_trio.runtime.lane import Capacity
+from crush_trio.store.open import StoreSettings
+from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import WorkspaceRequest
+
+if TYPE_CHECKING:
+    from crush_trio.agent.coordinator import ExtraTools
+    from crush_trio.agent.record.recorded_runs import MakeTurn
+    from crush_trio.config.live import Configuration
+    from crush_trio.config.sources import Places
+    from crush_trio.integrations.base import OpenIntegrations
+    from crush_trio.providers.base import Provider
+    from crush_trio.store.open import OpenStore
+    from crush_trio.tools.info import RecentLogs
+    from crush_trio.tools.shell.jobs import Opens
+    from crush_trio.wire.config import CatalogProvider
 
 WorkspaceKey = NewType("WorkspaceKey", str)
 """An absolute path without links, `.`, `..` or doubled slashes."""
@@ -138,34 +152,65 @@ class WorkspacePlan:
 
 
 class OpenWorkspace(Protocol[W_co]):
-    """Opens the actual thing. Leaving the block closes it, in bounded time."""
+    """Opens what a backend keeps, never None. Leaving the block closes it, in bounded time."""
 
     def __call__(self, plan: WorkspacePlan, /) -> AbstractAsyncContextManager[W_co]:
         """Return the block in which the workspace of *plan* is open."""
         ...
 
 
-@define(eq=False)
-class Hosted(Generic[W]):
-    """A workspace that clients can use: what was opened, on which terms, and who holds it."""
+OpenConfig = Callable[["Places"], AbstractAsyncContextManager["Configuration"]]
+"""Opens the configuration of a directory."""
 
-    plan: WorkspacePlan
-    opened: W
-    claims: Claims = field(repr=False)
 
-    @property
-    def id(self) -> WorkspaceId:
-        """The id under which clients reach it."""
-        return self.plan.id
+@frozen(kw_only=True)
+class WorkspaceSettings:
+    """What the workspaces of a backend have; for `open_hosted_workspace`.
 
-    @property
-    def terms(self) -> Terms:
-        """The terms of the first client, which hold for everyone (E3)."""
-        return self.plan.terms
+    They share it all. Of that only `capacity` changes: it counts the active runs of all of them.
+    """
 
-    def attached_clients(self, session_id: SessionId) -> int:
-        """How many clients look at the session (E16)."""
-        return self.claims.attached(session_id)
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
+    """The user's environment; what a client sends along when it creates a workspace wins over it."""
+    home: Path = Path("/")
+    """The user's home directory."""
+    extra_tools: "ExtraTools | None" = field(default=None, repr=False)
+    """Makes the tools that agents have besides the built-in ones; called once per workspace."""
+    providers: "Mapping[str, Provider]" = field(factory=dict, repr=False)
+    """Models that the program reaches itself, by the id under which a configuration names them."""
+    open_integrations: "OpenIntegrations | None" = field(default=None, repr=False)
+    """Opens language servers, MCP servers and skills; by default those of the disk and the configuration.
+
+    Where the configuration does not come from the disk either, the default is none.
+    """
+    make_turn: "MakeTurn | None" = field(default=None, repr=False)
+    """Makes what runs play instead of the agent, given the transcript it writes to."""
+    open_config: "OpenConfig | None" = field(default=None, repr=False)
+    """Opens the configuration of a directory; by default it is read from files."""
+    store: StoreSettings = field(factory=StoreSettings)
+    """Which store keeps the data."""
+    open_store: "OpenStore | None" = field(default=None, repr=False)
+    """Opens a store of the program's own; then the directory of a workspace need not exist."""
+    catalogue: "Sequence[CatalogProvider] | None" = field(default=None, repr=False)
+    """The providers that are known without configuration; by default those that come along."""
+    clock: Clock = field(factory=SystemClock)
+    ids: IdSource = field(factory=RandomIds)
+    logs: "RecentLogs | None" = field(default=None, repr=False)
+    """What the process logged last, for the tool that shows it."""
+    patience: float = PATIENCE
+    """Seconds that an ask waits while no event stream is open."""
+    opens: "Opens | None" = field(default=None, repr=False)
+    """Starts the commands of tools and hooks; by default in a process group of their own."""
+    limits: Limits | None = None
+    """How long a run may take for what cannot be cancelled."""
+    sizes: SizeLimits = DEFAULTS
+    """How much the workspaces take and keep."""
+    capacity: Capacity = field(repr=False)
+    """The places for active runs; given to share them with workspaces of other settings."""
+
+    @capacity.default
+    def _capacity(self) -> Capacity:
+        return Capacity(self.sizes.active_runs)
 
 
 DETACH_VARIABLE: Final = "CRUSH_SERVER_DETACH_GRACE"

@@ -1,4 +1,4 @@
-"""What stands under one key: a workspace that is being opened, is live, or is being closed.
+"""Slots: the life of one directory's workspace, from its first create until it has closed.
 
 A slot is there from the first create until the workspace has closed, so there are never two
 workspaces on one directory, not even for the time that the old one needs to end (L33). Creates that
@@ -17,7 +17,7 @@ from attrs import define, field
 from outcome import Error, Outcome, Value, capture
 
 from crush_trio.backend.claims import Claims, TearDown, WakeAt
-from crush_trio.backend.settings import Hosted, OpenWorkspace, Terms, W, WorkspacePlan
+from crush_trio.backend.settings import OpenWorkspace, Terms, W, WorkspacePlan
 from crush_trio.clock import Clock
 from crush_trio.errors import ServerShuttingDown, WorkspaceClosing
 from crush_trio.wire.ids import ClientId
@@ -49,16 +49,16 @@ class Stage(Enum):
 class _Reply(Generic[W]):
     """The place where a waiting create finds its answer; None tells it to look again."""
 
-    _outcome: Outcome[Hosted[W] | None] = field(factory=lambda: Value(None), init=False)
+    _outcome: Outcome[W | None] = field(factory=lambda: Value(None), init=False)
     _given: trio.Event = field(factory=trio.Event, init=False)
 
-    def give(self, outcome: Outcome[Hosted[W] | None]) -> None:
+    def give(self, outcome: Outcome[W | None]) -> None:
         """Answer, unless there is an answer already."""
         if not self._given.is_set():
             self._outcome = outcome
             self._given.set()
 
-    async def wait(self) -> Hosted[W] | None:
+    async def wait(self) -> W | None:
         """Wait for the answer; raises it if it is an error."""
         await self._given.wait()
         return self._outcome.unwrap()
@@ -70,17 +70,17 @@ def _shielded() -> trio.CancelScope:
 
 @define(eq=False)
 class Slot(Generic[W]):
-    """See the module. Decides about nobody's admission: that is the backend's."""
+    """One directory's workspace: opening, live or closing. The backend decides on admission."""
 
     plan: WorkspacePlan
     claims: Claims = field(repr=False)
     _clock: Clock = field(repr=False)
     _close_limit: float = field(repr=False)
-    _keeps_open: Callable[[Hosted[W]], bool] = field(repr=False)
+    _keeps_open: Callable[[W], bool] = field(repr=False)
     stage: Stage = field(default=Stage.OPENING, init=False)
-    _hosted: Hosted[W] | None = field(default=None, init=False, repr=False)
+    _workspace: W | None = field(default=None, init=False, repr=False)
     _life: trio.CancelScope = field(factory=_shielded, init=False, repr=False)
-    """Cut short when nobody wants the opening to go on, and when the closing takes too long.
+    """Cancelled when no create wants the opening any more, and when the closing takes too long.
 
     Nothing else cancels a workspace. A backend that is cancelled closes its slots, and each of them
     ends in its own order, runs before their store, within the limit of any closing.
@@ -93,26 +93,26 @@ class Slot(Generic[W]):
     _waiting: dict[Pending, _Reply[W]] = field(factory=dict, init=False, repr=False)
 
     @property
-    def hosted(self) -> Hosted[W]:
+    def workspace(self) -> W:
         """The workspace; there is one as soon as the slot has been live."""
-        assert self._hosted is not None
-        return self._hosted
+        assert self._workspace is not None
+        return self._workspace
 
     # ── For creates ─────────────────────────────────────────────────────────────────────────────
 
-    async def settle(self, pending: Pending) -> Hosted[W] | None:
+    async def settle(self, pending: Pending) -> W | None:
         """Wait until the slot has opened or is gone; None tells the caller to look again."""
         if self.stage is Stage.OPENING:
             return await self._join(pending)
         await self._wait_gone()
         return None
 
-    async def _join(self, pending: Pending) -> Hosted[W] | None:
-        """Wait for the opening, as one of those who want it.
+    async def _join(self, pending: Pending) -> W | None:
+        """Wait for the opening, as one of the creates that want it.
 
-        A create that is cancelled leaves. When nobody is left who asked for these very terms, the
-        opening is given up: a workspace has the terms of a client that got in, not of one that
-        hung up.
+        A create that is cancelled leaves. When no create is left that asked for the terms of the
+        plan, the opening is given up: a workspace has the terms of a client that was admitted, not
+        of one that disconnected.
         """
         reply = self._waiting[pending] = _Reply()
         try:
@@ -132,19 +132,19 @@ class Slot(Generic[W]):
     # ── Synchronous steps ───────────────────────────────────────────────────────────────────────
 
     def follow(self) -> None:
-        """Do what the claims ask for. Whoever changes a claim calls this in the same step."""
+        """Do what the claims ask for. Called in the same step as any change of a claim."""
         if self.stage is not Stage.LIVE:
             return
         match self.claims.next_step:
             case WakeAt(deadline=deadline):
                 self._alarm.deadline = deadline
-            case TearDown() if self._keeps_open(self.hosted):
+            case TearDown() if self._keeps_open(self.workspace):
                 self._alarm.deadline = inf
             case TearDown():
                 self.close()
 
     def close(self) -> None:
-        """Let nobody in any more and have the keeper close the workspace. Happens once (E11)."""
+        """Admit no more creates and have the keeper close the workspace. Happens once (E11)."""
         if self.stage is Stage.CLOSING:
             return
         self.stage = Stage.CLOSING
@@ -153,13 +153,13 @@ class Slot(Generic[W]):
         self._unwanted.set()
 
     def abandon(self) -> None:
-        """Give up an opening; whoever still waits has to look again."""
+        """Give up an opening; creates that still wait for it look again."""
         if self.stage is Stage.OPENING:
             self.close()
             self._life.cancel()
             self._answer(lambda _: None)
 
-    def _answer(self, decide: Callable[[Pending], Hosted[W] | None]) -> None:
+    def _answer(self, decide: Callable[[Pending], W | None]) -> None:
         """Answer the creates that wait, in the order they came."""
         for pending, reply in self._waiting.items():
             reply.give(capture(decide, pending))
@@ -169,7 +169,7 @@ class Slot(Generic[W]):
     async def keep(
         self,
         open_workspace: OpenWorkspace[W],
-        let_in: Callable[[Pending], Hosted[W] | None],
+        let_in: Callable[[Pending], W | None],
     ) -> None:
         """Open the workspace, keep it for as long as it is wanted, close it."""
         try:
@@ -183,29 +183,29 @@ class Slot(Generic[W]):
     async def _open(
         self,
         open_workspace: OpenWorkspace[W],
-        let_in: Callable[[Pending], Hosted[W] | None],
+        let_in: Callable[[Pending], W | None],
     ) -> None:
-        """Go through the workspace's life, behind a barrier.
+        """Open the workspace, wait while it is live, and close it, behind a barrier.
 
-        What goes wrong with one workspace is told to those who wait for it, or logged, and does not
-        reach the others.
+        A failure of one workspace is the answer to the creates that wait for it, or is logged. It does
+        not reach the other workspaces.
         """
         await trio.lowlevel.checkpoint()
         try:
             with self._life:
-                async with open_workspace(self.plan) as opened:
-                    await self._live(Hosted(self.plan, opened, self.claims), let_in)
+                async with open_workspace(self.plan) as workspace:
+                    await self._live(workspace, let_in)
             self._note_closed()
         except Exception as exc:  # noqa: BLE001 - a workspace may fail in any way at all
             self._fail(exc)
 
-    async def _live(self, hosted: Hosted[W], let_in: Callable[[Pending], Hosted[W] | None]) -> None:
-        """Let in the creates that wait, and wait until nobody holds the workspace any more."""
+    async def _live(self, workspace: W, let_in: Callable[[Pending], W | None]) -> None:
+        """Admit the creates that wait, and wait until nothing holds the workspace any more."""
         try:
             await trio.lowlevel.checkpoint()
             if self.stage is Stage.OPENING:
-                self.stage, self._hosted = Stage.LIVE, hosted
-                log.info("workspace.opened", extra={"workspace_id": hosted.id})
+                self.stage, self._workspace = Stage.LIVE, workspace
+                log.info("workspace.opened", extra={"workspace_id": self.plan.id})
                 self._answer(let_in)
                 if not self.claims.clients:  # all of them were refused, or left meanwhile
                     self.close()
@@ -226,7 +226,7 @@ class Slot(Generic[W]):
     def _note_closed(self) -> None:
         seconds = self._clock.monotonic() - self._closing_since
         extra = {"workspace_id": self.plan.id, "seconds": seconds}
-        if self._hosted is None:
+        if self._workspace is None:
             log.info("workspace.abandoned", extra=extra)
         elif self._life.cancel_called:
             log.error("workspace.close_forced", extra=extra)
@@ -234,9 +234,9 @@ class Slot(Generic[W]):
             log.info("workspace.closed", extra=extra)
 
     def _fail(self, error: Exception) -> None:
-        """Answer a failed opening: the same to all who asked for the same (E7).
+        """Answer a failed opening: the error for all creates with the terms of the plan (E7).
 
-        Others may have more luck with terms of their own and look again.
+        Creates with other terms look again: with those the opening may work.
         """
         if self.stage is not Stage.OPENING:
             log.error("workspace.failed", extra={"workspace_id": self.plan.id}, exc_info=error)

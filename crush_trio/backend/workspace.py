@@ -1,7 +1,7 @@
-"""One directory, opened: its durable workspace, its agent, its configuration.
+"""A hosted workspace: one directory in this process, with its configuration, store, runs and agent.
 
-This is what the backend hosts, and what clients ask everything of. It knows no client and no HTTP:
-routes translate, this does.
+It is what a backend keeps, and what every request of a client is about. It knows neither clients nor
+HTTP: the routes translate, and the work is done here.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from crush_trio.agent.record.event_reader import Reader, new_reader
 from crush_trio.agent.record.event_tail import Recall
 from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
-from crush_trio.backend.settings import Hosted
+from crush_trio.backend.settings import WorkspacePlan
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
@@ -45,15 +45,17 @@ from crush_trio.wire.messages import Message, Role, ShellCommandPart
 from crush_trio.wire.runs import RunView, WhenUnclaimed
 from crush_trio.wire.views import AgentInfo, Session
 
-if TYPE_CHECKING:  # the agent is imported by whoever opens a workspace: see `late_opening`
-    from crush_trio.backend.agency import Agency, Asks
+if TYPE_CHECKING:  # a server answers before it has imported the agent, see `server.run.LateOpener`
+    from crush_trio.agent.asks.asks import Asks
+    from crush_trio.agent.coordinator import Coordinator
 
 
 @define(eq=False, kw_only=True)
 class HostedWorkspace:
-    """A directory that clients work in. Made by `backend.opening.workspace_opener`."""
+    """A directory that clients work in. Made by `open_hosted_workspace` only."""
 
-    id: WorkspaceId
+    plan: WorkspacePlan
+    """Its id, its path as the first client spelt it, and the terms of that client."""
     directory: Path
     config: Configuration = field(repr=False)
     store: Store = field(repr=False)
@@ -61,23 +63,28 @@ class HostedWorkspace:
     runs: Workspace
     transcript: Transcript = field(repr=False)
     recovery: Recovery = field(repr=False)
-    recall: Recall = field(repr=False)
-    agent: "Agency" = field(repr=False)
+    recall: Recall = field(init=False, repr=False)
     asks: "Asks" = field(repr=False)
+    agent: "Coordinator" = field(repr=False)
+    integrations: Integrations = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     agent_ready: bool = field(default=False, init=False)
 
+    @recall.default
+    def _recall(self) -> Recall:
+        return Recall(self.store)
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The id under which clients reach it."""
+        return self.plan.id
+
     @property
     def data_dir(self) -> Path:
         """The directory of the workspace's data."""
         return self.config.current.data_dir
-
-    @property
-    def integrations(self) -> Integrations:
-        """Language servers, MCP servers and skills."""
-        return self.agent.integrations
 
     @property
     def recovered(self) -> tuple[RunView, ...]:
@@ -124,9 +131,9 @@ class HostedWorkspace:
     ) -> AcceptedRun:
         """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
 
-        One that names a model which there is not is refused here, and not when its turn has come.
-        *released* is called when a run that holds the workspace open has ended: the moment to look
-        again whether anything still does.
+        A submission that names an unknown model is refused here, not when its run begins. *released* is
+        called when a run that keeps the workspace open has ended: the moment for
+        `Backend.reconsider`.
         """
         self.check_ready()
         if submission.model is not None:
@@ -153,7 +160,7 @@ class HostedWorkspace:
 
     async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
         """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
-        bench = self.agent.bench(self.transcript)
+        bench = self.agent.bench()
         try:
             with logged_for(self.id):
                 ran = await run_shell(bench, self.agent.jobs, command, columns=columns)
@@ -170,7 +177,7 @@ class HostedWorkspace:
                 created_at=now,
                 updated_at=now,
             )
-            with suppress(SessionNotFound):  # there is nobody to tell it to
+            with suppress(SessionNotFound):  # the session was deleted while the command ran
                 await self.transcript.write(message)
         return ran
 
@@ -193,7 +200,7 @@ class HostedWorkspace:
     # ── Sessions ────────────────────────────────────────────────────────────────────────────────
 
     async def create_session(self, title: str) -> Session:
-        """Store a new session and tell everybody; raises `TitleTooLong`."""
+        """Store and publish a new session; raises `TitleTooLong`."""
         self._check_title(title)
         now = self.clock.unix()
         session = Session(id=SessionId(self.ids.new()), title=title, created_at=now, updated_at=now)
@@ -202,7 +209,7 @@ class HostedWorkspace:
         return session
 
     async def edit_session(self, wanted: Session) -> Session:
-        """Store what a client may change of a session, column by column, and tell everybody.
+        """Store what a client may change of a session, column by column, and publish it.
 
         Raises `TitleTooLong` for a new title. One that the session has is no reason to refuse the rest.
         """
@@ -242,7 +249,7 @@ class HostedWorkspace:
         self.events.publish(session_fact(session, EventType.DELETED))
 
     def seen(self, session: Session, attached_clients: int) -> Session:
-        """Return *session* as the answer to a question, with what only the present can tell."""
+        """Return *session* with what is not stored: whether it is busy, and how many clients look at it."""
         return evolve(
             session,
             is_busy=self.runs.session_busy(session.id),
@@ -250,13 +257,13 @@ class HostedWorkspace:
         )
 
 
-def keeps_open(hosted: Hosted[HostedWorkspace]) -> bool:
+def keeps_open(workspace: HostedWorkspace) -> bool:
     """Whether a run of the workspace is to go on without clients; for `open_backend`.
 
-    While one is, the whole workspace stays as it is, its other runs included. When the last of them
-    has ended the workspace closes, and what then is left in it is cancelled (E12).
+    While there is such a run, the whole workspace stays open, its other runs included. When the last of
+    them has ended the workspace closes, and the runs that are left are cancelled (E12).
     """
-    return any(_holds(run) for run in hosted.opened.runs.runs)
+    return any(_holds(run) for run in workspace.runs.runs)
 
 
 def _holds(run: AcceptedRun) -> bool:

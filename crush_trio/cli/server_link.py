@@ -19,7 +19,6 @@ from typing import Final
 import trio
 from attrs import frozen
 
-from crush_trio.backend.agency import config_commands
 from crush_trio.cli.exits import IdAmbiguous, ModelUnknown, NothingToContinue, NotOurs
 from crush_trio.cli.options import choose_address
 from crush_trio.client.client import TOKEN_VARIABLE, Client, open_client
@@ -33,7 +32,9 @@ from crush_trio.errors import SessionNotFound
 from crush_trio.net.address import PATH_LIMIT, Address, UnixAddress
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.catalog import catalog_providers
-from crush_trio.store.sqlite.database import DATABASE_NAME
+from crush_trio.store.open import StoreSettings
+from crush_trio.store.open import has_data as store_has_data
+from crush_trio.tools.shell.environment import config_commands
 from crush_trio.wire.config import ProviderConfig, SelectedModel
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunView
@@ -209,7 +210,7 @@ async def configuration_of(directory: Path, environ: Mapping[str, str]) -> Loade
 async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
     """Whether a directory has the database of a workspace."""
     config = await configuration_of(directory, environ)
-    return await trio.Path(config.data_dir / DATABASE_NAME).exists()
+    return await store_has_data(StoreSettings(), config.data_dir)
 
 
 # ── Sessions, runs and models ───────────────────────────────────────────────────────────────────

@@ -29,8 +29,16 @@ from crush_trio.config.context_files import (
 from crush_trio.config.errors import NotConfigured, Notice
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
-from crush_trio.config.redaction import redact_text
-from crush_trio.config.sources import DataDir, Places, Project, Source, Trusted, is_trusted
+from crush_trio.config.redaction import REDACTED, redact_text
+from crush_trio.config.sources import (
+    CONFIG_NAME,
+    DataDir,
+    Places,
+    Project,
+    Source,
+    Trusted,
+    is_trusted,
+)
 from crush_trio.wire.config import (
     Config,
     HookConfig,
@@ -217,6 +225,36 @@ def shown_config(loaded: LoadedConfig) -> Config:
         permissions=config.permissions,
         tools=config.tools,
         hooks={event: tuple(map(_hook, hooks)) for event, hooks in config.hooks.items()},
+    )
+
+
+def told_config(loaded: LoadedConfig) -> Config:
+    """Return what clients are shown, and which keys and variables are set; without their values."""
+    shown, config = shown_config(loaded), loaded.config
+    keyed = {name for name, each in config.providers.items() if each.api_key or each.oauth}
+    return evolve(
+        shown,
+        env=dict.fromkeys(loaded.env, REDACTED),
+        providers={
+            name: evolve(each, api_key=REDACTED) if name in keyed else each
+            for name, each in shown.providers.items()
+        },
+    )
+
+
+def private_paths(loaded: LoadedConfig) -> tuple[Path, ...]:
+    """Return the resolved directories that no model may read without asking.
+
+    These are the data directory and the user's own configuration. If one of them contains the
+    workspace itself, only its configuration file, which holds the keys, is private: otherwise there
+    would be nothing to work with.
+    """
+    workspace = loaded.project.directory.resolve()
+    places = loaded.places
+    kept = (loaded.data_dir, places.user_directory, places.data_file.parent)
+    directories = dict.fromkeys(each.resolve() for each in kept)
+    return tuple(
+        each / CONFIG_NAME if workspace.is_relative_to(each) else each for each in directories
     )
 
 

@@ -329,14 +329,14 @@ NO_INTEGRATIONS = Integrations()
 class Surroundings:
     """The workspace that integrations are opened for.
 
-    `publish` tells its clients, at once and without waiting. Before the workspace is open, and after
-    it has closed, nobody is there to be told, and it does nothing.
+    `publish` tells its clients, at once and without waiting. After the runs of the workspace have ended
+    its event log is closed, and publishing does nothing.
     """
 
     workspace_id: WorkspaceId
     directory: Path
     live: Configuration = field(repr=False)
-    publish: Callable[[Fact], None] = field(repr=False)
+    publish: Callable[[Fact], object] = field(repr=False)
     clock: Clock = field(repr=False)
 
 

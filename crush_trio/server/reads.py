@@ -65,7 +65,7 @@ async def agent_session(site: Site, query: Query, wid: str, sid: str) -> Reply:
 async def sessions(site: Site, query: Query, wid: str) -> Reply:
     """Return the sessions, each with what is known about it now."""
     opened = site.opened(wid)
-    clients = site.backend.workspace(WorkspaceId(wid)).claims.attached_clients()
+    clients = site.backend.attached_by_session(WorkspaceId(wid))
 
     def present(hole: Hole) -> bytes:
         busy = opened.runs.session_busy(SessionId(hole.id))

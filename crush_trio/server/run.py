@@ -24,6 +24,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final, Generic, Self
@@ -32,7 +33,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from crush_trio import __version__
-from crush_trio.agent.asks.asks import PATIENCE
+from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import (
     IDLE_VARIABLE,
@@ -40,6 +41,7 @@ from crush_trio.backend.settings import (
     OpenWorkspace,
     W,
     WorkspacePlan,
+    WorkspaceSettings,
     whole_seconds,
 )
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
@@ -47,7 +49,6 @@ from crush_trio.config.load import chosen_limits
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.net.address import Address
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.lane import Capacity
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import (
     TOKEN_FILE_VARIABLE,
@@ -57,6 +58,7 @@ from crush_trio.server.guard import (
 )
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.server import Meters, Site, metered
+from crush_trio.store.open import import_store
 from crush_trio.tools.info import RecentLogs, keeping_logs
 
 HEAD_START: Final = 0.1
@@ -146,7 +148,7 @@ async def run_server(
     addresses: Sequence[Address],
     *,
     settings: HostSettings | None = None,
-    opener: OpenWorkspace[HostedWorkspace] | None = None,
+    workspaces: WorkspaceSettings | None = None,
     shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
     grace: float = GRACE,
     whole_process: bool = False,
@@ -156,17 +158,17 @@ async def run_server(
 
     The backend decides so when a client asks for it and when it was idle for too long. Either way
     this returns within *grace* and a second. `await nursery.start(...)` gives the addresses once
-    clients are answered. *opener* opens the workspaces; by default they keep their data in SQLite
-    and have the agent that is configured. *whole_process* says that the process does nothing else,
-    see `settle_in`.
+    clients are answered. *workspaces* says what the workspaces have; by default they keep their data in
+    SQLite, have the agent that is configured, and the environment, home and limits of *settings*.
+    *whole_process* says that the process does nothing else, see `settle_in`.
     """
     settings = HostSettings() if settings is None else settings
     meters = Meters()
     with trio.CancelScope() as life, keeping_logs() as logs:
-        usual = usual_opener(settings, logs)
+        opener = late_opener(usual_workspaces(settings, logs) if workspaces is None else workspaces)
         async with (
             open_backend(
-                metered(usual.open if opener is None else opener, meters),
+                metered(opener.open, meters),
                 settings=settings.backend,
                 sizes=settings.sizes,
                 version=__version__,
@@ -175,8 +177,7 @@ async def run_server(
             open_hidden_nursery() as late,
         ):
             site = Site(backend, meters=meters)
-            if opener is None:
-                late.start_soon(settle_in, usual, whole_process)
+            late.start_soon(settle_in, opener, whole_process)
 
             def drain() -> None:
                 closing = begin_drain(site)
@@ -198,24 +199,28 @@ async def run_server(
         log.error("server.close_forced")
 
 
-def usual_opener(settings: HostSettings, logs: RecentLogs) -> LateOpener[HostedWorkspace]:
-    """Return what opens workspaces as *settings* have it: data in SQLite, the agent configured."""
+def usual_workspaces(settings: HostSettings, logs: RecentLogs) -> WorkspaceSettings:
+    """Return the settings of workspaces as *settings* have it: data in SQLite, the agent configured."""
+    return WorkspaceSettings(
+        # Prompts that come together are all answered before the first of their runs takes the stage.
+        limits=Limits(courtesy=2),
+        environment=settings.environment,
+        home=settings.home,
+        logs=logs,
+        patience=settings.patience,
+        sizes=settings.sizes,
+    )
 
-    capacity = Capacity(settings.sizes.active_runs)
+
+def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
+    """Return what opens workspaces with these settings, and imports the code for it when needed."""
 
     def make() -> OpenWorkspace[HostedWorkspace]:
-        from crush_trio.backend.open import workspace_opener
+        from crush_trio.backend.open import open_hosted_workspace
 
-        # Prompts that come together are all answered before the first of their runs takes the stage.
-        return workspace_opener(
-            limits=Limits(courtesy=2),
-            environment=settings.environment,
-            home=settings.home,
-            logs=logs,
-            patience=settings.patience,
-            sizes=settings.sizes,
-            capacity=capacity,
-        )
+        if workspaces.open_store is None:
+            import_store(workspaces.store)
+        return partial(open_hosted_workspace, settings=workspaces)
 
     return LateOpener(make)
 
@@ -238,7 +243,7 @@ def begin_drain(site: Site) -> tuple[HostedWorkspace, ...]:
 
     Return the workspaces that are closing now.
     """
-    closing = tuple(hosted.opened for hosted in site.backend.workspaces())
+    closing = site.backend.workspaces()
     site.drain.announce()
     site.backend.close()
     return closing

@@ -233,7 +233,7 @@ class Site:
 
     def opened(self, workspace_id: str) -> HostedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
-        return self.backend.workspace(WorkspaceId(workspace_id)).opened
+        return self.backend.workspace(WorkspaceId(workspace_id))
 
     @property
     def version(self) -> Version:

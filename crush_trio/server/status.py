@@ -108,6 +108,7 @@ STATUS: Final[Mapping[str, int]] = {
     "limit_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "store_unknown": HTTPStatus.INTERNAL_SERVER_ERROR,
     "token_unusable": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of every error this project raises, by its code."""

@@ -2,7 +2,8 @@
 
 `base` is the seam: what a store offers, one small Protocol per consumer. `changes` is what can be
 written to one. `memory` keeps everything in memory; `sqlite` is the embedded store that needs no
-server and is imported by whoever opens it. `errors` holds for every store.
+server. `open` chooses between them by a URL and imports `sqlite` only for a store of that kind.
+`errors` are the same for every store.
 """
 
 from crush_trio.store.base import (

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import trio
 from attrs import define, field, frozen
 
 from crush_trio.store.changes import Change
@@ -383,3 +384,7 @@ class Store(
     def load(self) -> Load:
         """How much it has to do; nothing, for a store that is never behind."""
         return Load()
+
+    async def check(self) -> None:
+        """Read everything and raise `StoreCorrupt` if anything is wrong; for a person who asks."""
+        await trio.lowlevel.checkpoint()

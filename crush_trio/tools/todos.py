@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-import trio
 from attrs import define, frozen
 
 from crush_trio.events.facts import Fact
@@ -76,9 +75,9 @@ class TodosTool(BuiltIn):
     async def _store(self, call: ToolCall, todos: tuple[Todo, ...]) -> None:
         """Store the list and publish the session; a cancel does not come in between."""
         store, now = self.bench.store, self.bench.clock.unix()
-        with trio.fail_after(STORE_LIMIT, shield=True):
-            await store.commit(SessionEdited(id=call.session_id, at=now, todos=todos))
-            session = await store.session(call.session_id)
+        edited = SessionEdited(id=call.session_id, at=now, todos=todos)
+        session = await store.submit(edited, session=call.session_id).certain(STORE_LIMIT)
+        assert session is not None, "a session that was edited exists"
         self.bench.publish(
             Fact(payload_type=PayloadType.SESSION, change=EventType.UPDATED, entity=session)
         )

@@ -11,7 +11,7 @@ import orjson
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.agent.asks.asks import PATIENCE, Attendance
+from crush_trio.agent.asks.attendance import PATIENCE, Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions, QuestionTool
 from crush_trio.clock import CountingIds, TrioClock

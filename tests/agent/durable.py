@@ -1,4 +1,4 @@
-"""A durable workspace on a store in memory, and turns that write a real transcript.
+"""Recorded runs on a store in memory, and turns that write a real transcript.
 
 `open_desk` is a transcript alone, `open_bench` the whole workspace. Both stand on a `FaultyStore`,
 which keeps book of every commit; leaving either checks that no two commits of one message overlapped.
@@ -11,9 +11,11 @@ import trio
 import trio.testing
 from attrs import define, evolve, field
 
+from crush_trio.agent.record.event_reader import new_reader
+from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
 from crush_trio.agent.record.transcript import PACE, Transcript
 from crush_trio.agent.record.turn_record import Remainder
-from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
@@ -101,11 +103,15 @@ async def open_desk(*faults, pace=PACE, latency=0.0, sessions=("s",)):
 
 @define(eq=False)
 class Bench:
-    """A durable workspace and its store."""
+    """Recorded runs and their store."""
 
-    workspace: DurableWorkspace
+    workspace: RecordedRuns
     store: FaultyStore
     turns: "Turns"
+    recall: Recall = field(init=False)
+
+    def __attrs_post_init__(self):
+        self.recall = Recall(self.store)
 
     @property
     def transcript(self):
@@ -120,6 +126,9 @@ class Bench:
 
     def cancel(self, session="s"):
         return self.workspace.runs.cancel(SessionId(session))
+
+    async def new_reader(self, form=None, after=None):
+        return await new_reader(self.events, self.store, self.recall, after, form)
 
     async def messages(self, session="s"):
         return await self.store.messages(SessionId(session))
@@ -140,9 +149,7 @@ async def open_bench(turns=None, *, store=None, faults=(), **options):
         store = FaultyStore(await memory() if store is None else store, faults)
     turns = Turns() if turns is None else turns
     ids = CountingIds(store.boot_id)
-    async with open_durable_workspace(
-        store, turns, clock=TrioClock(), ids=ids, **options
-    ) as workspace:
+    async with open_recorded_runs(store, turns, clock=TrioClock(), ids=ids, **options) as workspace:
         await workspace.recovery.done.wait()
         yield Bench(workspace, store, turns)
     assert store.overlaps == []

@@ -73,7 +73,7 @@ async def check_recovered(store, scenario):
     """Open what a kill has left: everything has its ending, and the next prompt works."""
     accepted = {run.id for run in await store.runs(limit=1000)}
     async with open_test_agent(scripted_model(scenario), Hands().tools(), store=store) as bench:
-        recovered = bench.workspace.recovered
+        recovered = bench.workspace.recovery.ended
         runs = await check_complete(store, *await sessions_of(store), besides=continues)
         assert runs.keys() == accepted
         assert {view.state for view in recovered} <= {RunState.INTERRUPTED}
@@ -114,7 +114,7 @@ async def test_a_summary_that_waited_leaves_the_answer_of_the_active_run_to_that
         message("result", part, STOP, role=Role.TOOL, run_id="active"),
     )
     async with open_bench(store=store.reopened("again")) as bench:
-        first, second = bench.workspace.recovered
+        first, second = bench.workspace.recovery.ended
         await check_complete(bench.store)
     assert (first.id, second.id) == ("waiting", "active")
     assert second.message_id == "answer" != first.message_id

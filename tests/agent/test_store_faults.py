@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from crush_trio.agent.record.message_writer import RETRY
-from crush_trio.backend.assemble import open_durable_workspace
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.errors import NotAccepted
 from crush_trio.events.facts import MessageChange
 from crush_trio.runtime.outcome import Outcome
@@ -196,11 +196,11 @@ async def test_the_stream_says_what_the_disk_says_whichever_write_goes_wrong(wri
             assert outcome.state is (RunState.ERRORED if outcome.error else RunState.COMPLETED)
             assert fails or outcome.state is RunState.COMPLETED, "a slow store made a run fail"
         assert (await bench.accept("again").wait()).state is RunState.COMPLETED
-        assert bench.workspace.degraded is None
+        assert bench.store.degraded is None
         await assert_no_event_claims_what_is_not_stored(bench)
         await check_complete(bench.store)
     async with open_bench(store=store.inner.reopened("b2")) as bench:
-        assert bench.workspace.recovered == ()
+        assert bench.workspace.recovery.ended == []
 
 
 @pytest.mark.parametrize("kind", ["fails", "hangs"])
@@ -228,7 +228,7 @@ async def test_a_store_that_is_dead_when_the_workspace_closes_leaves_interrupted
         (run.id, RunState.INTERRUPTED) for run in sorted(runs, key=lambda run: run.view.seq)
     ]
     async with open_bench(store=bench.store.inner.reopened("b2")) as bench:
-        assert [view.id for view in bench.workspace.recovered] == [run.id for run in runs]
+        assert [view.id for view in bench.workspace.recovery.ended] == [run.id for run in runs]
         await check_complete(bench.store)
 
 
@@ -245,26 +245,26 @@ async def test_a_workspace_whose_disk_is_full_says_so_until_it_is_not():
     async with open_bench(Turns({"stream": stream})) as bench:
         run = bench.accept("stream")
         await gate.reached()
-        assert bench.workspace.degraded is None
+        assert bench.store.degraded is None
         bench.store.spoil(StoreFault(error=DiskFull))
         gate.open()
         await settle()
-        assert bench.workspace.degraded == str(DiskFull())
+        assert bench.store.degraded == str(DiskFull())
         with pytest.raises(NotAccepted, match=str(DiskFull())):
             await bench.accept("refused").journaled()
         await trio.sleep(10 * RETRY)
-        assert bench.workspace.degraded == str(DiskFull())
+        assert bench.store.degraded == str(DiskFull())
         bench.store.heal()
         assert str(DiskFull()) in (await run.wait()).error
         assert (await bench.accept("hello").wait()).state is RunState.COMPLETED
-        assert bench.workspace.degraded is None
+        assert bench.store.degraded is None
 
 
 @pytest.mark.parametrize("lost", [RunMoved, TailKept])
 async def test_a_note_that_is_lost_harms_no_run_but_shows(lost):
     async with open_bench(faults=[StoreFault(of=(lost,), error=DiskFull)]) as bench:
         seen = []
-        bench.store.watch = lambda _changes: seen.append(bench.workspace.degraded)
+        bench.store.watch = lambda _changes: seen.append(bench.store.degraded)
         assert (await bench.accept("hello").wait()).state is RunState.COMPLETED
         assert str(DiskFull()) in seen
         await check_complete(bench.store)
@@ -314,7 +314,7 @@ def limit_pages(extra):
 async def test_a_full_disk_is_told_to_the_caller_and_passes(tmp_path):
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, Turns()) as workspace,
+        open_recorded_runs(store, Turns()) as workspace,
     ):
         await store.commit(session())
         await store._database.transact(limit_pages(0))
@@ -324,12 +324,12 @@ async def test_a_full_disk_is_told_to_the_caller_and_passes(tmp_path):
         # Small writes still fit, and each ends the trouble: look right after one that does not.
         with pytest.raises(DiskFull):
             await store.commit(session("t", title="x" * 100_000))
-        assert "disk is full" in workspace.degraded
+        assert "disk is full" in store.degraded
         await store._database.transact(limit_pages(100_000))
         with trio.fail_after(10):
             outcome = await workspace.runs.accept(prompt("y" * 100_000)).wait()
         assert outcome.state is RunState.COMPLETED
-        assert workspace.degraded is None
+        assert store.degraded is None
         assert len(await check_complete(store)) == 1
 
 
@@ -349,7 +349,7 @@ async def test_a_writer_that_dies_hangs_nobody_and_a_restart_finds_everything(tm
 
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, Turns(default=stream)) as workspace,
+        open_recorded_runs(store, Turns(default=stream)) as workspace,
     ):
         await store.commit(session())
         run = workspace.runs.accept(prompt("hello"))
@@ -361,12 +361,12 @@ async def test_a_writer_that_dies_hangs_nobody_and_a_restart_finds_everything(tm
             assert await run.wait() == Outcome.interrupted(), "as the next start will say"
             with pytest.raises(NotAccepted, match="the store has stopped"):
                 await workspace.runs.accept(prompt("more")).journaled()
-        assert "restart" in workspace.degraded
+        assert "restart" in store.degraded
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, Turns()) as workspace,
+        open_recorded_runs(store, Turns()) as workspace,
     ):
         await workspace.recovery.done.wait()
-        assert [view.id for view in workspace.recovered] == [run.id]
+        assert [view.id for view in workspace.recovery.ended] == [run.id]
         await check_complete(store)
         assert text_of((await store.messages("s"))[1]) == "half"

@@ -117,7 +117,7 @@ async def check_mended(played):
     again = played.bench.store.inner.reopened("again")
     tools, model = Hands().tools(), scripted_model(played.scenario)
     async with open_test_agent(model, tools, store=again) as bench:
-        recovered = {view.id for view in bench.workspace.recovered}
+        recovered = {view.id for view in bench.workspace.recovery.ended}
     runs = await check_complete(again, *await sessions_of(again), besides=continues)
     assert not recovered
     for view in played.bench.recorder.endings:

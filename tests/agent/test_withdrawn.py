@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.agent.turn.summary import REQUEST
-from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.errors import NotAccepted
 from crush_trio.store.changes import RunAccepted, RunEnded
 from crush_trio.store.errors import DiskFull
@@ -288,7 +288,7 @@ async def test_what_a_crash_kept_from_beginning_is_not_told_to_a_model_either():
         left = store.reopened("b2")
     model = echo()
     async with open_test_agent(model, store=left) as bench:
-        assert [view.run_id for view in bench.workspace.recovered] == ["1", "bad"]
+        assert [view.run_id for view in bench.workspace.recovery.ended] == ["1", "bad"]
         await bench.accept("next").wait()
         assert user_words(model.requests[-1]) == ["first", "next"]
         assert await stored_prompts(bench) == ["first", BAD, "next"]
@@ -358,7 +358,7 @@ async def test_a_herd_of_withdrawn_prompts_is_stored_whole_and_in_order(how, tmp
     herd = 1_000
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, Turns({"first": hold})) as workspace,
+        open_recorded_runs(store, Turns({"first": hold})) as workspace,
     ):
         await store.commit(session())
         runs = [workspace.runs.accept(prompt("first"))]

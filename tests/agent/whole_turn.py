@@ -300,5 +300,5 @@ async def check_restart(store, scenario):
     """The next start finds nothing to mend, and works."""
     again = store.reopened("again")
     async with open_test_agent(scripted_model(scenario), Hands().tools(), store=again) as bench:
-        assert bench.workspace.recovered == ()
+        assert bench.workspace.recovery.ended == []
         assert (await bench.accept(NEXT, run_id="again").wait()).state is RunState.COMPLETED

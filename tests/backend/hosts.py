@@ -10,7 +10,9 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.backend import BackendSettings, WorkspaceKey, open_backend, open_durable_workspace
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.backend.backend import open_backend
+from crush_trio.backend.settings import BackendSettings, WorkspaceKey
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.errors import WorkspaceNotFound
 from crush_trio.runtime import Completion
@@ -48,6 +50,10 @@ class Thing:
     plan: object
     crash: trio.Event = field(factory=trio.Event, init=False)
     failure: Exception | None = field(default=None, init=False)
+
+    @property
+    def id(self):
+        return self.plan.id
 
     def fall_over(self, failure):
         self.failure = failure
@@ -143,6 +149,11 @@ def gone(backend, hosted):
         return True
 
 
+def claims_on(backend, hosted):
+    """Return the claims on a workspace that is open."""
+    return backend._live_slot(hosted.id).claims
+
+
 @asynccontextmanager
 async def creating(backend, *requests):
     """Have creates in progress; yields the answers, which are all there after the block."""
@@ -165,8 +176,21 @@ async def creating(backend, *requests):
 
 
 @define(eq=False)
-class DurableWorkspaces:
-    """Opens real workspaces, each on a store in memory that outlives it.
+class Recorded:
+    """A workspace with real runs."""
+
+    plan: object
+    store: MemoryStore
+    runs: object
+
+    @property
+    def id(self):
+        return self.plan.id
+
+
+@define(eq=False)
+class RecordedWorkspaces:
+    """Opens workspaces with real runs, each on a store in memory that outlives it.
 
     A turn does what it is told to do and then takes *seconds*.
     """
@@ -183,10 +207,10 @@ class DurableWorkspaces:
         if known is None:
             session = Session(id=SessionId("s"), title="s", created_at=1, updated_at=1)
             await store.commit(SessionCreated(session=session))
-        async with open_durable_workspace(
+        async with open_recorded_runs(
             store, lambda _: self._turn, clock=TrioClock(), ids=CountingIds(plan.id)
-        ) as workspace:
-            yield workspace
+        ) as recorded:
+            yield Recorded(plan, store, recorded.runs)
 
     async def _turn(self, run):
         await trio.lowlevel.checkpoint()

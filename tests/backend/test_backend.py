@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.backend import Terms
+from crush_trio.backend.settings import Terms
 from crush_trio.errors import ClientRetired
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate, checkpoints_of
 from crush_trio.testing.server.turns import prompt
@@ -20,9 +20,11 @@ from tests.backend.hosts import (
     A,
     B,
     C,
-    DurableWorkspaces,
+    RecordedWorkspaces,
+    Thing,
     Workspaces,
     ask,
+    claims_on,
     creating,
     gone,
     open_test_backend,
@@ -53,7 +55,7 @@ async def test_an_opening_that_nobody_waits_for_any_more_is_given_up():
         assert things.open == []
         assert backend.idle
         things.opening.open()
-        assert (await backend.create(ask(B))).claims.clients == (B,)
+        assert claims_on(backend, await backend.create(ask(B))).clients == (B,)
 
 
 async def test_an_opening_goes_on_without_the_client_that_began_it():
@@ -66,7 +68,7 @@ async def test_an_opening_goes_on_without_the_client_that_began_it():
             hang_up()
             await wait_all_tasks_blocked()
             opening.open()
-        assert answers[B].claims.clients == (B,)
+        assert claims_on(backend, answers[B]).clients == (B,)
         assert len(things.begun) == 1
 
 
@@ -83,7 +85,7 @@ async def test_nobody_is_bound_by_the_terms_of_a_client_that_hung_up():
                 await opening.reached(2)
             opening.open()
         assert answers[B] is answers[C]
-        assert answers[B].terms == Terms()
+        assert answers[B].plan.terms == Terms()
         assert [plan.terms.yolo for plan in things.begun] == [True, False]
 
 
@@ -95,7 +97,7 @@ async def test_nobody_is_bound_by_the_terms_of_a_client_that_retired():
             backend.retire(A)
             opening.open()
         assert isinstance(answers[A], ClientRetired)
-        assert answers[B].terms == Terms()
+        assert answers[B].plan.terms == Terms()
         assert things.closed == things.begun[:1]
 
 
@@ -106,7 +108,7 @@ async def test_a_failed_opening_is_the_same_answer_to_all_who_asked_for_the_same
         async with creating(backend, ask(A), ask(B), ask(C, data_dir="/elsewhere")) as answers:
             opening.open()
         assert answers[A] is answers[B] is error
-        assert answers[C].terms.data_dir == "/elsewhere"
+        assert answers[C].plan.terms.data_dir == "/elsewhere"
         assert len(things.begun) == 2
 
 
@@ -177,13 +179,13 @@ async def test_a_workspace_that_falls_over_is_gone_and_the_others_are_not(caplog
         one = await backend.create(ask(A, path="/one"))
         two = await backend.create(ask(A, path="/two"))
         with backend.attach(one.id, A), backend.attach(two.id, A):
-            one.opened.fall_over(ValueError("boom"))
+            one.fall_over(ValueError("boom"))
             await wait_all_tasks_blocked()
             assert gone(backend, one)
             assert backend.workspaces() == (two,)
             again = await backend.create(ask(B, path="/one"))
             assert again is not one
-        assert again.claims.clients == (B,)
+        assert claims_on(backend, again).clients == (B,)
     [record] = [r for r in caplog.records if r.msg == "workspace.failed"]
     assert record.workspace_id == one.id
     assert "boom" in caplog.text
@@ -193,20 +195,23 @@ async def test_a_workspace_that_fell_over_cannot_be_found_while_it_is_cleared_aw
     clearing = Gate()
 
     @asynccontextmanager
-    async def fragile(_):
+    async def fragile(plan):
         async with trio.open_nursery() as inside:
+            inside.start_soon(fall_over_at, crash)
             try:
-                yield inside
+                yield Thing(plan)
             finally:
                 with trio.CancelScope(shield=True):
                     await clearing.wait()
 
-    async def fall_over():
+    async def fall_over_at(event):
+        await event.wait()
         raise ValueError("boom")
 
+    crash = trio.Event()
     async with open_test_backend(fragile) as backend:
         hosted = await backend.create(ask(A))
-        hosted.opened.start_soon(fall_over)
+        crash.set()
         await clearing.reached()
         lost = gone(backend, hosted)
         clearing.open()
@@ -214,10 +219,10 @@ async def test_a_workspace_that_fell_over_cannot_be_found_while_it_is_cleared_aw
 
 
 async def test_a_run_may_bring_down_its_own_workspace():
-    async with open_test_backend(durable := DurableWorkspaces()) as backend:
+    async with open_test_backend(durable := RecordedWorkspaces()) as backend:
         hosted = await backend.create(ask(A))
         durable.at_start = partial(backend.retire, A)
-        run = hosted.opened.runs.accept(prompt("goodbye"))
+        run = hosted.runs.accept(prompt("goodbye"))
         assert (await run.wait()).state is RunState.CANCELLED
         await wait_all_tasks_blocked()
         assert backend.idle
@@ -229,7 +234,7 @@ async def test_a_workspace_can_be_kept_open_for_something_other_than_a_claim():
     async with open_test_backend(things, keeps_open=lambda _: bool(reasons)) as backend:
         hosted = await backend.create(ask(A))
         await trio.sleep(1000.0)
-        assert hosted.claims.clients == ()
+        assert claims_on(backend, hosted).clients == ()
         assert not gone(backend, hosted)
         with backend.attach(hosted.id, B):
             reasons.clear()

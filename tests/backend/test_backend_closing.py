@@ -11,7 +11,7 @@ from crush_trio.wire.runs import RunState
 from tests.backend.hosts import (
     A,
     B,
-    DurableWorkspaces,
+    RecordedWorkspaces,
     Workspaces,
     ask,
     open_test_backend,
@@ -103,11 +103,11 @@ async def test_an_exception_of_the_callers_leaves_the_backend_as_it_is():
 
 
 async def test_a_cancelled_backend_lets_its_workspaces_end_in_order():
-    durable = DurableWorkspaces(seconds=1000.0)
+    durable = RecordedWorkspaces(seconds=1000.0)
     with trio.move_on_after(5.0):
         async with open_test_backend(durable) as backend:
             hosted = await backend.create(ask(A))
-            run = hosted.opened.runs.accept(prompt("work"))
+            run = hosted.runs.accept(prompt("work"))
             await trio.sleep_forever()
     assert (await durable.stores["/srv"].run(run.id)).view.state is RunState.CANCELLED
     assert trio.current_time() < 10.0

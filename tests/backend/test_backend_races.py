@@ -23,7 +23,16 @@ from crush_trio.testing.explore import explore
 from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import RunState
-from tests.backend.hosts import A, B, DurableWorkspaces, Workspaces, ask, gone, open_test_backend
+from tests.backend.hosts import (
+    A,
+    B,
+    RecordedWorkspaces,
+    Workspaces,
+    ask,
+    claims_on,
+    gone,
+    open_test_backend,
+)
 
 S = SessionId("s")
 
@@ -65,7 +74,7 @@ def stream_on(streams, backend, hosted, client_id):
 def check(backend, things=None):
     """Whatever can be found is open, and somebody holds it."""
     for hosted in backend.workspaces():
-        assert hosted.claims.clients, "a workspace without a claim can be found"
+        assert claims_on(backend, hosted).clients, "a workspace without a claim can be found"
         assert things is None or hosted.plan.key in things.open
         assert not backend.shutting_down
 
@@ -80,7 +89,7 @@ async def attach_vs_teardown():
         _, attached = await soon(lambda: backend.release(hosted.id, A), lambda: attach(hosted, B))
         check(backend, things)
         if attached is None:
-            assert backend.workspace(hosted.id).claims.clients == (B,)
+            assert claims_on(backend, hosted).clients == (B,)
         else:
             assert gone(backend, hosted)
     assert things.closed == [hosted.plan], "closed once, whoever won"
@@ -121,7 +130,7 @@ async def create_vs_teardown():
         first = await backend.create(ask(A))
         _, second = await soon(lambda: backend.release(first.id, A), lambda: backend.create(ask(B)))
         check(backend, things)
-        assert backend.workspace(second.id).claims.clients == (B,)
+        assert claims_on(backend, second).clients == (B,)
         assert things.open == ["/srv"]
     return second is first
 
@@ -150,17 +159,17 @@ async def select_vs_detach():
             _, selected = await soon(
                 streams.close, lambda: backend.set_current_session(hosted.id, A, S)
             )
-        assert hosted.attached_clients(S) == 0
-        assert hosted.claims.clients == (B,)
+        assert backend.attached_clients(hosted.id, S) == 0
+        assert claims_on(backend, hosted).clients == (B,)
     return selected
 
 
 async def teardown_of_a_busy_workspace_vs_attach():
     """With a real workspace: its run ends once, cancelled if nobody came, completed otherwise."""
-    durable = DurableWorkspaces(seconds=1.0)
+    durable = RecordedWorkspaces(seconds=1.0)
     async with open_test_backend(durable) as backend, open_streams(backend) as attach:
         hosted = await backend.create(ask(A))
-        run = hosted.opened.runs.accept(prompt("work"))
+        run = hosted.runs.accept(prompt("work"))
         await run.journaled()
         _, attached = await soon(lambda: backend.retire(A), lambda: attach(hosted, B))
         state = (await run.wait()).state
@@ -180,9 +189,9 @@ async def two_creates():
         )
         check(backend, things)
         assert one is two
-        assert set(one.claims.clients) == {A, B}
+        assert set(claims_on(backend, one).clients) == {A, B}
         assert len(things.begun) == 1
-        assert one.terms.yolo == (one.plan.created_by == A)
+        assert one.plan.terms.yolo == (one.plan.created_by == A)
     return one.plan.created_by
 
 
@@ -199,10 +208,12 @@ async def two_creates_of_which_one_hangs_up():
         one, two, _ = await soon(hang_up_sometime, lambda: backend.create(ask(B)), scope.cancel)
         check(backend, things)
         assert things.open == ["/srv"]
-        assert backend.workspace(two.id).claims.claim(B) is not None
-        if two.terms.yolo:
-            assert two.claims.claim(A) is not None, "bound by the terms of one who is not there"
-    return one is not None, two.terms.yolo
+        assert claims_on(backend, two).claim(B) is not None
+        if two.plan.terms.yolo:
+            assert claims_on(backend, two).claim(A) is not None, (
+                "bound by the terms of one who is not there"
+            )
+    return one is not None, two.plan.terms.yolo
 
 
 async def retire_vs_create():

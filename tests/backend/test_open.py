@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.backend.open import workspace_opener
-from crush_trio.backend.settings import Terms, WorkspacePlan
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import Terms, WorkspacePlan, WorkspaceSettings
 from crush_trio.runtime.outcome import Submission
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import ScriptedProvider
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_clock
 
 
 @asynccontextmanager
-async def in_memory(_data_dir):
+async def in_memory(_settings, _data_dir):
     await trio.lowlevel.checkpoint()
     yield MemoryStore()
 
@@ -42,7 +42,7 @@ async def open_project(
     directory.mkdir(exist_ok=True)
     (directory / "crush.json").write_bytes(orjson.dumps(config))
     model = ScriptedProvider(_without_titles(answers))
-    opener = workspace_opener(
+    settings = WorkspaceSettings(
         home=directory,
         providers={"mine": model},
         open_store=in_memory,
@@ -56,7 +56,7 @@ async def open_project(
         terms=Terms(data_dir=data_dir),
         created_by=ClientId("c"),
     )
-    async with opener(plan) as opened:
+    async with open_hosted_workspace(plan, settings) as opened:
         opened.init_agent()
         yield opened, model
 
@@ -189,7 +189,7 @@ async def test_the_report_tells_keys_variables_tools_and_notices_and_no_secret(t
 
 async def test_the_data_and_the_configuration_of_the_user_are_private(tmp_path):
     async with open_project(tmp_path / "p") as (opened, _model):
-        bench = opened.agent.bench(opened.transcript)
+        bench = opened.agent.bench()
         for path in (".crush/crush.json", ".config/crush/crush.json", ".local/share/crush/x"):
             assert not bench.shared(bench.resolve(path)), path
         assert bench.shared(bench.resolve("crush.json"))
@@ -197,7 +197,7 @@ async def test_the_data_and_the_configuration_of_the_user_are_private(tmp_path):
 
 async def test_data_in_the_workspace_itself_leaves_the_rest_of_it_open(tmp_path):
     async with open_project(tmp_path / "p", data_dir=".") as (opened, _model):
-        bench = opened.agent.bench(opened.transcript)
+        bench = opened.agent.bench()
         assert not bench.shared(bench.resolve("crush.json"))
         assert bench.shared(bench.resolve("src/a.py"))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.backend import BackendSettings, Graces
+from crush_trio.backend.settings import BackendSettings, Graces
 
 DEFAULT = BackendSettings()
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 from attrs import frozen
 
-from crush_trio.backend.open import workspace_opener
-from crush_trio.backend.settings import Terms, WorkspacePlan
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import Terms, WorkspacePlan, WorkspaceSettings
 from crush_trio.runtime.outcome import Submission
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import ScriptedProvider
@@ -31,7 +31,7 @@ both_ways = pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", 
 
 
 @asynccontextmanager
-async def in_memory(_data_dir):
+async def in_memory(_settings, _data_dir):
     await trio.lowlevel.checkpoint()
     yield MemoryStore()
 
@@ -66,7 +66,7 @@ class Machine:
         """Open the project, let its agent answer one prompt, and return how that ended."""
         given = iter(answers)
         model = ScriptedProvider(lambda request: next(given) if request.tools else [Say("Title")])
-        opener = workspace_opener(
+        settings = WorkspaceSettings(
             home=self.root,
             environment={"PATH": os.environ["PATH"], **(environment or {})},
             providers={"mine": model} if own_model else {},
@@ -81,7 +81,7 @@ class Machine:
             created_by=ClientId("c"),
         )
         with trio.fail_after(30):
-            async with opener(plan) as opened:
+            async with open_hosted_workspace(plan, settings) as opened:
                 opened.init_agent()
                 session = await opened.create_session("a session")
                 return await opened.send(Submission(session_id=session.id, prompt="go")).wait()

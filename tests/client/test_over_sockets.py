@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import pytest
 import trio
 
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.client import (
     ApiError,
     Disconnected,
@@ -52,7 +52,7 @@ async def serving(address, turns=None, *, token=None):
                     run_server,
                     [address],
                     settings=HostSettings(guard=GuardSettings(token=token)),
-                    opener=workspace_opener(make_turn=turns),
+                    workspaces=WorkspaceSettings(make_turn=turns),
                     shutdown=stop.wait,
                     grace=1.0,
                 )

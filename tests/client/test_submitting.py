@@ -69,7 +69,7 @@ async def test_every_policy_reaches_the_server():
                 Attachment(file_path="a", file_name="a", mime_type="text/plain", content=b"x")
             ],
         )
-        [opened] = [each.opened for each in place.server.backend.workspaces()]
+        [opened] = place.server.backend.workspaces()
         submission = opened.runs.find(last.id).submission
         assert submission.permissions.mode is PermissionMode.DENY
         assert submission.when_unclaimed is WhenUnclaimed.CONTINUE
@@ -83,7 +83,7 @@ async def test_whether_a_person_is_there_is_said_once_for_all_runs(interactive):
     gate = Gate()
     async with open_place(WrittenTurns({"think": [Pause(gate)]}), interactive=interactive) as place:
         run = await place.submit("think")
-        [opened] = [each.opened for each in place.server.backend.workspaces()]
+        [opened] = place.server.backend.workspaces()
         assert opened.runs.find(run.id).submission.interactive is interactive
 
 

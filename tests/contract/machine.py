@@ -52,7 +52,7 @@ class Machine:
 
     @asynccontextmanager
     async def serve(self, **brought):
-        """Have a server for the user; *brought* is for `workspace_opener`."""
+        """Have a server for the user; *brought* is for `WorkspaceSettings`."""
         with trio.fail_after(LIMIT):
             async with open_server_with(
                 make_turn=None,

@@ -188,10 +188,10 @@ async def test_what_could_not_be_stored_is_stored_later_and_not_published_before
         bench.store.spoil(StoreFault(of=(TextAppended,), error=DiskFull, times=1))
         run = bench.accept("hello")
         await gate.reached()
-        assert bench.workspace.degraded is not None
+        assert bench.store.degraded is not None
         await trio.sleep(RETRY)
         assert text_of((await bench.store.message(f"answer-{run.id}")).message) == "half"
-        assert bench.workspace.degraded is None
+        assert bench.store.degraded is None
         gate.open()
         assert (await run.wait()).state is RunState.COMPLETED
 

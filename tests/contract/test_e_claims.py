@@ -15,7 +15,17 @@ from crush_trio.testing import Gate
 from crush_trio.testing.server.turns import prompt
 from crush_trio.wire.ids import NO_SESSION, SessionId, WorkspaceId
 from crush_trio.wire.runs import RunState
-from tests.backend.hosts import A, B, C, DurableWorkspaces, Workspaces, ask, gone, open_test_backend
+from tests.backend.hosts import (
+    A,
+    B,
+    C,
+    RecordedWorkspaces,
+    Workspaces,
+    ask,
+    claims_on,
+    gone,
+    open_test_backend,
+)
 
 S, T = SessionId("s"), SessionId("t")
 NOWHERE = WorkspaceId("nowhere")
@@ -90,7 +100,7 @@ async def test_a_client_needs_no_create_to_attach():
         hosted = await backend.create(ask(A))
         with backend.attach(hosted.id, B):
             backend.release(hosted.id, A)
-            assert hosted.claims.clients == (B,)
+            assert claims_on(backend, hosted).clients == (B,)
             assert not gone(backend, hosted)
 
 
@@ -139,20 +149,20 @@ async def test_a_workspace_is_closed_once_and_unknown_afterwards():
 
 @pytest.mark.item("E12")
 async def test_a_run_outlives_its_client_while_another_holds_the_workspace():
-    async with open_test_backend(DurableWorkspaces(seconds=100.0)) as backend:
+    async with open_test_backend(RecordedWorkspaces(seconds=100.0)) as backend:
         hosted = await backend.create(ask(A))
         with backend.attach(hosted.id, B):
-            run = hosted.opened.runs.accept(prompt("work"))
+            run = hosted.runs.accept(prompt("work"))
             backend.retire(A)
             assert (await run.wait()).state is RunState.COMPLETED
 
 
 @pytest.mark.item("E12")
 async def test_a_run_is_cancelled_when_the_last_client_goes_and_has_its_ending_stored():
-    durable = DurableWorkspaces(seconds=100.0)
+    durable = RecordedWorkspaces(seconds=100.0)
     async with open_test_backend(durable) as backend:
         hosted = await backend.create(ask(A))
-        run = hosted.opened.runs.accept(prompt("work"))
+        run = hosted.runs.accept(prompt("work"))
         await run.journaled()
         backend.retire(A)
         assert (await run.wait()).state is RunState.CANCELLED
@@ -170,7 +180,7 @@ async def test_releasing_what_is_not_there_is_fine_but_the_client_id_must_be_one
         backend.release(hosted.id, B)
         with pytest.raises(ClientIdInvalid):
             backend.release(NOWHERE, "nobody")
-        assert hosted.claims.clients == (A,)
+        assert claims_on(backend, hosted).clients == (A,)
         backend.release(hosted.id, A)
         backend.release(hosted.id, A)
         assert gone(backend, hosted)
@@ -185,7 +195,7 @@ async def test_a_stream_may_end_long_after_its_workspace():
             await wait_all_tasks_blocked()
             assert gone(backend, hosted)
             again = await backend.create(ask(B))
-        assert again.claims.clients == (B,)
+        assert claims_on(backend, again).clients == (B,)
 
 
 @pytest.mark.item("E14")
@@ -197,9 +207,9 @@ async def test_one_clients_stream_does_not_disturb_anothers():
             with backend.attach(hosted.id, A):
                 pass
             backend.retire(A)
-            assert hosted.claims.clients == (B,)
-            assert hosted.claims.claim(B).streams == 2
-            assert hosted.attached_clients(S) == 1
+            assert claims_on(backend, hosted).clients == (B,)
+            assert claims_on(backend, hosted).claim(B).streams == 2
+            assert backend.attached_clients(hosted.id, S) == 1
 
 
 # ── E15 and E16: current session and presence ───────────────────────────────────────────────────
@@ -220,7 +230,7 @@ async def test_selecting_a_session_needs_an_open_stream():
             backend.set_current_session(hosted.id, A, S)
         with pytest.raises(ClientNotAttached):
             backend.set_current_session(hosted.id, A, T)
-        assert hosted.claims.claim(A).current_session == S
+        assert claims_on(backend, hosted).claim(A).current_session == S
 
 
 @pytest.mark.item("E16")

@@ -22,9 +22,10 @@ from crush_trio.wire.ids import SessionId
 from tests.backend.hosts import (
     A,
     B,
-    DurableWorkspaces,
+    RecordedWorkspaces,
     Workspaces,
     ask,
+    claims_on,
     creating,
     gone,
     open_test_backend,
@@ -46,7 +47,7 @@ async def test_retiring_drops_every_claim_and_closes_only_what_nobody_else_holds
             backend.retire(A)
             backend.retire(A)
             assert backend.workspaces() == (shared,)
-            assert shared.claims.clients == (B,)
+            assert claims_on(backend, shared).clients == (B,)
 
 
 @pytest.mark.item("E18")
@@ -57,7 +58,7 @@ async def test_a_retired_client_cannot_create_but_may_attach():
         with pytest.raises(ClientRetired):
             await backend.create(ask(A))
         with backend.attach(hosted.id, A):
-            assert hosted.claims.clients == (B, A)
+            assert claims_on(backend, hosted).clients == (B, A)
         with pytest.raises(ClientIdInvalid):
             backend.retire("nobody")
 
@@ -70,7 +71,7 @@ async def test_a_retirement_is_forgotten_in_the_end():
         with pytest.raises(ClientRetired):
             await backend.create(ask(A))
         await trio.sleep(2.0)
-        assert (await backend.create(ask(A))).claims.clients == (A,)
+        assert claims_on(backend, await backend.create(ask(A))).clients == (A,)
 
 
 @pytest.mark.item("E19", "E20")
@@ -218,11 +219,11 @@ async def test_a_server_that_ends_says_so_also_to_a_retired_client():
 
 @pytest.mark.item("E24")
 async def test_a_client_that_lost_its_workspace_can_create_it_again_and_resume():
-    durable = DurableWorkspaces(seconds=1.0)
+    durable = RecordedWorkspaces(seconds=1.0)
     async with open_test_backend(durable) as backend:
         first = await backend.create(ask(A, yolo=True))
         with backend.attach(first.id, A):
-            run = first.opened.runs.accept(prompt("work"))
+            run = first.runs.accept(prompt("work"))
             await run.wait()
         await trio.sleep(11.0)
         with pytest.raises(WorkspaceNotFound), backend.attach(first.id, A):
@@ -231,4 +232,4 @@ async def test_a_client_that_lost_its_workspace_can_create_it_again_and_resume()
         assert second.id != first.id
         with backend.attach(second.id, A):
             backend.set_current_session(second.id, A, S)
-            assert [view.id for view in await second.opened.store.runs()] == [run.id]
+            assert [view.id for view in await second.store.runs()] == [run.id]

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.backend import open_backend
+from crush_trio.backend.backend import open_backend
 from crush_trio.errors import (
     ChannelMismatch,
     ClientIdInvalid,
@@ -26,9 +26,10 @@ from tests.backend.hosts import (
     A,
     B,
     C,
-    DurableWorkspaces,
+    RecordedWorkspaces,
     Workspaces,
     ask,
+    claims_on,
     creating,
     open_test_backend,
 )
@@ -82,9 +83,9 @@ async def test_a_second_create_gets_the_same_workspace_on_the_first_ones_terms(c
         first = await backend.create(ask(A, yolo=True, data_dir="/data", env=("KEY=secret",)))
         second = await backend.create(ask(B, debug=True, env=("KEY=other",)))
         assert second is first
-        assert first.claims.clients == (A, B)
-        assert (first.terms.yolo, first.terms.debug) == (True, False)
-        assert (first.terms.data_dir, first.terms.env) == ("/data", ("KEY=secret",))
+        assert claims_on(backend, first).clients == (A, B)
+        assert (first.plan.terms.yolo, first.plan.terms.debug) == (True, False)
+        assert (first.plan.terms.data_dir, first.plan.terms.env) == ("/data", ("KEY=secret",))
     [record] = [r for r in caplog.records if r.msg == "workspace.terms_ignored"]
     assert record.levelno == logging.DEBUG
     assert record.differences == ("yolo", "debug", "data_dir", "env")
@@ -116,11 +117,11 @@ async def test_channels_must_be_the_same_list(first, second, fits):
         hosted = await backend.create(ask(A, channels=first))
         if fits:
             assert await backend.create(ask(B, channels=second)) is hosted
-            assert hosted.claims.clients == (A, B)
+            assert claims_on(backend, hosted).clients == (A, B)
         else:
             with pytest.raises(ChannelMismatch):
                 await backend.create(ask(B, channels=second))
-            assert hosted.claims.clients == (A,)
+            assert claims_on(backend, hosted).clients == (A,)
 
 
 @pytest.mark.item("E5")
@@ -131,8 +132,8 @@ async def test_creates_that_come_together_share_one_opening():
         async with creating(backend, ask(A, yolo=True), ask(B), ask(C)) as answers:
             opening.open()
         [hosted] = set(answers.values())
-        assert hosted.claims.clients == (A, B, C)
-        assert hosted.terms.yolo
+        assert claims_on(backend, hosted).clients == (A, B, C)
+        assert hosted.plan.terms.yolo
         assert len(things.begun) == 1
 
 
@@ -147,7 +148,7 @@ async def test_a_workspace_cannot_be_found_before_its_creator_holds_it():
             opening.open()
         hosted = backend.workspace(WorkspaceId("workspace-1"))
         assert answers[A] is hosted
-        assert hosted.claims.clients == (A,)
+        assert claims_on(backend, hosted).clients == (A,)
 
 
 @pytest.mark.item("E7", "E19")
@@ -168,7 +169,7 @@ async def test_after_a_failed_create_the_directory_can_be_created_again():
     async with open_test_backend(things) as backend:
         with pytest.raises(OSError, match="disk full"):
             await backend.create(ask(A))
-        assert (await backend.create(ask(A))).claims.clients == (A,)
+        assert claims_on(backend, await backend.create(ask(A))).clients == (A,)
 
 
 @pytest.mark.item("E8", "E18")
@@ -212,11 +213,11 @@ async def test_another_version_is_logged_and_said_in_the_answer_to_the_create(ca
 
 @pytest.mark.item("L20")
 async def test_closing_one_workspace_leaves_the_runs_of_the_others_alone():
-    async with open_test_backend(DurableWorkspaces(seconds=100.0)) as backend:
+    async with open_test_backend(RecordedWorkspaces(seconds=100.0)) as backend:
         one = await backend.create(ask(A, path="/one"))
         two = await backend.create(ask(B, path="/two"))
         with backend.attach(two.id, B):
-            runs = [hosted.opened.runs.accept(prompt("work")) for hosted in (one, two)]
+            runs = [hosted.runs.accept(prompt("work")) for hosted in (one, two)]
             backend.retire(A)
             states = [(await run.wait()).state for run in runs]
         assert states == [RunState.CANCELLED, RunState.COMPLETED]
@@ -239,9 +240,9 @@ async def test_a_directory_that_is_being_closed_is_opened_anew_when_that_is_done
 
 @pytest.mark.item("L32")
 async def test_leaving_the_backend_is_bounded_by_the_limits_of_its_workspaces():
-    async with open_test_backend(DurableWorkspaces(seconds=80_000.0)) as backend:
+    async with open_test_backend(RecordedWorkspaces(seconds=80_000.0)) as backend:
         hosted = await backend.create(ask(A))
-        run = hosted.opened.runs.accept(prompt("work"))
+        run = hosted.runs.accept(prompt("work"))
         await run.journaled()
         began = trio.current_time()
     assert trio.current_time() - began < 20.0

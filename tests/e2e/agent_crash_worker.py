@@ -25,12 +25,12 @@ from attrs import define, field
 
 from crush_trio.agent.asks.asks import withdraw_orphans
 from crush_trio.agent.asks.permissions import Permissions
-from crush_trio.agent.coordinator import Coordinator
+from crush_trio.agent.coordinator import AgentTurn
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.agent.turn.plan import Desk
 from crush_trio.agent.turn.summary import INSTRUCTIONS as SUMMARIZE
 from crush_trio.agent.turn.title import INSTRUCTIONS as TITLE
 from crush_trio.agent.turn.title import Titles
-from crush_trio.backend import open_durable_workspace
 from crush_trio.clock import RandomIds, SystemClock
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime import Submission
@@ -109,7 +109,7 @@ class Agent(ScriptedAgent):
             attendance=self.attendance,
         )
         self.desk = Desk(transcript, transcript.events, store, CLOCK, ids, self.permissions)
-        return Coordinator(self.desk, self, Titles(self.desk, self))
+        return AgentTurn(self.desk, self, Titles(self.desk, self))
 
 
 async def look(_call):
@@ -139,7 +139,7 @@ async def work(directory, told, token):
         open_hidden_nursery() as jobs,
     ):
         agent = make_agent(directory, store, jobs, token)
-        async with open_durable_workspace(
+        async with open_recorded_runs(
             store, lambda transcript: agent.make_turn(transcript, store, IDS), pace=0.001
         ) as workspace:
             await withdraw_orphans(store, workspace.events.publish, CLOCK)

@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 import trio.abc
 
-from crush_trio.backend import open_durable_workspace
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.clock import RandomIds
 from crush_trio.runtime import Completion, Submission
 from crush_trio.store.changes import SessionCreated
@@ -104,7 +104,7 @@ async def client(workspace, told, session_id, prompt, *, named):
 async def work(directory, told):
     async with (
         open_sqlite_store(Path(directory)) as store,
-        open_durable_workspace(store, make_turn, pace=0.001) as workspace,
+        open_recorded_runs(store, make_turn, pace=0.001) as workspace,
     ):
         known = {session.id for session in await store.sessions()}
         for session_id in SESSIONS:

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.net.address import parse_address
 from crush_trio.runtime import Completion
 from crush_trio.server.http.serve import wait_for_signal
@@ -39,7 +39,7 @@ async def main():
             partial(
                 run_server,
                 [parse_address("tcp://127.0.0.1:0")],
-                opener=workspace_opener(make_turn=make_turn),
+                workspaces=WorkspaceSettings(make_turn=make_turn),
                 shutdown=wait_for_signal,
                 grace=GRACE,
             )

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from crush_trio.agent.asks.asks import withdraw_orphans
-from crush_trio.backend import open_durable_workspace
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.sqlite.store import open_sqlite_store
 from tests.agent.durable import check_complete, endings
@@ -89,7 +89,7 @@ async def check_directory(directory):
     told = [line.split() for line in (directory / "told.txt").read_text().splitlines()]
     async with open_sqlite_store(directory / "data") as store, open_hidden_nursery() as jobs:
         agent = make_agent(directory, store, jobs, "nobody")
-        async with open_durable_workspace(
+        async with open_recorded_runs(
             store, lambda transcript: agent.make_turn(transcript, store, IDS)
         ) as workspace:
             await workspace.recovery.done.wait()
@@ -102,7 +102,7 @@ async def check_directory(directory):
             await check_complete(store, *{run.session_id for run in runs.values()})
             await store.check()
             assert set(Counter(view.id for view in endings(workspace.events)).values()) <= {1}
-            return len(runs), len(workspace.recovered)
+            return len(runs), len(workspace.recovery.ended)
 
 
 @pytest.mark.item("A20", "A33", "B1")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.backend import open_durable_workspace
+from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.messages import FinishPart, Role, ToolCallPart, ToolResultPart
 from tests.agent.durable import entries_of
@@ -55,7 +55,7 @@ async def check_directory(directory):
     told = [line.split() for line in (directory / "told.txt").read_text().splitlines()]
     async with (
         open_sqlite_store(directory / "data") as store,
-        open_durable_workspace(store, make_turn) as workspace,
+        open_recorded_runs(store, make_turn) as workspace,
     ):
         await workspace.recovery.done.wait()
         assert await store.orphans() == []
@@ -68,7 +68,7 @@ async def check_directory(directory):
         await store.check()
         endings = Counter(entry.event.run.id for entry in endings_of(workspace.events))
         assert set(endings.values()) <= {1}
-        return len(runs), len(workspace.recovered)
+        return len(runs), len(workspace.recovery.ended)
 
 
 def endings_of(events):

@@ -13,8 +13,9 @@ import pytest
 import trio
 from attrs import define, field
 
-from crush_trio.backend import open_backend
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.backend import open_backend
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.server import TcpAddress, UnixAddress
 from crush_trio.server.app import create_app
 from crush_trio.server.http.serve import serve
@@ -139,7 +140,8 @@ def noting_ends(app, over):
 async def open_socket_server(turns=None, *, address, settings=None):
     """Open a server as `open_test_server` does, behind a socket at *address*."""
     stores, stop, over = MemoryStores(), trio.Event(), defaultdict(trio.Event)
-    opener = workspace_opener(make_turn=turns, open_store=stores.open)
+    workspaces = WorkspaceSettings(make_turn=turns, open_store=stores.open)
+    opener = partial(open_hosted_workspace, settings=workspaces)
     async with open_backend(opener, settings=settings, version="test") as backend:
         site = Site(backend)
         async with trio.open_nursery() as nursery:

@@ -10,13 +10,13 @@ import anyio
 import pytest
 import trio
 
-from crush_trio.backend.agency import config_commands
 from crush_trio.clock import SystemClock
 from crush_trio.config.template import CommandFailed
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.integrations.lsp.server import program_opener
 from crush_trio.integrations.mcp.session import Target
 from crush_trio.integrations.mcp.stdio import open_stdio
+from crush_trio.tools.shell.environment import config_commands
 from crush_trio.tools.shell.process import Command
 from crush_trio.wire.config import McpServerConfig
 from tests.integrations.hook_programs import call, configured

@@ -45,9 +45,9 @@ class Asker:
     async def turn(self, run):
         await trio.lowlevel.checkpoint()
         [opened] = [
-            hosted.opened
+            hosted
             for hosted in self.server.backend.workspaces()
-            if any(accepted.id == run.id for accepted in hosted.opened.runs.runs)
+            if any(accepted.id == run.id for accepted in hosted.runs.runs)
         ]
         ask = self.permission if run.prompt.startswith("allow") else self.question
         try:
@@ -87,7 +87,7 @@ class Room:
 
     @property
     def opened(self) -> HostedWorkspace:
-        return self.server.backend.workspace(WorkspaceId(self.place.id)).opened
+        return self.server.backend.workspace(WorkspaceId(self.place.id))
 
     async def submit(self, prompt, run_id, **more):
         body = {"session_id": self.session, "prompt": prompt, "run_id": run_id}

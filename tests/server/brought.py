@@ -2,11 +2,13 @@
 
 import posixpath
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
 from crush_trio.server.server import Site
@@ -17,7 +19,7 @@ from crush_trio.testing.server.server import MemoryStores, Served, WrittenTurns
 
 @asynccontextmanager
 async def open_server_with(**brought):
-    """Open a server like `open_test_server` does, with *brought* for `workspace_opener`.
+    """Open a server like `open_test_server` does, with *brought* for `WorkspaceSettings`.
 
     `open_config=None` reads configurations from files, which takes threads and so real time.
     """
@@ -30,7 +32,7 @@ async def open_server_with(**brought):
         "clock": clock,
         "ids": CountingIds("id"),
     }
-    opener = workspace_opener(**usual | brought)
+    opener = partial(open_hosted_workspace, settings=WorkspaceSettings(**usual | brought))
     async with trio.open_nursery() as requests:
         async with open_backend(
             opener, version="test", resolve=_key, clock=clock, ids=CountingIds("workspace")

@@ -2,6 +2,7 @@
 
 import posixpath
 from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -9,7 +10,8 @@ import trio
 from attrs import define, field
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.open import workspace_opener
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.server import Site
 from crush_trio.store.memory.store import MemoryStore
@@ -25,7 +27,7 @@ async def open_site():
     clock, ids = TrioClock(), CountingIds("id")
 
     @asynccontextmanager
-    async def in_memory(_data_dir):
+    async def in_memory(_settings, _data_dir):
         await trio.lowlevel.checkpoint()
         yield MemoryStore()
 
@@ -33,7 +35,7 @@ async def open_site():
         await trio.lowlevel.checkpoint()
         return posixpath.normpath(posixpath.join("/", path))
 
-    opener = workspace_opener(
+    workspaces = WorkspaceSettings(
         make_turn=WrittenTurns(),
         open_config=open_fixed_config,
         opens=no_commands,
@@ -41,7 +43,13 @@ async def open_site():
         clock=clock,
         ids=ids,
     )
-    async with open_backend(opener, version="0", resolve=resolve, clock=clock, ids=ids) as backend:
+    async with open_backend(
+        partial(open_hosted_workspace, settings=workspaces),
+        version="0",
+        resolve=resolve,
+        clock=clock,
+        ids=ids,
+    ) as backend:
         yield Site(backend)
 
 

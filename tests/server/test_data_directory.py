@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from crush_trio.backend.open import workspace_opener
-from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.client import ApiError, open_client
 from crush_trio.errors import AcceptanceNotStored
 from crush_trio.runtime import Completion
@@ -30,9 +29,9 @@ def project(tmp_path):
 @asynccontextmanager
 async def open_served(folder, turns):
     """Serve workspaces that close as soon as their last client leaves."""
-    opener = workspace_opener(make_turn=turns)
+    workspaces = WorkspaceSettings(make_turn=turns)
     settings = HostSettings(backend=BackendSettings(detach_grace=0))
-    async with running(folder, opener=opener, settings=settings) as server:
+    async with running(folder, workspaces=workspaces, settings=settings) as server:
         yield server
 
 

@@ -9,12 +9,13 @@ import pytest
 import trio
 from attrs import define
 
-from crush_trio.agent.asks.asks import PATIENCE
+from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.backend import open as opening
-from crush_trio.backend.open import workspace_opener
-from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress
+from crush_trio.server import run as running_server
 from crush_trio.server.guard import GuardSettings
 from crush_trio.server.run import HostSettings, LateOpener, run_server, settle_in
 from tests.server.raw_client import open_client
@@ -159,11 +160,11 @@ def test_how_long_an_ask_waits_for_somebody_can_be_set(value, seconds):
 async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatch):
     given = []
 
-    def opener(**options):
-        given.append(options["patience"])
-        return workspace_opener(**options)
+    def open_workspace(plan, settings):
+        given.append(settings.patience)
+        return open_hosted_workspace(plan, settings)
 
-    monkeypatch.setattr(opening, "workspace_opener", opener)
+    monkeypatch.setattr(opening, "open_hosted_workspace", open_workspace)
     async with running(tmp_path, settings=HostSettings(patience=7)) as server:
         await create(server, tmp_path)
         assert set(given) == {7}
@@ -171,7 +172,9 @@ async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatc
 
 async def test_what_workspaces_need_is_there_before_the_first_of_them(tmp_path, monkeypatch):
     made = trio.Event()
-    monkeypatch.setattr(open, "workspace_opener", lambda **_: trio.from_thread.run_sync(made.set))
+    monkeypatch.setattr(
+        running_server, "import_store", lambda _: trio.from_thread.run_sync(made.set)
+    )
     async with running(tmp_path):
         with trio.fail_after(SOON):
             await made.wait()
@@ -211,9 +214,9 @@ async def test_a_run_that_is_slow_to_end_does_not_cost_its_readers_the_last_even
             await trio.sleep(1.5)
         return Completion()
 
-    opener = workspace_opener(make_turn=lambda _transcript: stubborn)
+    workspaces = WorkspaceSettings(make_turn=lambda _transcript: stubborn)
     async with (
-        running(tmp_path, opener=opener, grace=0.6) as server,
+        running(tmp_path, workspaces=workspaces, grace=0.6) as server,
         trio.open_nursery() as nursery,
     ):
         workspace = await create(server, tmp_path)

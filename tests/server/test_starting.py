@@ -46,7 +46,6 @@ trio.run(main, sys.argv[1], clock=MockClock())
 
 OF_A_WORKSPACE = {
     "crush_trio.agent.coordinator",
-    "crush_trio.backend.agency",
     "crush_trio.backend.open",
     "crush_trio.providers.registry",
     "crush_trio.store.sqlite.store",

@@ -1,292 +1,77 @@
-"""What waits for a person: one ask per tool call, in the scope of its run.
+"""The asks of a workspace: permissions, questions, and who is there to answer them."""
 
-An ask is durable before anybody hears of it, waits where its tool call stands, and ends once: it is
-answered, or withdrawn because its run was stopped, or given up because nobody was there. Whatever
-ends it is one synchronous step, so two that come together have a winner and a loser, never two
-winners.
+from pathlib import Path
+from typing import Protocol
 
-The waiter stands in a parking lot of its own, and that is the truth about whether the ask waits.
-Trio takes a task that is cancelled out of its lot in the very step of the cancel, and never takes
-back one that was let go. So an answer after the cancel finds nobody, although the cancelled task has
-not run yet, and a cancel after the answer changes nothing about the answer (F2, F6).
+from attrs import define, field
 
-Whether anybody is there to answer, and how long an ask waits while nobody is.
-
-Somebody is there while an event stream is open. An ask waits for as long as somebody is: a person
-may think. Once nobody has been there for a while, without a break, it is given up, so that a run
-which nobody watches cannot stand still for ever.
-
-Nothing in here waits or is woken to look. Whoever comes or goes moves the deadlines of the asks that
-wait, in the same step.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
-from math import inf
-from typing import Final, Generic, Protocol, TypeVar
-
-import trio
-from attrs import define, field, frozen
-
-from crush_trio.clock import Clock
-from crush_trio.events.facts import Event, Fact
-from crush_trio.store.base import AskReads, Changes, PendingAsk
-from crush_trio.store.changes import AskOpened, AskResolved
-from crush_trio.wire.asks import (
-    PermissionNotification,
-    PermissionRequest,
-    QuestionNotification,
-    QuestionRequest,
-    QuestionResponse,
+from crush_trio.agent.asks.attendance import PATIENCE, Attendance
+from crush_trio.agent.asks.pending import (
+    AskKind,
+    Publish,
+    Resolution,
+    permission_notice,
+    question_notice,
 )
-from crush_trio.wire.codec import encode
-from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.ids import AskId, RunId, ToolCallId
-
-PATIENCE: Final = 60.0
-"""Seconds without anybody there after which an ask is given up."""
-
-
-@define(eq=False)
-class Attendance:
-    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
-
-    patience: float = PATIENCE
-    streams: int = field(default=0, init=False)
-    """How many are open now."""
-    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
-
-    def arrive(self) -> None:
-        """Count one more stream; asks then wait for as long as it takes."""
-        self.streams += 1
-        self._move_deadlines()
-
-    def leave(self) -> None:
-        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
-        self.streams -= 1
-        self._move_deadlines()
-
-    @contextmanager
-    def present(self) -> Iterator[None]:
-        """Be there for the length of the block."""
-        self.arrive()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    @contextmanager
-    def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
-        """Give the body up once nobody has been there for `patience` seconds; see its scope.
-
-        What is not *interactive* was asked by a run whose own client shows it to nobody. That
-        client's stream says nothing about a person, so the body has `patience` seconds, whoever is
-        there.
-        """
-        deadline = self._deadline if interactive else trio.current_time() + self.patience
-        with trio.CancelScope(deadline=deadline) as scope:
-            if interactive:
-                self._waiting.add(scope)
-            try:
-                yield scope
-            finally:
-                self._waiting.discard(scope)
-
-    @property
-    def _deadline(self) -> float:
-        return inf if self.streams else trio.current_time() + self.patience
-
-    def _move_deadlines(self) -> None:
-        for scope in self._waiting:
-            scope.deadline = self._deadline
+from crush_trio.agent.asks.permissions import Permissions
+from crush_trio.agent.asks.questions import Questions
+from crush_trio.clock import Clock, IdSource
+from crush_trio.config.live import Configuration
+from crush_trio.events.facts import Fact
+from crush_trio.store.base import AskReads, Changes, PendingAsk
+from crush_trio.store.changes import AskResolved
 
 
-Publish = Callable[[Event], object]
-"""Lets every reader of the workspace know about an event."""
+@define(eq=False, kw_only=True)
+class Asks:
+    """What a workspace asks of people. Made by `make_asks`."""
 
-R = TypeVar("R", PermissionRequest, QuestionRequest)
-
-
-class AskKind(StrEnum):
-    """What is asked, as the store records it."""
-
-    PERMISSION = "permission"
-    QUESTION = "question"
-
-
-class Resolution(StrEnum):
-    """How an ask ended, as the store records it."""
-
-    GRANTED = "granted"
-    DENIED = "denied"
-    ANSWERED = "answered"
-    CANCELLED = "cancelled"
-    """A person would not answer."""
-    WITHDRAWN = "withdrawn"
-    """Its run was stopped, or died."""
-    UNATTENDED = "unattended"
-    """Nobody was there."""
-
-
-@frozen
-class Ending:
-    """How an ask ended, with the answers of a person who was asked for some."""
-
-    resolution: Resolution
-    responses: tuple[QuestionResponse, ...] = field(default=(), repr=False)
-
-
-_WITHDRAWN: Final = Ending(Resolution.WITHDRAWN)
-_UNATTENDED: Final = Ending(Resolution.UNATTENDED)
-
-
-@define(eq=False)
-class Ask(Generic[R]):
-    """One request that waits for its answer."""
-
-    request: R
-    run_id: RunId
-    _answer: Ending = field(default=_WITHDRAWN, init=False)
-    _waiter: trio.lowlevel.ParkingLot = field(
-        factory=trio.lowlevel.ParkingLot, init=False, repr=False
-    )
-
-    @property
-    def id(self) -> AskId:
-        """The request's id."""
-        return self.request.id
-
-    @property
-    def waits(self) -> bool:
-        """Whether an answer would reach somebody."""
-        return bool(self._waiter)
-
-    def give(self, answer: Ending) -> None:
-        """Let the waiter go on with *answer*."""
-        self._answer = answer
-        self._waiter.unpark()
-
-    async def wait(self) -> Ending:
-        """Wait for the answer. No checkpoint lies before the waiting itself."""
-        await self._waiter.park()
-        return self._answer
-
-
-@define(eq=False)
-class Asks(Generic[R]):
-    """The asks of one kind that wait in a workspace.
-
-    *given_up* tells the clients that a request they have heard of ended without an answer.
-    """
-
-    kind: AskKind
-    store: Changes = field(repr=False)
-    clock: Clock = field(repr=False)
+    permissions: Permissions
+    questions: Questions
     attendance: Attendance = field(repr=False)
-    given_up: Callable[[R, Resolution], None] = field(repr=False)
-    _shown: dict[AskId, Ask[R]] = field(factory=dict, init=False)
-
-    # ── For those who answer: synchronous ───────────────────────────────────────────────────────
-
-    @property
-    def waiting(self) -> tuple[Ask[R], ...]:
-        """The asks that can be answered, oldest first."""
-        return tuple(ask for ask in self._shown.values() if ask.waits)
-
-    def find(self, ask_id: AskId) -> Ask[R] | None:
-        """Return an ask that can be answered; None if there is none of that id, or no longer."""
-        ask = self._shown.get(ask_id)
-        return ask if ask is not None and ask.waits else None
-
-    def settle(self, ask: Ask[R], answer: Ending) -> None:
-        """Answer an ask that waits. The last thing to be done about an answer (F4)."""
-        del self._shown[ask.id]
-        ask.give(answer)
-
-    # ── For those who ask ───────────────────────────────────────────────────────────────────────
-
-    async def put(
-        self,
-        request: R,
-        run_id: RunId,
-        show: Callable[[], Ending | None],
-        *,
-        interactive: bool = True,
-    ) -> Ending:
-        """Ask, and return how that ended: with an answer, or with nobody there to give one.
-
-        *show* is called once the request is stored. It publishes the request, or settles it by
-        itself if that has become possible meanwhile. A cancel withdraws the request.
-        """
-        ask = Ask(request, run_id)
-        ending = _WITHDRAWN
-        try:
-            await self._store(ask)
-            ending = show() or await self._wait(ask, interactive)
-            return ending
-        finally:
-            self._end(ask, ending.resolution)
-
-    async def _wait(self, ask: Ask[R], interactive: bool) -> Ending:
-        self._shown[ask.id] = ask
-        with self.attendance.patiently(interactive=interactive):
-            return await ask.wait()
-        return _UNATTENDED
-
-    async def _store(self, ask: Ask[R]) -> None:
-        """Make the ask durable, however long that takes. If it is cut short it may be so all the same."""
-        await self.store.commit(
-            AskOpened(
-                id=ask.id,
-                kind=self.kind,
-                session_id=ask.request.session_id,
-                run_id=ask.run_id,
-                tool_call_id=ask.request.tool_call_id,
-                payload=encode(ask.request).decode(),
-                at=self.clock.unix(),
-            )
-        )
-
-    def _end(self, ask: Ask[R], resolution: Resolution) -> None:
-        """Record how the ask ended; tell those who were asked, unless it was one of them."""
-        self.store.post(AskResolved(id=ask.id, resolution=resolution, at=self.clock.unix()))
-        if self._shown.pop(ask.id, None) is not None:
-            self.given_up(ask.request, resolution)
 
 
-# ── Notices ─────────────────────────────────────────────────────────────────────────────────────
+def make_asks(
+    *,
+    directory: Path,
+    config: Configuration,
+    store: Changes,
+    publish: Publish,
+    clock: Clock,
+    ids: IdSource,
+    skip: bool = False,
+    patience: float = PATIENCE,
+) -> Asks:
+    """Return the asks of a workspace; its permissions follow *config*.
 
-
-def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = None) -> Fact:
-    """Return the notice of where a permission request stands; without a *resolution*, it is asked."""
-    granted = resolution is Resolution.GRANTED
-    return Fact(
-        payload_type=PayloadType.PERMISSION_NOTIFICATION,
-        change=EventType.CREATED,
-        entity=PermissionNotification(
-            tool_call_id=tool_call_id,
-            granted=granted,
-            denied=resolution is not None and not granted,
-            withdrawn=resolution is Resolution.WITHDRAWN,
-        ),
+    With *skip*, every permission is granted. *patience* is how many seconds an ask waits while no
+    event stream is open.
+    """
+    attendance = Attendance(patience)
+    permissions = Permissions(
+        directory=directory,
+        store=store,
+        publish=publish,
+        clock=clock,
+        ids=ids,
+        attendance=attendance,
+        allowed_tools=lambda: _allowed_tools(config),
+        skip=skip,
     )
+    questions = Questions(store=store, publish=publish, clock=clock, ids=ids, attendance=attendance)
+    return Asks(permissions=permissions, questions=questions, attendance=attendance)
 
 
-def question_notice(batch_id: AskId) -> Fact:
-    """Return the notice that a batch of questions waits no longer, for whatever reason."""
-    return Fact(
-        payload_type=PayloadType.QUESTION_BATCH_NOTIFICATION,
-        change=EventType.CREATED,
-        entity=QuestionNotification(batch_id=batch_id),
-    )
+def _allowed_tools(config: Configuration) -> tuple[str, ...]:
+    configured = config.current.config.permissions
+    return () if configured is None else configured.allowed_tools
 
 
 # ── After a crash ───────────────────────────────────────────────────────────────────────────────
 
 
 class AskStore(Changes, AskReads, Protocol):
-    """What withdrawing needs of a store."""
+    """What `withdraw_orphans` needs of a store."""
 
 
 async def withdraw_orphans(

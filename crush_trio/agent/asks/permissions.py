@@ -17,17 +17,17 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.asks import (
+from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.asks.grants import Grants, covers, directory_of, listed
+from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
-    Asks,
-    Attendance,
     Ending,
+    PendingAsks,
     Publish,
     Resolution,
     permission_notice,
 )
-from crush_trio.agent.asks.grants import Grants, covers, directory_of, listed
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.run import Run
@@ -83,12 +83,12 @@ class Permissions:
     attendance: Attendance = field(repr=False)
     allowed_tools: Callable[[], Collection[str]] = field(default=tuple, repr=False)
     skip: bool = False
-    _asks: Asks[PermissionRequest] = field(init=False, repr=False)
+    _asks: PendingAsks[PermissionRequest] = field(init=False, repr=False)
     _grants: Grants = field(factory=Grants, init=False, repr=False)
     _auto_approved: set[SessionId] = field(factory=set, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._asks = Asks(
+        self._asks = PendingAsks(
             AskKind.PERMISSION, self.store, self.clock, self.attendance, self._given_up
         )
 

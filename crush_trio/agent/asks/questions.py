@@ -18,12 +18,12 @@ from typing import Annotated, Final
 import orjson
 from attrs import define, field, frozen
 
-from crush_trio.agent.asks.asks import (
+from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
-    Asks,
-    Attendance,
     Ending,
+    PendingAsks,
     Publish,
     Resolution,
     question_notice,
@@ -53,10 +53,12 @@ class Questions:
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     attendance: Attendance = field(repr=False)
-    _asks: Asks[QuestionRequest] = field(init=False, repr=False)
+    _asks: PendingAsks[QuestionRequest] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self._asks = Asks(AskKind.QUESTION, self.store, self.clock, self.attendance, self._given_up)
+        self._asks = PendingAsks(
+            AskKind.QUESTION, self.store, self.clock, self.attendance, self._given_up
+        )
 
     # ── For those who answer: synchronous ───────────────────────────────────────────────────────
 

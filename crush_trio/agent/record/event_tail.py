@@ -142,8 +142,12 @@ class Tail(Keeper):
     _closing: trio.Event = field(factory=trio.Event, init=False)
 
     def attach(self, log: EventLog, tasks: trio.Nursery) -> None:
-        """Tell *log* from now on which endings are stored. Endings come from nowhere else."""
+        """Keep what *log* publishes from now on, and tell it which endings are stored.
+
+        All endings of the log come after this: it is attached before the first run.
+        """
         self._log, self._tasks = log, tasks
+        log.keeper = self
 
     def close(self) -> None:
         """Hand over what was gathered, and try nothing again from now on."""

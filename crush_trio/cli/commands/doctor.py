@@ -44,8 +44,7 @@ from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import ABOUT, shown
 from crush_trio.store.errors import StoreLocked
-from crush_trio.store.sqlite.database import DATABASE_NAME
-from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.store.open import StoreSettings, has_data, inspect_store
 
 LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "httpx", "click", "rich")
 """Libraries whose versions are reported."""
@@ -221,22 +220,20 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
 
 async def data_directory(config: LoadedConfig) -> list[Finding]:
     """Return the state of the data directory: its owner, and runs that were left unfinished."""
-    subject, place = "data", config.data_dir
-    if not await trio.Path(place / DATABASE_NAME).exists():
+    subject, place, settings = "data", config.data_dir, StoreSettings()
+    if not await has_data(settings, place):
         return [Finding(Level.OK, subject, f"{place} has no sessions yet")]
     try:
-        async with open_sqlite_store(place) as store:
-            await store.check()
-            sessions = count(len(await store.sessions()), "session")
-            orphans = len(await store.orphans())
+        found = await inspect_store(settings, place)
     except StoreLocked as error:
         owner = error.detail or str(error)
         return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]
     except CrushError as error:
         return [_failed(subject, error)]
+    sessions = count(found.sessions, "session")
     findings = [Finding(Level.OK, subject, f"{place} is intact and has {sessions}")]
-    if orphans:
-        text = f"{count(orphans, 'unfinished run')} of an earlier process"
+    if found.orphans:
+        text = f"{count(found.orphans, 'unfinished run')} of an earlier process"
         advice = (
             "they are ended when the directory is opened next, for example by crush-trio sessions"
         )

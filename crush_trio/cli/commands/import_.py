@@ -20,7 +20,7 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.reporter import count
 from crush_trio.cli.server_link import configuration_of
 from crush_trio.store.go_import import ImportReport, NotCrushDatabase, import_go_database
-from crush_trio.store.sqlite.store import open_sqlite_store
+from crush_trio.store.open import StoreSettings, open_store
 
 GO_NAME: Final = "crush.db"
 _DATA_NAME: Final = ".crush"
@@ -53,7 +53,7 @@ async def import_database(
     """Import the sessions of a `crush.db` into the store of a directory."""
     file = await trio.to_thread.run_sync(find_database, Path(path))
     config = await configuration_of(Path(directory), environ)
-    async with open_sqlite_store(config.data_dir) as store:
+    async with open_store(StoreSettings(), config.data_dir) as store:
         report = await import_go_database(
             file, store, root=default_root(file) if root is None else root
         )

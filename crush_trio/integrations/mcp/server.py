@@ -120,7 +120,7 @@ class McpServer:
 
     plan: Plan
     connector: Connector = field(repr=False)
-    publish: Callable[[Fact], None] = field(repr=False)
+    publish: Callable[[Fact], object] = field(repr=False)
     clock: Clock = field(repr=False)
     info: McpClientInfo = field(init=False)
     offer: Offer = field(default=NOTHING, init=False)

@@ -6,7 +6,6 @@ import trio
 from attrs import asdict
 from quart import Blueprint, Response, request
 
-from crush_trio.backend.settings import Hosted
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
@@ -113,19 +112,19 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(site: Site, hosted: Hosted[HostedWorkspace]) -> Workspace:
+def _view(site: Site, hosted: HostedWorkspace) -> Workspace:
     """Return a workspace as clients see it; their environment is nobody else's business."""
-    warning = hosted.opened.store.warning
+    warning = hosted.store.warning
     return Workspace(
         id=hosted.id,
-        path=str(hosted.opened.directory),
-        yolo=hosted.terms.yolo,
-        debug=hosted.terms.debug,
-        data_dir=str(hosted.opened.data_dir),
+        path=str(hosted.directory),
+        yolo=hosted.plan.terms.yolo,
+        debug=hosted.plan.terms.debug,
+        data_dir=str(hosted.data_dir),
         version=site.version.version,
-        config=hosted.opened.shown_config(),
-        channels=hosted.terms.channels,
-        skills=hosted.opened.integrations.skills.states(),
-        degraded=hosted.opened.degraded or "",
+        config=hosted.shown_config(),
+        channels=hosted.plan.terms.channels,
+        skills=hosted.integrations.skills.states(),
+        degraded=hosted.degraded or "",
         warnings=() if warning is None else (ErrorBody(**asdict(warning)),),
     )

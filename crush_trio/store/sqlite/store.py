@@ -75,8 +75,8 @@ class SqliteStore(Store):
         """The database file."""
         return self._database.path
 
+    @override
     async def check(self) -> None:
-        """Read the whole file and raise `StoreCorrupt` if it is damaged; see `Database.check`."""
         await self._database.check()
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────

@@ -19,9 +19,10 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.asks import Attendance
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.permissions import Permissions
-from crush_trio.agent.coordinator import Coordinator
+from crush_trio.agent.coordinator import AgentTurn
+from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.plan import Desk, TurnPlan
@@ -29,7 +30,6 @@ from crush_trio.agent.turn.planner import TASK_TOOLS
 from crush_trio.agent.turn.subagent import AgentTool
 from crush_trio.agent.turn.title import Titles
 from crush_trio.agent.turn.tool_calls import NO_HOOKS, ToolHooks
-from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.log import EventLog
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
@@ -114,7 +114,7 @@ class ScriptedAgent:
     attendance: Attendance = field(factory=Attendance, init=False)
 
     def make_turn(self, transcript: Transcript, store: Store, ids: CountingIds) -> Turn:
-        """Return the coordinator, as a workspace takes it."""
+        """Return the turn function of the agent, as a workspace takes it."""
         clock = TrioClock()
         permissions = Permissions(
             directory=_NOWHERE,
@@ -136,7 +136,7 @@ class ScriptedAgent:
             hooks=self.hooks,
             sizes=self.sizes,
         )
-        return Coordinator(self.desk, self, Titles(self.desk, self) if self.titles else None)
+        return AgentTurn(self.desk, self, Titles(self.desk, self) if self.titles else None)
 
     async def choose(self, slot: ModelType, instead: SelectedModel | None = None) -> ChosenModel:
         """Return the scripted model, for either slot and under any name."""
@@ -162,7 +162,7 @@ class ScriptedAgent:
 class AgentBench:
     """An agent under test, with its store and a recorder of its events."""
 
-    workspace: DurableWorkspace
+    workspace: RecordedRuns
     store: Store
     agent: ScriptedAgent
     _recorder: Recorder
@@ -233,7 +233,7 @@ async def open_test_agent(
         store = MemoryStore("boot")
         await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="New Session")))
     the_store, ids = store, CountingIds(store.boot_id)
-    async with open_durable_workspace(
+    async with open_recorded_runs(
         the_store,
         lambda transcript: agent.make_turn(transcript, the_store, ids),
         clock=TrioClock(),

@@ -40,7 +40,7 @@ def no_commands(
     grace: float = GRACE,
     on_ended: Callable[[Ended], None] = lambda _: None,
 ) -> AbstractAsyncContextManager[Running]:
-    """Start nothing, and say so. Give it to `workspace_opener` in place of the real thing."""
+    """Start nothing, and say so. For `WorkspaceSettings(opens=…)`."""
     raise OSError(errno.ENOSYS, "a server under test starts no commands", command.argv[0])
 
 

@@ -6,9 +6,9 @@ change in them. Reads never fail.
 
 ```python
 store = FaultyStore(MemoryStore(), [StoreFault(of=(RunEnded,), error=DiskFull)])
-async with open_durable_workspace(store, make_turn) as workspace:
+async with open_recorded_runs(store, make_turn) as recorded:
     ...
-    assert workspace.degraded is not None
+    assert store.degraded is not None
     store.heal()
 ```
 

@@ -123,6 +123,10 @@ class ForwardingStore(Store):
         return await self.inner.runs(session_id, limit)
 
     @override
+    async def check(self) -> None:
+        await self.inner.check()
+
+    @override
     async def orphans(self) -> list[Orphan]:
         return await self.inner.orphans()
 

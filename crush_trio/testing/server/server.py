@@ -29,10 +29,11 @@ import trio
 from attrs import define, field
 
 from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.agent.record.recorded_runs import MakeTurn
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.open import MakeTurn, workspace_opener
-from crush_trio.backend.settings import BackendSettings, WorkspaceKey
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import BackendSettings, WorkspaceKey, WorkspaceSettings
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.limits import DEFAULTS, SizeLimits
@@ -42,6 +43,7 @@ from crush_trio.server.app import create_app
 from crush_trio.server.guard import GuardSettings
 from crush_trio.server.server import Meters, Site, metered
 from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.open import StoreSettings
 from crush_trio.testing.server.asgi import AsgiDriver, AsgiResponse, Exchange
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
@@ -283,7 +285,7 @@ class MemoryStores:
         return self._stores[Path(path, ".crush")][1]
 
     @asynccontextmanager
-    async def open(self, data_dir: Path) -> AsyncIterator[FaultyStore]:
+    async def open(self, _settings: StoreSettings, data_dir: Path) -> AsyncIterator[FaultyStore]:
         """Open the store of a data directory, with the data it had when it was closed."""
         await trio.lowlevel.checkpoint()
         boot = self._boots.new()
@@ -319,7 +321,7 @@ async def open_test_server(
     disconnects no client.
     """
     clock, stores, meters = TrioClock(), MemoryStores(tuple(faults)), Meters()
-    opener = workspace_opener(
+    workspaces = WorkspaceSettings(
         make_turn=WrittenTurns() if turn is None else turn,
         open_config=open_fixed_config,
         opens=no_commands,
@@ -330,7 +332,7 @@ async def open_test_server(
     )
     async with trio.open_nursery() as requests:
         async with open_backend(
-            metered(opener, meters),
+            metered(partial(open_hosted_workspace, settings=workspaces), meters),
             settings=settings,
             sizes=sizes,
             version="test",

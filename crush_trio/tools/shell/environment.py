@@ -16,8 +16,10 @@ from typing import Final
 
 from attrs import frozen
 
+from crush_trio.clock import Clock
+from crush_trio.config.template import CommandFailed, RunCommand
 from crush_trio.tools.shell.jobs import ABORTED, COLUMNS, Jobs
-from crush_trio.tools.shell.process import Command
+from crush_trio.tools.shell.process import Command, run_command
 from crush_trio.tools.workbench import Workbench
 
 SHELLS: Final = ("/bin/bash", "/bin/sh")
@@ -127,3 +129,21 @@ async def run_shell(bench: Workbench, jobs: Jobs, command: str, *, columns: int 
     if output.ended.stopped:
         text += f"{ABORTED}\n"
     return ShellAnswer(output=text, exit_code=output.ended.status)
+
+
+def config_commands(clock: Clock) -> RunCommand:
+    """Return the function that runs the commands from which a configuration takes values."""
+
+    async def run(script: str, environment: Mapping[str, str], directory: Path) -> str:
+        command = Command(
+            argv=shell_argv(script), working_dir=directory, env=unattended(environment)
+        )
+        try:
+            finished = await run_command(command, clock=clock)
+        except OSError as error:
+            raise CommandFailed(f"it could not be started: {error.strerror}") from error
+        if finished.ended.status:
+            raise CommandFailed(f"it ended with exit code {finished.ended.status}")
+        return finished.stdout.text()
+
+    return run

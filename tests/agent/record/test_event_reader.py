@@ -58,9 +58,9 @@ class Listener:
     def copy(self):
         return Listener(self.start, copy.deepcopy(self.replica))
 
-    async def listen(self, workspace, seen=lambda: None, *, batches=None):
+    async def listen(self, bench, seen=lambda: None, *, batches=None):
         """Read until the log closes, or so many *batches*; call *seen* after each."""
-        reader = await workspace.new_reader(Form.NATIVE, self.place)
+        reader = await bench.new_reader(Form.NATIVE, self.place)
         while (batch := await reader.missed()) is not None:
             self.replica.feed(batch.encode(Form.NATIVE))
             seen()
@@ -75,9 +75,9 @@ class Listener:
             read += 1
             seen()
 
-    async def catch_up(self, workspace):
+    async def catch_up(self, bench):
         """Come back, and read all there is now."""
-        reader = await workspace.new_reader(Form.NATIVE, self.place)
+        reader = await bench.new_reader(Form.NATIVE, self.place)
         while (batch := await reader.missed()) is not None:
             self.replica.feed(batch.encode(Form.NATIVE))
         await settle()
@@ -107,7 +107,7 @@ async def lives_with_kills():
             left.append((store.reopened("b2"), (eager.copy(), idle.copy())))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(eager.listen, bench.workspace, kill)
+            nursery.start_soon(eager.listen, bench, kill)
             await settle()
             store.before_commit = kill
             await bench.accept("hello").wait()
@@ -133,7 +133,7 @@ async def test_after_a_kill_at_any_moment_every_stored_ending_is_told_exactly_on
         unplaced += any(row.seq > UNPLACED for row in rows)
         async with open_bench(Turns(default=done), store=store) as bench:
             for client in clients:
-                await client.catch_up(bench.workspace)  # raises if an ending is told twice
+                await client.catch_up(bench)  # raises if an ending is told twice
                 assert set(client.replica.endings) == await stored_endings(store)
     assert unplaced > 5, "some kills came before the places of endings were stored"
 
@@ -153,11 +153,11 @@ async def test_a_client_that_is_cut_while_it_catches_up_and_another_kill_lose_no
             for _ in range(number % 3):
                 await bench.accept("hello").wait()
             with trio.move_on_after(1):
-                await idle.listen(bench.workspace, batches=number % 4)
+                await idle.listen(bench, batches=number % 4)
             killed = store.reopened("b3")
         async with open_bench(Turns(default=done), store=killed) as bench:
             for client in (eager, idle):
-                await client.catch_up(bench.workspace)
+                await client.catch_up(bench)
                 assert set(client.replica.endings) == await stored_endings(killed)
 
 
@@ -191,7 +191,7 @@ async def test_a_reader_is_told_the_endings_of_several_killed_starts_in_order():
             (("b4", 5), ["d1"]),
         ):
             client = Listener(Position(boot=place[0], seq=place[1]))
-            await client.catch_up(bench.workspace)
+            await client.catch_up(bench)
             *told, ours = client.replica.endings
             assert told == unseen
             assert ours.startswith("b5")
@@ -206,7 +206,7 @@ async def test_thousands_of_endings_come_in_small_pieces(form):
     ended = [evolve(each.run, state=RunState.CANCELLED, ended_at=9) for each in accepted]
     await store.commit(*accepted, *(RunEnded(run=view) for view in ended))
     async with open_bench(store=store.reopened("b2")) as bench:
-        reader = await bench.workspace.new_reader(form, Position(boot="b1", seq=7))
+        reader = await bench.new_reader(form, Position(boot="b1", seq=7))
         told, batches = [], 0
         while reader.behind:
             batch = await reader.read()
@@ -223,11 +223,11 @@ async def test_the_ids_of_endings_say_that_the_state_is_still_to_come():
     store = await dead_start("b1", *(f"run-{number}" for number in range(100)))
     async with open_bench(store=store.reopened("b2")) as bench:
         client = Listener(Position(boot="b1", seq=0))
-        await client.listen(bench.workspace, batches=1)
+        await client.listen(bench, batches=1)
         assert (client.place.boot, client.place.synced) == ("b1", False)
         assert 0 < len(client.replica.endings) < 100
         assert client.replica.resyncs == 0
-        await client.catch_up(bench.workspace)
+        await client.catch_up(bench)
         assert len(client.replica.endings) == 100
         assert (client.place, client.replica.resyncs) == (bench.events.position, 1)
 
@@ -240,7 +240,7 @@ async def test_a_place_in_an_unknown_start_is_answered_with_the_newest_endings_o
         for each in runs:
             await each.wait()
         client = Listener(Position(boot="unheard of", seq=3))
-        await client.catch_up(bench.workspace)
+        await client.catch_up(bench)
         assert client.replica.resyncs == 1
         assert len(client.replica.endings) == SMALL.endings
         assert "old" not in client.replica.endings
@@ -251,7 +251,7 @@ async def test_long_answers_are_told_whole_in_crush_form_and_one_at_a_time(form)
     text = "x" * (3 * PAGE_SIZE)
     store = await dead_start("b1", "one", "two", "three", kept=("one",), text=text)
     async with open_bench(store=store.reopened("b2")) as bench:
-        reader = await bench.workspace.new_reader(form, Position(boot="b1", seq=0))
+        reader = await bench.new_reader(form, Position(boot="b1", seq=0))
         sent = []
         while reader.behind:
             sent.append(b"".join(pieces_of((await reader.read()).content(form))))
@@ -341,7 +341,7 @@ def test_a_reader_that_fell_out_of_the_window_is_told_every_ending_in_every_orde
 @pytest.mark.parametrize("form", [Form.NATIVE, Form.CRUSH])
 async def test_more_endings_than_the_log_remembers_come_from_the_store(form):
     async with open_bench(Turns(default=done), window=SMALL) as bench:
-        reader = await bench.workspace.new_reader(form)
+        reader = await bench.new_reader(form)
         runs = [bench.accept(f"{number}", run_id=f"{number}") for number in range(300)]
         bench.cancel()
         for each in runs:
@@ -371,7 +371,7 @@ async def test_readers_do_not_wait_for_a_store_that_does_not_answer():
     async with open_bench(store=Stuck(await memory())) as bench:
         client, began = Listener(Position(boot="b1", seq=0)), trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.listen, bench.workspace)
+            nursery.start_soon(client.listen, bench)
             await bench.accept("hello").wait()
             await settle()
             assert client.replica.endings == {}
@@ -395,7 +395,7 @@ async def test_a_store_that_fails_does_not_keep_an_ending_from_readers():
     async with open_bench(store=FaultyStore(store)) as bench:
         client = Listener(Position(boot="b1", seq=0))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.listen, bench.workspace)
+            nursery.start_soon(client.listen, bench)
             await bench.accept("hello").wait()
             await settle()
             assert len(client.replica.endings) == 1
@@ -409,7 +409,7 @@ async def test_closing_a_workspace_stores_the_places_of_its_last_endings(seed):
     async with trio.open_nursery() as nursery:
         async with open_bench(store=FaultyStore(store)) as bench:
             client = Listener(Position(boot="b1", seq=0))
-            nursery.start_soon(client.listen, bench.workspace)
+            nursery.start_soon(client.listen, bench)
             for number in range(5):
                 bench.accept(f"{number}", run_id=f"{number}")
             await trio.lowlevel.checkpoint()
@@ -446,7 +446,7 @@ async def test_what_was_missed_comes_in_pages_with_one_long_event_each():
     store = await memory()
     await start_with_files(store, 5, 100_000)
     async with open_bench(store=store.reopened("b2")) as bench:
-        reader = await bench.workspace.new_reader(Form.NATIVE, Position(boot="b1", seq=0))
+        reader = await bench.new_reader(Form.NATIVE, Position(boot="b1", seq=0))
         batches = await missed_by(reader)
         assert [len(batch.entries) for batch in batches] == [1] * 5
         assert not reader.lost
@@ -467,7 +467,7 @@ async def test_readers_that_come_back_together_share_what_they_are_told():
         held, place = [], Position(boot="b1", seq=0)
 
         async def come_back():
-            reader = await bench.workspace.new_reader(Form.CRUSH, place)
+            reader = await bench.new_reader(Form.CRUSH, place)
             batch = await reader.missed()
             held.append((reader, pieces_of(batch.content(Form.CRUSH))))
 
@@ -494,7 +494,7 @@ async def test_events_that_are_trimmed_while_a_reader_reads_them_make_it_lose_it
     async with open_bench(store=store.reopened("b2"), kept=200) as bench:
         client = Listener(Position(boot="b1", seq=0))
         place = Position(boot="b1", seq=60)
-        reader = await bench.workspace.new_reader(Form.NATIVE, place)
+        reader = await bench.new_reader(Form.NATIVE, place)
         first = await reader.missed()
         client.replica.feed(first.encode(Form.NATIVE))
         for _ in range(60):
@@ -515,7 +515,7 @@ async def test_events_that_are_trimmed_while_a_reader_reads_them_make_it_lose_it
 async def test_a_reader_that_is_cancelled_while_the_store_is_asked_has_read_nothing():
     store = await dead_start("b1", *(f"run-{number}" for number in range(100)))
     async with open_bench(store=store.reopened("b2")) as bench:
-        reader = await bench.workspace.new_reader(Form.NATIVE, Position(boot="b1", seq=0))
+        reader = await bench.new_reader(Form.NATIVE, Position(boot="b1", seq=0))
         replica = Replica()
         while reader.behind:
             with trio.CancelScope() as scope:

@@ -155,7 +155,7 @@ def replica_of(*batches):
 
 async def come_back(bench, replica, position):
     """Have a client resume at *position* and read all there is; return what it missed before."""
-    reader = await bench.workspace.new_reader(Form.NATIVE, position)
+    reader = await bench.new_reader(Form.NATIVE, position)
     missed = await missed_by(reader)
     for entry in missed:
         replica.feed(entry.frame(Form.NATIVE))
@@ -223,9 +223,7 @@ async def test_what_was_missed_says_in_crush_form_how_each_run_ended_once():
         await live(bench)
         count = len(bench.endings())
     async with open_bench(TURNS, store=memory_store.reopened("b2")) as bench:
-        missed = await missed_by(
-            await bench.workspace.new_reader(Form.CRUSH, Position(boot="b1", seq=0))
-        )
+        missed = await missed_by(await bench.new_reader(Form.CRUSH, Position(boot="b1", seq=0)))
         frames = b"".join(entry.frame(Form.CRUSH) for entry in missed)
         assert frames.count(b'"type":"run_complete"') == count
         assert b'"title":"renamed"' in frames
@@ -240,7 +238,7 @@ async def test_a_message_that_the_reader_had_not_heard_of_is_new_to_it():
         (place,) = [e.id for e in entries(bench) if _creates(e.event, "answer-b1-1")]
     async with open_bench(store=memory_store.reopened("b2")) as bench:
         for seq, change in ((place - 1, EventType.CREATED), (place, EventType.UPDATED)):
-            reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=seq))
+            reader = await bench.new_reader(after=Position(boot="b1", seq=seq))
             events = [entry.event for entry in await missed_by(reader)]
             (event,) = [e for e in events if getattr(e, "message_id", "") == "answer-b1-1"]
             assert event.change is change
@@ -254,7 +252,7 @@ def _creates(event, identity):
 async def test_a_reader_of_this_start_continues_in_its_log():
     async with open_bench() as bench:
         await bench.accept("hello").wait()
-        reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=2))
+        reader = await bench.new_reader(after=Position(boot="b1", seq=2))
         assert await missed_by(reader) == []
         first, *_ = (await reader.read()).entries
         assert first.id == 3
@@ -356,7 +354,7 @@ async def test_an_ending_whose_place_was_stored_late_is_not_told_again():
     fault = StoreFault(of=(TailKept,), error=DiskFull)
     async with open_bench(store=FaultyStore(memory_store, [fault])) as bench:
         replica = Replica()
-        reader = await bench.workspace.new_reader(Form.NATIVE)
+        reader = await bench.new_reader(Form.NATIVE)
         ended = bench.accept("hello")
         await ended.wait()
         while ended.id not in replica.endings:

@@ -96,7 +96,7 @@ async def test_a_run_is_ended_wherever_the_crash_came(last):
     steps = list(STEPS)[: list(STEPS).index(last) + 1]
     store = await crashed(*(STEPS[step] for step in steps))
     async with open_bench(store=store) as bench:
-        (view,) = bench.workspace.recovered
+        (view,) = bench.workspace.recovery.ended
         assert (view.id, view.state, view.error) == (
             "r",
             RunState.INTERRUPTED,
@@ -150,11 +150,11 @@ async def test_a_run_that_waited_behind_another_gets_a_turn_of_its_own():
         run("q", seq=2, run_id="Q", prompt="queued"),
     )
     async with open_bench(store=store) as bench:
-        assert [view.id for view in bench.workspace.recovered] == ["r", "q"]
+        assert [view.id for view in bench.workspace.recovery.ended] == ["r", "q"]
         messages = await bench.messages()
         assert roles(messages) == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
         assert [text_of(m) for m in messages[::2]] == ["hello", "queued"]
-        assert [v.message_id for v in bench.workspace.recovered] == ["a", messages[3].id]
+        assert [v.message_id for v in bench.workspace.recovery.ended] == ["a", messages[3].id]
         await check_complete(store)
 
 
@@ -165,7 +165,7 @@ async def test_an_answer_after_the_run_that_is_not_its_own_is_not_taken_for_it()
     record = [*prompted("q"), message("closing", END, run_id="q"), ended]
     store = await crashed(run("r"), prompted("r"), message("a", run_id="r"), other, record)
     async with open_bench(store=store) as bench:
-        (view,) = bench.workspace.recovered
+        (view,) = bench.workspace.recovery.ended
         assert view.message_id == "a"
 
 
@@ -198,7 +198,7 @@ async def test_a_summary_that_was_cut_short_is_finished_and_has_no_prompt(begun)
     begin = [flagged(message("summary", run_id="r"))] if begun else []
     store = await crashed(earlier, prompted("e"), message("old", END), ended, summary, begin)
     async with open_bench(store=store) as bench:
-        (view,) = bench.workspace.recovered
+        (view,) = bench.workspace.recovery.ended
         assert (view.state, bench.endings()) == (RunState.INTERRUPTED, [view])
         question, old, *new = await bench.messages()
         assert (question.role, old.id, finish_of(old)) == (Role.USER, "old", END)
@@ -210,7 +210,7 @@ async def test_a_summary_that_was_cut_short_is_finished_and_has_no_prompt(begun)
 async def test_a_run_whose_session_is_gone_is_ended_and_nothing_else():
     store = await crashed(run(session="nowhere"))
     async with open_bench(store=store) as bench:
-        (view,) = bench.workspace.recovered
+        (view,) = bench.workspace.recovery.ended
         assert view.state is RunState.INTERRUPTED
         assert [type(event) for event in all_events(bench.events)] == [RunChange]
         assert await bench.messages("nowhere") == []
@@ -221,7 +221,7 @@ async def test_what_had_ended_is_left_as_it_is():
     store = await crashed(run(), prompted("r"), [message("a", END), ended])
     before = await store.messages(S)
     async with open_bench(store=store) as bench:
-        assert bench.workspace.recovered == ()
+        assert bench.workspace.recovery.ended == []
         assert all_events(bench.events) == ()
         assert await bench.messages() == before
 
@@ -252,7 +252,7 @@ async def test_recovery_reads_and_writes_a_hundred_runs_at_a_time():
     crash = await crashed([run(f"r{n}", seq=n) for n in range(250)])
     store = FaultyStore(Counting("b2", crash._tables))
     async with open_bench(store=store) as bench:
-        assert len(bench.workspace.recovered) == 250
+        assert len(bench.workspace.recovery.ended) == 250
         assert reads == [100, 100, 50]
         ends = [sum(isinstance(each, RunEnded) for each in commit) for commit in store.commits]
         assert [count for count in ends if count] == [100, 100, 50]
@@ -264,7 +264,7 @@ async def test_a_second_recovery_finds_nothing_to_do():
         before = await store.messages(S)
     again = store.reopened("b3")
     async with open_bench(store=again) as bench:
-        assert bench.workspace.recovered == ()
+        assert bench.workspace.recovery.ended == []
         assert await again.messages(S) == before
 
 
@@ -364,7 +364,7 @@ async def recover_and_check(moment, store):
         announced = endings_in(moment.events)
         for view in announced:
             assert runs[view.id] == view, "an ending that was announced is stored differently"
-        recovered = [view.id for view in bench.workspace.recovered]
+        recovered = [view.id for view in bench.workspace.recovery.ended]
         assert [view.id for view in endings(bench.events)] == recovered
         assert not set(recovered) & {view.id for view in announced}, "ended twice"
         for event in moment.events:
@@ -416,5 +416,5 @@ async def recover_halfway(moment, store):
     async with open_bench(store=store) as bench:
         await check_complete(store)
         announced = {view.id for view in endings_in(moment.events)}
-        assert not announced & {view.id for view in bench.workspace.recovered}
+        assert not announced & {view.id for view in bench.workspace.recovery.ended}
         return [(m.role, text_of(m), finish_of(m).reason) for m in await store.messages(S)]

@@ -1,14 +1,15 @@
 """The routes that the Go program does not have, over the whole server in memory."""
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend.backend import open_backend
-from crush_trio.backend.open import workspace_opener
-from crush_trio.backend.settings import BackendSettings
+from crush_trio.backend.open import open_hosted_workspace
+from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.backend.workspace import keeps_open
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
@@ -294,7 +295,7 @@ async def test_the_second_202_for_a_run_id_says_that_it_is_a_repetition():
 async def open_holding_server(turn):
     """Open a server whose runs may hold their workspace open."""
     clock, stores = TrioClock(), MemoryStores()
-    opener = workspace_opener(
+    workspaces = WorkspaceSettings(
         make_turn=turn,
         open_config=open_fixed_config,
         opens=no_commands,
@@ -304,7 +305,10 @@ async def open_holding_server(turn):
     )
     async with trio.open_nursery() as requests:
         async with open_backend(
-            opener, clock=clock, settings=BackendSettings(), keeps_open=keeps_open
+            partial(open_hosted_workspace, settings=workspaces),
+            clock=clock,
+            settings=BackendSettings(),
+            keeps_open=keeps_open,
         ) as backend:
             site = Site(backend)
             yield Served(backend, site, AsgiDriver(create_app(site), requests), stores)

@@ -36,6 +36,7 @@ CALLS = {
     "pending_asks": (),
     "tail_after": ("boot", 0),
     "endings_after": ("boot", 0),
+    "check": (),
 }
 KEYWORDS = {"endings_after": {"upto": 1}}
 

@@ -1,11 +1,12 @@
-"""A durable workspace: opened in order, closed in the reverse, whatever the reason for leaving."""
+"""Recorded runs: opened in order, closed in the reverse, whatever the reason for leaving."""
 
 import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.record.event_tail import STORE_LIMIT
-from crush_trio.backend.assemble import CLOSE_LIMIT, open_durable_workspace
+from crush_trio.agent.record.event_reader import new_reader
+from crush_trio.agent.record.event_tail import STORE_LIMIT, Recall
+from crush_trio.agent.record.recorded_runs import CLOSE_LIMIT, open_recorded_runs
 from crush_trio.events.facts import Position
 from crush_trio.events.frames import Form
 from crush_trio.limits import Limits
@@ -61,7 +62,7 @@ async def orphaned():
 
 async def test_what_was_left_is_ended_and_published_before_its_session_goes_on():
     async with open_bench(store=await orphaned()) as bench:
-        (view,) = bench.workspace.recovered
+        (view,) = bench.workspace.recovery.ended
         assert bench.endings() == [view]
         assert await bench.store.orphans() == []
         recovered = bench.events.head
@@ -79,7 +80,7 @@ async def test_turns_are_made_with_the_transcript_they_write_to():
         made.append(transcript)
         return Turns()(transcript)
 
-    async with open_durable_workspace(await memory(), make_turn) as workspace:
+    async with open_recorded_runs(await memory(), make_turn) as workspace:
         assert made == [workspace.transcript]
         assert workspace.events is workspace.transcript.events is workspace.runs.events
 
@@ -87,20 +88,20 @@ async def test_turns_are_made_with_the_transcript_they_write_to():
 async def test_a_recovery_that_fails_is_tried_again_and_only_its_session_waits():
     store = FaultyStore(await orphaned(), [StoreFault(of=(RunEnded,), error=DiskFull, times=5)])
     await store.commit(session("t"))
-    async with open_durable_workspace(store, Turns()) as workspace:
+    async with open_recorded_runs(store, Turns()) as workspace:
         here, there = (workspace.runs.accept(prompt("hello", name)) for name in ("s", "t"))
         await settle()
         assert (here.state, there.view.outcome) == (RunState.QUEUED, RunState.COMPLETED)
-        assert workspace.recovered == ()
+        assert workspace.recovery.ended == []
         assert (await here.wait()).state is (await there.wait()).state is RunState.COMPLETED
-        assert [view.id for view in workspace.recovered] == ["r"]
+        assert [view.id for view in workspace.recovery.ended] == ["r"]
         ended = [view.id for view in endings(workspace.events)]
         assert ended.index("r") < ended.index(here.id)
 
 
 async def test_a_recovery_that_is_cut_short_leaves_the_rest_to_the_next_start():
     store = FaultyStore(await orphaned(), [StoreFault(of=(RunEnded,), error=DiskFull)])
-    async with open_durable_workspace(store, Turns()) as workspace:
+    async with open_recorded_runs(store, Turns()) as workspace:
         await settle()
         waiting = workspace.runs.accept(prompt("hello"))
         await settle()
@@ -108,7 +109,7 @@ async def test_a_recovery_that_is_cut_short_leaves_the_rest_to_the_next_start():
         store.spoil(StoreFault(of=(RunEnded,), error=DiskFull, wanted=lambda c: c.run.id == "r"))
     assert waiting.outcome.state is RunState.CANCELLED
     async with open_bench(store=store.inner.reopened("b3")) as bench:
-        assert [view.id for view in bench.workspace.recovered] == ["r"]
+        assert [view.id for view in bench.workspace.recovery.ended] == ["r"]
 
 
 # ── Closing ─────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +197,7 @@ async def test_a_body_that_raises_is_no_close_in_good_order():
             raise ValueError("the body's own")
     assert store.committed(BootClosed) == []
     async with open_bench(store=store.inner.reopened("b2")) as bench:
-        reader = await bench.workspace.new_reader(after=Position(boot="b1", seq=0))
+        reader = await bench.new_reader(after=Position(boot="b1", seq=0))
         assert (await reader.read()).resync is not None
 
 
@@ -227,11 +228,11 @@ async def test_a_store_that_hangs_cannot_keep_the_workspace_open():
 
 async def test_the_workspace_says_what_is_wrong_with_its_store():
     async with open_bench() as bench:
-        assert bench.workspace.degraded is None
+        assert bench.store.degraded is None
         bench.store.spoil(StoreFault(error=DiskFull, times=1))
         with pytest.raises(DiskFull):
             await bench.store.commit(session("t"))
-        assert bench.workspace.degraded == str(DiskFull())
+        assert bench.store.degraded == str(DiskFull())
 
 
 # ── On a real disk ──────────────────────────────────────────────────────────────────────────────
@@ -253,7 +254,7 @@ async def test_a_whole_life_on_a_real_disk(tmp_path):
     turns = Turns({"tool": use_tool})
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, turns, pace=0.001) as workspace,
+        open_recorded_runs(store, turns, pace=0.001) as workspace,
     ):
         await store.commit(session())
         first = workspace.runs.accept(prompt("tool"))
@@ -269,16 +270,19 @@ async def test_a_whole_life_on_a_real_disk(tmp_path):
         stayed.feed(entry.frame(Form.NATIVE))
     async with (
         open_sqlite_store(tmp_path) as store,
-        open_durable_workspace(store, turns) as workspace,
+        open_recorded_runs(store, turns) as workspace,
     ):
-        assert workspace.recovered == ()
+        assert workspace.recovery.ended == []
         assert await store.messages(S) == written
         assert len(await check_complete(store)) == 2
+        recall = Recall(store)
         for cut in range(len(before) + 1):
             replica = Replica()
             for entry in before[:cut]:
                 replica.feed(entry.frame(Form.NATIVE))
-            reader = await workspace.new_reader(Form.NATIVE, Position(boot=boot, seq=cut))
+            reader = await new_reader(
+                workspace.events, store, recall, Position(boot=boot, seq=cut), Form.NATIVE
+            )
             while (batch := await reader.missed()) is not None:
                 replica.feed(batch.encode(Form.NATIVE))
             assert not reader.behind
@@ -295,12 +299,14 @@ async def test_a_run_that_was_only_accepted_is_recovered_from_a_real_disk(tmp_pa
     for recovered in (["r"], []):
         async with (
             open_sqlite_store(tmp_path) as store,
-            open_durable_workspace(store, Turns()) as workspace,
+            open_recorded_runs(store, Turns()) as workspace,
         ):
             await workspace.recovery.done.wait()
-            assert [view.id for view in workspace.recovered] == recovered
+            assert [view.id for view in workspace.recovery.ended] == recovered
             assert set(await check_complete(store)) == {"r"}
-            reader = await workspace.new_reader(after=Position(boot=boot, seq=0))
+            reader = await new_reader(
+                workspace.events, store, Recall(store), Position(boot=boot, seq=0), None
+            )
             batches = [await reader.read()]
             while batches[-1].resync is None:
                 batches.append(await reader.read())

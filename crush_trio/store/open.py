@@ -1,0 +1,157 @@
+"""Store settings, and the one place that knows which URL scheme is which store.
+
+A store is chosen by a URL. The scheme names the kind of store, and what follows the colon is for that
+kind alone. A kind is imported when a store of it is asked for, so that a program on one kind does not
+load the libraries of another. A further kind is one more entry in `_KINDS`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import field, frozen
+
+from crush_trio.clock import RandomIds
+from crush_trio.errors import CrushError
+from crush_trio.store.base import Store
+from crush_trio.store.memory.store import MemoryStore
+
+
+class StoreUnknown(CrushError):
+    """The URL of the store settings names no kind of store; the detail says what it named."""
+
+    code = "store_unknown"
+    message = "the store settings name no store that there is; use sqlite: or memory:"
+
+
+def _scheme_only(url: str) -> str:
+    return f"{url.partition(':')[0]}:…"
+
+
+@frozen
+class StoreSettings:
+    """Which store keeps the data of workspaces.
+
+    * `sqlite:` is a file in the data directory of each workspace.
+    * `memory:` is lost when its workspace closes.
+
+    What follows the scheme may hold a password, so it is not part of the `repr`.
+    """
+
+    url: str = field(default="sqlite:", repr=_scheme_only)
+
+    @property
+    def scheme(self) -> str:
+        """The kind of store: what stands before the first colon."""
+        return self.url.partition(":")[0]
+
+    @property
+    def place(self) -> str:
+        """What stands after the first colon; empty for a store that needs no more than its kind."""
+        return self.url.partition(":")[2]
+
+
+OpenStore = Callable[[StoreSettings, Path], AbstractAsyncContextManager[Store]]
+"""Opens the store of a data directory, for this process alone."""
+
+
+@frozen(kw_only=True)
+class StoreReport:
+    """What `inspect_store` found: how many sessions, and how many runs without an ending."""
+
+    sessions: int
+    orphans: int
+
+
+@frozen(kw_only=True)
+class _Kind:
+    """One kind of store: how it is opened, and how to see that there is one without opening it."""
+
+    open: Callable[[Path], AbstractAsyncContextManager[Store]]
+    has_data: Callable[[Path], Awaitable[bool]]
+
+
+# ── The kinds ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _sqlite(settings: StoreSettings) -> _Kind:
+    from crush_trio.store.sqlite.database import DATABASE_NAME
+    from crush_trio.store.sqlite.store import open_sqlite_store
+
+    async def has_file(data_dir: Path) -> bool:
+        return await trio.Path(data_dir / DATABASE_NAME).exists()
+
+    _refuse_place(settings)
+    return _Kind(open=open_sqlite_store, has_data=has_file)
+
+
+def _memory(settings: StoreSettings) -> _Kind:
+    _refuse_place(settings)
+    return _Kind(open=_open_memory, has_data=_never)
+
+
+@asynccontextmanager
+async def _open_memory(_data_dir: Path) -> AsyncIterator[Store]:
+    await trio.lowlevel.checkpoint()
+    yield MemoryStore(RandomIds().new())
+
+
+async def _never(_data_dir: Path) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
+def _refuse_place(settings: StoreSettings) -> None:
+    if settings.place:
+        raise StoreUnknown(f"nothing may follow {settings.scheme}: in its URL")
+
+
+_KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {
+    "sqlite": _sqlite,
+    "memory": _memory,
+}
+
+
+def _kind_of(settings: StoreSettings) -> _Kind:
+    make = _KINDS.get(settings.scheme) if ":" in settings.url else None
+    if make is None:
+        raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
+    return make(settings)
+
+
+# ── What can be done with any of them ───────────────────────────────────────────────────────────
+
+
+def import_store(settings: StoreSettings) -> None:
+    """Import what opening a store takes, ahead of time; raises `StoreUnknown`.
+
+    Importing holds up every task, so a program that already serves calls this in a thread.
+    """
+    _kind_of(settings)
+
+
+def open_store(settings: StoreSettings, data_dir: Path) -> AbstractAsyncContextManager[Store]:
+    """Open the store that *settings* name, for a workspace whose data directory is *data_dir*.
+
+    Satisfies `OpenStore`. Raises `StoreUnknown` for settings that name none; opening raises a
+    `StoreUnavailable` that says what to do.
+    """
+    return _kind_of(settings).open(data_dir)
+
+
+async def has_data(settings: StoreSettings, data_dir: Path) -> bool:
+    """Whether a store was ever opened for *data_dir*. Opens and creates nothing."""
+    return await _kind_of(settings).has_data(data_dir)
+
+
+async def inspect_store(settings: StoreSettings, data_dir: Path) -> StoreReport:
+    """Read a whole store and return what is in it; raises what is wrong with it.
+
+    It must have data already, see `has_data`: a store that does not exist would be created.
+    """
+    async with open_store(settings, data_dir) as store:
+        await store.check()
+        sessions, orphans = await store.sessions(), await store.orphans()
+    return StoreReport(sessions=len(sessions), orphans=len(orphans))

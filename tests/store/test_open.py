@@ -1,0 +1,117 @@
+"""Which store a URL means, and what can be done with any of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from crush_trio.server.status import status_of
+from crush_trio.store.errors import StoreCorrupt, StoreLocked
+from crush_trio.store.memory.store import MemoryStore
+from crush_trio.store.open import (
+    StoreReport,
+    StoreSettings,
+    StoreUnknown,
+    has_data,
+    import_store,
+    inspect_store,
+    open_store,
+)
+from crush_trio.store.sqlite.store import SqliteStore
+from tests.store.stores import run, session
+
+pytestmark = pytest.mark.real_clock
+
+SQLITE, MEMORY = StoreSettings(), StoreSettings("memory:")
+WRONG = ["", "sqlite", "oracle:", "SQLITE:", ":", "sqlite:elsewhere", "memory:x", "/a/file.db"]
+
+
+# ── Which one ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_default_is_a_file_in_the_data_directory(tmp_path):
+    assert StoreSettings().url == "sqlite:"
+    async with open_store(StoreSettings(), tmp_path / "data") as store:
+        assert isinstance(store, SqliteStore)
+        assert store.path.parent == tmp_path / "data"
+
+
+async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):
+    async with open_store(MEMORY, tmp_path) as store:
+        assert isinstance(store, MemoryStore)
+        await store.commit(session("s"))
+        await store.check()
+    assert list(tmp_path.iterdir()) == []
+    async with open_store(MEMORY, tmp_path) as again:
+        assert await again.sessions() == []
+        assert again.boot_id != store.boot_id
+
+
+@pytest.mark.parametrize("url", WRONG)
+async def test_a_url_that_names_no_store_is_refused_before_anything_is_opened(tmp_path, url):
+    settings = StoreSettings(url)
+    with pytest.raises(StoreUnknown, match="use sqlite: or memory:") as caught:
+        open_store(settings, tmp_path)
+    assert (caught.value.code, status_of(caught.value)) == ("store_unknown", 500)
+    for ask in (has_data, inspect_store):
+        with pytest.raises(StoreUnknown):
+            await ask(settings, tmp_path)
+    with pytest.raises(StoreUnknown):
+        import_store(settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_follows_the_scheme_is_not_shown():
+    settings = StoreSettings("oracle://user:secret@host/db")
+    assert (settings.scheme, settings.place) == ("oracle", "//user:secret@host/db")
+    assert "secret" not in repr(settings)
+    with pytest.raises(StoreUnknown) as caught:
+        import_store(settings)
+    assert "secret" not in str(caught.value)
+
+
+def test_sqlite_is_imported_only_for_a_store_of_that_kind():
+    program = (
+        "import sys\n"
+        "from crush_trio.backend.settings import WorkspaceSettings\n"
+        "from crush_trio.store.open import StoreSettings, import_store\n"
+        "WorkspaceSettings()\n"
+        "import_store(StoreSettings('memory:'))\n"
+        "heavy = {'sqlite3', 'quart', 'hypercorn', 'httpx', 'crush_trio.agent.coordinator',\n"
+        "         'crush_trio.config', 'crush_trio.tools.shell', 'crush_trio.testing'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "import_store(StoreSettings())\n"
+        "print('sqlite3' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.splitlines() == ["[]", "True"]
+
+
+# ── Looking at one ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_looking_for_data_creates_none(tmp_path):
+    data = tmp_path / "data"
+    assert not await has_data(SQLITE, data)
+    assert not data.exists()
+    async with open_store(SQLITE, data):
+        pass
+    assert await has_data(SQLITE, data)
+    assert not await has_data(MEMORY, data)
+
+
+async def test_inspecting_counts_sessions_and_runs_without_an_ending(tmp_path):
+    async with open_store(SQLITE, tmp_path) as store:
+        await store.commit(session("s"), session("t"), run())
+    assert await inspect_store(SQLITE, tmp_path) == StoreReport(sessions=2, orphans=1)
+
+
+async def test_inspecting_says_who_has_the_store_and_what_is_wrong_with_it(tmp_path):
+    async with open_store(SQLITE, tmp_path) as store:
+        with pytest.raises(StoreLocked):
+            await inspect_store(SQLITE, tmp_path)
+        path = store.path
+    path.write_bytes(b"this was never a database" * 100)
+    with pytest.raises(StoreCorrupt):
+        await inspect_store(SQLITE, tmp_path)
