@@ -15,10 +15,9 @@ from attrs import define, field
 
 from crush_trio.backend import open_backend
 from crush_trio.backend.open import workspace_opener
-from crush_trio.server import TcpAddress, UnixAddress
+from crush_trio.server import TcpAddress, UnixAddress, serve
 from crush_trio.server.app import create_app
-from crush_trio.server.http import serve
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.testing.server.asgi import Answer
 from crush_trio.testing.server.server import MemoryStores, Served
 from tests.server.scenarios import SCENARIOS, A, set_the_table
@@ -141,7 +140,7 @@ async def open_socket_server(turns=None, *, address, settings=None):
     stores, stop, over = MemoryStores(), trio.Event(), defaultdict(trio.Event)
     opener = workspace_opener(make_turn=turns, open_store=stores.open)
     async with open_backend(opener, settings=settings, version="test") as backend:
-        site = Site(backend)
+        site = Server(backend)
         async with trio.open_nursery() as nursery:
             run = partial(
                 serve,

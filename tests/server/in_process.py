@@ -11,7 +11,7 @@ from attrs import define, field
 from crush_trio.backend.backend import open_backend
 from crush_trio.backend.open import workspace_opener
 from crush_trio.clock import CountingIds, TrioClock
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.server import WrittenTurns
@@ -42,7 +42,7 @@ async def open_site():
         ids=ids,
     )
     async with open_backend(opener, version="0", resolve=resolve, clock=clock, ids=ids) as backend:
-        yield Site(backend)
+        yield Server(backend)
 
 
 @define

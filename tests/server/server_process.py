@@ -5,8 +5,7 @@ from functools import partial
 
 import trio
 
-from crush_trio.server import parse_address, wait_for_signal
-from crush_trio.server.http import serve
+from crush_trio.server import parse_address, serve, wait_for_signal
 from tests.server.tiny_app import TinyApp
 
 

@@ -180,7 +180,7 @@ async def open_states(server):
     assert (await server.request("DELETE", f"/v1/clients/{RETIRED}")).status == 200
     assert (await place.submit(session, "busy", "taken")).status == 202
     closing = await server.create(A, "/srv/closing")
-    server.site.opened(closing.id).runs.close()
+    server.server.workspace(closing.id).runs.close()
     return {"W": place.path, "C": raw.path, "X": closing.path, "/S": f"/{session}"}, session
 
 

@@ -11,8 +11,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from crush_trio.limits import DEFAULTS
-from crush_trio.server import StreamNeedsHttp1, TcpAddress, begin_stream, safe_app
-from crush_trio.server.http import serve
+from crush_trio.server import StreamNeedsHttp1, TcpAddress, begin_stream, safe_app, serve
 
 HERE = TcpAddress("127.0.0.1", 0)
 FRAME = b"data: " + b"x" * 1000 + b"\n\n"

@@ -35,7 +35,6 @@ from crush_trio.nursery import Interrupt, open_hidden_nursery
 from crush_trio.server.http.acceptor import open_acceptor
 from crush_trio.server.http.admission import Admission
 from crush_trio.server.http.connection import Terms, serve_connection
-from crush_trio.server.http.hypercorn import OWN_WORKER
 from crush_trio.server.http.outgoing import SEND_LIMIT
 from crush_trio.server.http.sockets import open_listeners
 
@@ -159,7 +158,6 @@ async def _live(
         "type": "lifespan",
         "asgi": {"spec_version": "2.0", "version": "3.0"},
         "state": state,
-        OWN_WORKER: True,
     }
     said: list[str] = []
     failure: LifespanFailed | None = None
