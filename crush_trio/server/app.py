@@ -56,8 +56,7 @@ def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramew
 
     Any number of servers can be served side by side: they share the Quart application.
     """
-    direct = Direct(server, quart_app(server.bodies.size))
-    return Door(direct, server.meters, GuardSettings() if guard is None else guard)
+    return Door(Direct(server), server.meters, GuardSettings() if guard is None else guard)
 
 
 # ── The wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +134,6 @@ class Direct:
     """Answers direct rows without Quart; gives every other request its server and cleanup stack."""
 
     server: Server
-    app: ASGIFramework
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -149,18 +147,25 @@ class Direct:
                 await send({"type": "lifespan.startup.complete"})
             await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "websocket":
-            await self.app(scope, receive, send)  # there are none, which Quart says
+            await self._ask_quart(scope, receive, send)  # there are none, which Quart says
         else:
             state = state_of(scope)
             state.server = self.server
             with state.cleanup:
                 found = MATCHER.find(scope["method"], scope["path"])
                 if found is None or not found[0].direct or (body := take_whole_body(scope)) is None:
-                    await self.app(scope, receive, send)
+                    await self._ask_quart(scope, receive, send)
                 else:
                     await send_reply(
                         send, await respond(state.call(found[0], scope, found[1]), body)
                     )
+
+    async def _ask_quart(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Pass a request on. Quart takes 30 ms to compile its rules, so a start does not wait for it."""
+        app = quart_app(self.server.bodies.size)
+        await app(cast("Any", scope), receive, send)
 
 
 def state_of(scope: Scope) -> RequestState:

@@ -42,6 +42,12 @@ def test_the_matcher_and_quart_find_the_same_row(route):
     assert (re.sub(r"<(\w+)>", r"{\1}", rule.rule), found) == (route.path, values)
 
 
+def test_a_value_may_look_like_a_parameter():
+    found = MATCHER.find("GET", "/v1/workspaces/{wid}/agent")
+    assert found is not None
+    assert found[1] == {"wid": "{wid}"}
+
+
 @pytest.mark.parametrize(
     "path", ["/", "", "/v1/health/", "/v1//health", "/v1/workspaces/", "/V1/health"]
 )

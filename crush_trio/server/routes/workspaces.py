@@ -159,7 +159,7 @@ ROUTES: Final = under(
             *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
         ),
     ),
-    Route("GET", "/{wid}", "Show a workspace.", show, answer=Workspace),
+    Route("GET", "/{wid}", "Show a workspace.", show, answer=Workspace, direct=True),
     Route(
         "DELETE",
         "/{wid}",
@@ -207,6 +207,7 @@ ROUTES: Final = under(
         errors=(*_NO_CLIENT, "http_version_unsupported", "workspace_not_found", *STORE_ERRORS),
         media=EVENTS,
         needs_workspace=False,
+        direct=True,
     ),
     group="Workspaces",
 )
