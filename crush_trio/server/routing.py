@@ -73,7 +73,9 @@ class Query:
 
 
 CLIENT: Final = Query("client_id", "the client's UUID", query_client_id)
-RECEIPT: Final = Query("receipt", "`1` to wait for what the cancel hit, and to be told of it")
+RECEIPT: Final = Query(
+    "receipt", "`1` to wait until the runs that were hit have ended, and to get a receipt"
+)
 
 
 @frozen

@@ -79,8 +79,20 @@ def _resolved(resolved: bool) -> Resolved:
 ROUTES: Final = (
     *under(
         f"{WORKSPACE}/permissions",
-        Route("GET", "/skip", "Say whether nobody is asked.", skipping, answer=PermissionSkip),
-        Route("POST", "/skip", "Decide whether anybody is asked.", skip, body=PermissionSkip),
+        Route(
+            "GET",
+            "/skip",
+            "Say whether permissions are granted without asking.",
+            skipping,
+            answer=PermissionSkip,
+        ),
+        Route(
+            "POST",
+            "/skip",
+            "Decide whether permissions are granted without asking.",
+            skip,
+            body=PermissionSkip,
+        ),
         Route(
             "POST",
             "/grant",
@@ -98,7 +110,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/answer",
-            "Answer what is asked.",
+            "Answer a batch of questions.",
             answer_questions,
             body=AnswerRequest,
             answer=Resolved,
@@ -107,7 +119,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/cancel",
-            "Refuse to.",
+            "Refuse to answer a batch of questions.",
             cancel_questions,
             body=RefusalRequest,
             body_optional=True,
@@ -120,7 +132,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "/permissions",
-            "List what waits for a yes.",
+            "List the pending permission requests.",
             pending_permissions,
             answer=tuple[PermissionRequest, ...],
             direct=True,
@@ -128,21 +140,21 @@ ROUTES: Final = (
         Route(
             "GET",
             "/permissions/grants",
-            "List what is allowed.",
+            "List what is allowed without asking.",
             grants,
             answer=tuple[Grant, ...],
         ),
         Route(
             "DELETE",
             "/permissions/grants/{gid}",
-            "Allow it no longer.",
+            "Revoke a grant.",
             revoke,
             answer=Resolved,
         ),
         Route(
             "GET",
             "/questions",
-            "List the questions that wait.",
+            "List the pending questions.",
             pending_questions,
             answer=tuple[QuestionRequest, ...],
             direct=True,

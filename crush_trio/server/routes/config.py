@@ -129,7 +129,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/provider-key",
-            "Store a key.",
+            "Store a provider's key.",
             set_provider_key,
             body=ProviderKeyRequest,
             errors=("provider_key_invalid",),
@@ -137,7 +137,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/refresh-oauth",
-            "Take over a token that was renewed.",
+            "Use a token that another program renewed.",
             refresh_oauth,
             body=RefreshOAuthRequest,
             errors=("not_configured",),
@@ -146,7 +146,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/import-copilot",
-            "Take over another program's token.",
+            "Use another program's token.",
             import_copilot,
             answer=TokenImport,
             state="never finds one: other programs' files are not read",
@@ -157,13 +157,17 @@ ROUTES: Final = (
     *under(
         f"{WORKSPACE}/project",
         Route(
-            "GET", "/needs-init", "Say whether it was never set up.", needs_init, answer=NeedsInit
+            "GET",
+            "/needs-init",
+            "Show whether the project was never set up.",
+            needs_init,
+            answer=NeedsInit,
         ),
-        Route("POST", "/init", "Note that it is set up.", mark_initialized),
+        Route("POST", "/init", "Note that the project is set up.", mark_initialized),
         Route(
             "GET",
             "/init-prompt",
-            "Give the prompt that sets it up.",
+            "Show the prompt that sets the project up.",
             project_prompt,
             answer=PromptText,
         ),

@@ -167,7 +167,13 @@ ROUTES: Final = (
             answer=Diagnostics,
             errors=("lsp_not_found",),
         ),
-        Route("POST", "/start", "Start what understands a file.", start_lsp, body=LspStartRequest),
+        Route(
+            "POST",
+            "/start",
+            "Start the language servers for a file.",
+            start_lsp,
+            body=LspStartRequest,
+        ),
         Route("POST", "/stop", "Stop every language server.", stop_lsp),
         group="Language servers",
     ),
@@ -190,7 +196,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "/states",
-            "Show the servers by name.",
+            "Show the MCP servers by name.",
             mcp_states,
             answer=Mapping[str, McpClientInfo],
             needs_workspace=False,
@@ -198,7 +204,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "/pending-auth",
-            "List who waits for a login.",
+            "List the MCP servers that wait for a login.",
             pending_logins,
             answer=tuple[PendingAuth, ...],
             state=_NO_LOGIN,
@@ -206,7 +212,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "/auth-url",
-            "Say where to log in.",
+            "Show the URL to log in at.",
             login_url,
             answer=AuthUrl,
             query=(Query("name", "the server", _check_name),),
@@ -217,7 +223,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/auth",
-            "Log in; answers after.",
+            "Log in to an MCP server; answers when that is done.",
             log_in,
             body=McpServerRequest,
             answer=JsonObject,
@@ -226,14 +232,14 @@ ROUTES: Final = (
         Route(
             "GET",
             "/prompts",
-            "List the prompts on offer.",
+            "List the prompts that the MCP servers offer.",
             mcp_prompts,
             answer=tuple[McpPrompt, ...],
         ),
         Route(
             "POST",
             "/get-prompt",
-            "Fill in a prompt.",
+            "Return the text of an MCP server's prompt.",
             fill_prompt,
             body=McpPromptRequest,
             answer=PromptText,
@@ -241,7 +247,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "/read-resource",
-            "Read a resource.",
+            "Read a resource of an MCP server.",
             read_resource,
             body=McpResourceRequest,
             answer=tuple[McpResource, ...],

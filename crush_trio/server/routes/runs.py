@@ -200,7 +200,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "",
-            "List the runs that wait.",
+            "List the queued runs.",
             queue,
             answer=tuple[QueueItem, ...],
             direct=True,
@@ -208,7 +208,7 @@ ROUTES: Final = (
         Route(
             "PATCH",
             "/{rid}",
-            "Change the text or the place of a run that waits.",
+            "Change the text or the place of a queued run.",
             edit_item,
             body=QueueEdit,
             answer=tuple[QueueItem, ...],
@@ -221,7 +221,7 @@ ROUTES: Final = (
         Route(
             "DELETE",
             "/{rid}",
-            "Cancel it.",
+            "Cancel a queued run.",
             delete_item,
             errors=("run_not_found", "run_not_queued"),
         ),
@@ -229,7 +229,13 @@ ROUTES: Final = (
     ),
     *under(
         WORKSPACE,
-        Route("GET", "/tasks", "Show who does what, and waits on what.", tasks, answer=TaskTree),
+        Route(
+            "GET",
+            "/tasks",
+            "Show the tasks of the workspace, and what each waits on.",
+            tasks,
+            answer=TaskTree,
+        ),
         group=EXTENSIONS,
     ),
 )

@@ -135,7 +135,7 @@ async def files_read(call: Call) -> list[str]:
     return await call.workspace.store.read_paths(call.session_id)
 
 
-async def note_read(call: Call) -> None:
+async def note_read(call: Call) -> None:  # noqa: ASYNC910 - the store is always asked
     """Note that a session has read a file."""
     workspace, body = call.workspace, call.body
     path = str(workspace.directory / body.path)
@@ -167,7 +167,7 @@ ROUTES: Final = (
         Route(
             "POST",
             "",
-            "Create one; only the title is used.",
+            "Create a session; only the title is used.",
             create,
             body=Session,
             answer=Session,
@@ -185,7 +185,7 @@ ROUTES: Final = (
         Route(
             "PUT",
             "/{sid}",
-            "Save the one in the body.",
+            "Save the session in the body.",
             save,
             body=Session,
             answer=Session,
@@ -197,18 +197,18 @@ ROUTES: Final = (
         Route(
             "GET",
             "/{sid}/history",
-            "List the file versions it made.",
+            "List the file versions of a session.",
             history,
             answer=tuple[File, ...],
         ),
         Route(
             "GET",
             "/{sid}/messages",
-            "List messages, oldest first.",
+            "List the messages of a session, oldest first.",
             messages,
             answer=tuple[Message, ...],
             query=(
-                Query("limit", "how many, the newest of them; all if it is left out"),
+                Query("limit", "how many, the newest of them; default all"),
                 Query("before", "the id of a message: only those that came before it"),
             ),
             errors=("bad_request",),
@@ -217,7 +217,7 @@ ROUTES: Final = (
         Route(
             "GET",
             "/{sid}/messages/user",
-            "List what people said.",
+            "List the messages of people in a session.",
             user_messages,
             answer=tuple[Message, ...],
         ),
@@ -229,28 +229,28 @@ ROUTES: Final = (
         Route(
             "GET",
             "/messages/user",
-            "List what people said anywhere.",
+            "List the messages of people in all sessions.",
             user_messages,
             answer=tuple[Message, ...],
         ),
         Route(
             "GET",
             "/sessions/{sid}/filetracker/files",
-            "List what was read.",
+            "List the files that a session has read.",
             files_read,
             answer=tuple[str, ...],
         ),
         Route(
             "POST",
             "/filetracker/read",
-            "Note that it was read.",
+            "Note that a session has read a file.",
             note_read,
             body=FileReadRequest,
         ),
         Route(
             "GET",
             "/filetracker/lastread",
-            "Say when a session read a file last; the zero time for never.",
+            "Show when a session last read a file; the zero time for never.",
             last_read,
             answer=Timestamp,
             query=(Query("session_id", "the session"), Query("path", "the file")),

@@ -172,7 +172,7 @@ ROUTES: Final = under(
     Route(
         "POST",
         "/{wid}/current-session",
-        "Say which session an attached client looks at.",
+        "Note which session an attached client looks at.",
         select,
         body=CurrentSessionRequest,
         query=(CLIENT,),
