@@ -10,7 +10,6 @@ import trio
 from attrs import define
 
 from crush_trio.agent.asks.asks import PATIENCE
-from crush_trio.backend import open as backend_open
 from crush_trio.backend import open as opening
 from crush_trio.backend.open import workspace_opener
 from crush_trio.backend.settings import BackendSettings
@@ -173,7 +172,7 @@ async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatc
 async def test_what_workspaces_need_is_there_before_the_first_of_them(tmp_path, monkeypatch):
     made = trio.Event()
     monkeypatch.setattr(
-        backend_open, "workspace_opener", lambda **_: trio.from_thread.run_sync(made.set)
+        opening, "workspace_opener", lambda **_: trio.from_thread.run_sync(made.set)
     )
     async with running(tmp_path):
         with trio.fail_after(SOON):
