@@ -216,6 +216,7 @@ def quart_app(body_size: int) -> QuartTrio:
         rule = route.path.replace("{", "<").replace("}", ">")
         name = f"{route.method} {route.path}".replace(".", "_")  # Quart allows no dots in names
         app.add_url_rule(rule, name, _view(route), methods=[route.method])
+    app.before_request(_check_options)
     app.register_error_handler(HTTPException, _refuse_http)
     return app
 
@@ -225,9 +226,21 @@ def _view(route: Route) -> Callable[..., Awaitable[Response]]:
 
     async def view(**values: str) -> Response:
         call = state_of(request.scope).call(route, request.scope, values)
-        return _response(await respond(call, _read_body), call.head_only)
+        return _response(await respond(call, _read_body), head_only=call.head_only)
 
     return view
+
+
+async def _check_options() -> Response | None:
+    """Refuse an impossible id in an OPTIONS request too, which Quart answers without a view."""
+    await trio.lowlevel.checkpoint()
+    if request.method != "OPTIONS" or request.url_rule is None:
+        return None
+    path = request.url_rule.rule.replace("<", "{").replace(">", "}")
+    probe = Route("OPTIONS", path, "", lambda _call: None, needs_workspace=False)
+    call = state_of(request.scope).call(probe, request.scope, request.view_args or {})
+    reply = await respond(call, b"")
+    return None if reply.status == probe.status else _response(reply, head_only=False)
 
 
 async def _read_body() -> bytes:
@@ -244,7 +257,7 @@ async def _read_body() -> bytes:
     return data
 
 
-def _response(reply: Reply, head_only: bool) -> Response:
+def _response(reply: Reply, *, head_only: bool) -> Response:
     """Return an answer as Quart takes it; of an answer in pieces, HEAD gets none."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     body = reply.body if reply.pieces is None or head_only else reply.pieces

@@ -311,6 +311,14 @@ async def test_what_can_be_read_can_be_asked_for_its_head(target):
     assert (head.status, head.headers) == (200, whole.headers)
 
 
+async def test_an_options_request_is_answered_with_the_methods_unless_its_id_is_impossible():
+    async with open_test_server() as server:
+        fine = await server.request("OPTIONS", "/v1/workspaces/none/agent")
+        wrong = await server.request("OPTIONS", f"/v1/workspaces/{'x' * 300}/agent")
+    assert set(fine.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS", "POST"}
+    assert (wrong.status, wrong.json()["code"]) == (400, "id_invalid")
+
+
 # ── Nonsense ────────────────────────────────────────────────────────────────────────────────────
 
 DEEP = b'{"scope":0,"key":"k","value":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
