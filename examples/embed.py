@@ -13,7 +13,7 @@ import trio
 from crush_trio.client import RunEnded, TextPiece, open_client
 from crush_trio.net.address import Address
 from crush_trio.server.embed import open_server
-from crush_trio.server.run import HostSettings
+from crush_trio.server.settings import ServerSettings
 
 
 async def ask(address: Address, directory: str) -> None:
@@ -43,7 +43,7 @@ async def main() -> None:
     async with trio.open_nursery() as program:
         program.start_soon(tick, beats)
         with TemporaryDirectory() as place:
-            settings = HostSettings(environment={"HOME": place, "PATH": os.environ["PATH"]})
+            settings = ServerSettings(environment={"HOME": place, "PATH": os.environ["PATH"]})
             async with open_server(f"unix://{place}/socket", settings=settings) as [address]:
                 await ask(address, place)
         print(f"the server is gone; the program went on beside it: {len(beats) > 3}")

@@ -12,7 +12,7 @@ import pytest
 
 import crush_trio
 
-LAZY = ["crush_trio", "crush_trio.testing"]
+LAZY = ["crush_trio", "crush_trio.server", "crush_trio.testing"]
 PACKAGES = [*LAZY, "crush_trio.events", "crush_trio.runtime", "crush_trio.testing.explore"]
 PUBLIC = [
     (package, name)

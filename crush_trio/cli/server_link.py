@@ -95,7 +95,7 @@ async def open_link(
 def client_token(environ: Mapping[str, str]) -> str | None:
     """Return the token for servers, from the same variable or file that servers read it from."""
     if environ.get(TOKEN_FILE_VARIABLE) and not environ.get(TOKEN_VARIABLE):
-        from crush_trio.server.guard import load_token
+        from crush_trio.server.settings import load_token
 
         return load_token(environ)
     return environ.get(TOKEN_VARIABLE) or None
@@ -142,9 +142,10 @@ async def _open_embedded(environ: Mapping[str, str]) -> AsyncIterator[Client]:
     """Run a server in this process, on a socket with a private name, for the block."""
     from attrs import evolve
 
-    from crush_trio.server.run import HostSettings, run_server
+    from crush_trio.server.run import run_server
+    from crush_trio.server.settings import ServerSettings
 
-    settings = HostSettings.from_environment(environ)
+    settings = ServerSettings.from_environment(environ)
     settings = evolve(settings, backend=evolve(settings.backend, idle_linger=float("inf")))
     stop = trio.Event()
     with tempfile.TemporaryDirectory(prefix="crush-trio-", dir=_socket_folder()) as folder:

@@ -1,46 +1,47 @@
 """The HTTP and SSE surface over a backend, and the sockets it is served on.
 
-`serve` runs an application in a nursery of yours; `addresses` says where it may listen. This is the
-only package that knows of Quart and Hypercorn.
+`open_server` serves for the length of a block; `serve` runs any ASGI application as a task. A name's
+module is loaded when the name is first used, so importing this package loads neither Quart nor
+Hypercorn.
 """
 
-from crush_trio.net.address import (
-    Address,
-    BadAddress,
-    TcpAddress,
-    UnixAddress,
-    default_address,
-    is_loopback,
-    parse_address,
-)
-from crush_trio.server.http.hypercorn import safe_app
-from crush_trio.server.http.outgoing import StreamNeedsHttp1, begin_stream
-from crush_trio.server.http.serve import LifespanFailed, serve, wait_for_signal
-from crush_trio.server.http.sockets import (
-    AddressExposed,
-    AddressInUse,
-    CannotListen,
-    Listening,
-    open_listeners,
-)
+from typing import Final
 
-__all__ = [
-    "Address",
-    "AddressExposed",
-    "AddressInUse",
-    "BadAddress",
-    "CannotListen",
-    "LifespanFailed",
-    "Listening",
-    "StreamNeedsHttp1",
-    "TcpAddress",
-    "UnixAddress",
-    "begin_stream",
-    "default_address",
-    "is_loopback",
-    "open_listeners",
-    "parse_address",
-    "safe_app",
-    "serve",
-    "wait_for_signal",
-]
+from crush_trio._exports import Homes, lazy, names_of
+
+_HOMES: Final[Homes] = {
+    "crush_trio.net.address": (
+        "Address",
+        "BadAddress",
+        "TcpAddress",
+        "UnixAddress",
+        "default_address",
+        "is_loopback",
+        "parse_address",
+    ),
+    "crush_trio.server.embed": ("open_server",),
+    "crush_trio.server.http.hypercorn": ("safe_app",),
+    "crush_trio.server.http.outgoing": (
+        "StreamNeedsHttp1",
+        "begin_stream",
+    ),
+    "crush_trio.server.http.serve": (
+        "LifespanFailed",
+        "serve",
+        "wait_for_signal",
+    ),
+    "crush_trio.server.http.sockets": (
+        "AddressExposed",
+        "AddressInUse",
+        "CannotListen",
+        "Listening",
+        "open_listeners",
+    ),
+    "crush_trio.server.settings": (
+        "GuardSettings",
+        "ServerSettings",
+    ),
+}
+
+__all__ = names_of(_HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES)

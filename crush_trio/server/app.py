@@ -1,195 +1,277 @@
-"""The application: routes registered, errors translated, nothing else.
+"""The ASGI application of a server: a Quart-Trio application over the route table, and two wrappers.
 
-`create_app` is given an open backend and makes the ASGI application over it. Opening and closing
-the backend is the business of whoever runs the application. The routes know no backend of their
-own: they are compiled once in a process, and each request brings the site it is for.
+A request passes `Door`, which counts it and checks whether it may come in, then `Direct`, which answers
+the rows that may be answered without Quart, then Quart. Both `Direct` and the Quart views call
+`server.routing.respond`, so every row has one implementation.
+
+Opening and closing the backend is left to the caller of `create_app`.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
-from inspect import iscoroutinefunction
-from typing import Any, Final
+from contextlib import ExitStack, aclosing
+from functools import cache
+from typing import Any, Final, cast
 
 import trio
-from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable
-from quart import Response, request
-from quart.utils import encode_headers
-from quart.wrappers.response import DataBody
+from attrs import define, field
+from hypercorn.typing import (
+    ASGIFramework,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    Scope,
+)
+from quart import Response, current_app, request
 from quart_trio import QuartTrio
-from quart_trio.asgi import TrioASGIHTTPConnection
-from quart_trio.wrappers import TrioRequest
-from typing_extensions import override
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
 
-from crush_trio.log_context import logged_for
-from crush_trio.server.answers import send_whole, with_cleanup
-from crush_trio.server.bodies import BodyTooLarge, check_id
-from crush_trio.server.direct import direct, refusal
-from crush_trio.server.guard import GuardSettings, guarded
+from crush_trio.errors import CrushError, RequestTooSlow
+from crush_trio.server.bodies import BodyTooLarge
+from crush_trio.server.guard import check_scope
 from crush_trio.server.http.exchange import take_whole_body
-from crush_trio.server.http.hypercorn import safe_app
-from crush_trio.server.routes import (
-    agent,
-    asks,
-    docs,
-    integrations,
-    metrics,
-    sessions,
-    system,
-    workspaces,
-)
-from crush_trio.server.routes import config as routes_config
-from crush_trio.server.routes import runs as routes_native
-from crush_trio.server.rules import MatchedRule
-from crush_trio.server.server import Site, at_site, counted, note_route, site_of
-from crush_trio.server.status import hint_headers
+from crush_trio.server.routes import MATCHER, ROUTES
+from crush_trio.server.routing import Call, Reply, Route, respond
+from crush_trio.server.server import Meters, Server
+from crush_trio.server.settings import GuardSettings
+from crush_trio.server.status import error_body, error_headers, status_of
 
-_GROUPS: Final = (
-    system,
-    workspaces,
-    sessions,
-    agent,
-    asks,
-    routes_config,
-    integrations,
-    routes_native,
-    docs,
-    metrics,
-)
+NO_ROUTE: Final = "none"
+"""The route label of a request that found no route: refused by the guard, or an unknown path."""
+
+NO_STATUS: Final = "none"
+"""The status label of a request whose client left before there was an answer."""
+
+_OTHER: Final = "other"
+_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+_REQUEST: Final = "crush_trio.request"
+"""The key in a scope under which the wrappers keep its `RequestState`."""
+
+log = logging.getLogger(__name__)
 
 
-class OneTaskRequest(TrioASGIHTTPConnection):
-    """Handles a request in the task that brought it, if the request has arrived whole.
+def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramework:
+    """Return the ASGI application that serves *server* to the clients that *guard* lets in.
 
-    The framework takes two more tasks for each: one to receive the body and to notice that the client
-    has left, one to handle it. They are taken for bodies that are still on their way, and under
-    servers that leave it to the application to notice.
+    Any number of servers can be served side by side: they share the Quart application.
     """
+    return Door(Direct(server), server.meters, GuardSettings() if guard is None else guard)
 
-    @override
-    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Have the request handled, and send the answer."""
-        body = take_whole_body(self.scope)
-        if body is None:
-            await super().__call__(receive, send)
+
+# ── The wrappers ────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class RequestState:
+    """What the wrappers know about one request. It is counted once, when its answer begins."""
+
+    method: str
+    meters: Meters
+    server: Server | None = field(default=None, init=False)
+    cleanup: ExitStack = field(factory=ExitStack, init=False)
+    _route: str = field(default=NO_ROUTE, init=False)
+    _since: float = field(factory=trio.current_time, init=False)
+    _counted: bool = field(default=False, init=False)
+
+    def call(self, route: Route, scope: Scope, values: dict[str, str]) -> Call:
+        """Return the call of *route* that the request is; it is counted under that route."""
+        assert self.server is not None
+        self._route = route.path
+        return Call(self.server, route, cast("dict[str, Any]", scope), values, self.cleanup)
+
+    def answered(self, status: str) -> None:
+        """Count the request, if it was not yet: a stream that lasts for hours is answered at once."""
+        if not self._counted:
+            self._counted = True
+            seconds = trio.current_time() - self._since
+            self.meters.answered(self.method, self._route, status, seconds)
+
+
+@define(eq=False)
+class Door:
+    """Counts and guards: refused requests are counted too, and nothing behind it sees them."""
+
+    app: ASGIFramework
+    meters: Meters
+    guard: GuardSettings
+
+    async def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Handle one connection scope."""
+        if scope["type"] != "http":
+            await self._enter(scope, receive, send)
             return
-        request = self._create_request_from_scope(send)
-        request.body.set_result(body)
-        response = await self.app.handle_request(request)
-        if isinstance(response, Response) and isinstance(response.response, DataBody):
-            headers = encode_headers(response.headers)
-            await send_whole(send, response.status_code, headers, response.response.data)
+        method = scope["method"] if scope["method"] in _METHODS else _OTHER
+        state = RequestState(method, self.meters)
+
+        async def counting(event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start":
+                state.answered(str(event["status"]))
+            await send(event)
+
+        try:
+            await self._enter(cast("Scope", {**scope, _REQUEST: state}), receive, counting)
+        finally:
+            state.answered(NO_STATUS)
+
+    async def _enter(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        if scope["type"] != "lifespan":
+            try:
+                check_scope(cast("dict[str, Any]", scope), self.guard)
+            except CrushError as error:
+                log.warning("request.refused", extra={"code": error.code, "path": scope["path"]})
+                await refuse(scope["type"], error, send)
+                return
+        await self.app(scope, receive, send)
+
+
+@define(eq=False)
+class Direct:
+    """Answers direct rows without Quart; gives every other request its server and cleanup stack."""
+
+    server: Server
+
+    async def __call__(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Handle one connection scope.
+
+        A lifespan is answered here: Quart would remember the last one it saw as the only one.
+        """
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "websocket":
+            await self._ask_quart(scope, receive, send)  # there are none, which Quart says
         else:
-            await self._send_response(send, response)
+            state = state_of(scope)
+            state.server = self.server
+            with state.cleanup:
+                found = MATCHER.find(scope["method"], scope["path"])
+                if found is None or not found[0].direct or (body := take_whole_body(scope)) is None:
+                    await self._ask_quart(scope, receive, send)
+                else:
+                    await send_reply(
+                        send, await respond(state.call(found[0], scope, found[1]), body)
+                    )
+
+    async def _ask_quart(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Pass a request on. Quart takes 30 ms to compile its rules, so a start does not wait for it."""
+        app = quart_app(self.server.bodies.size)
+        await app(cast("Any", scope), receive, send)
 
 
-class RoutedRequest(TrioRequest):
-    """A request that is spared what the framework would find out about it for nothing.
-
-    Its body is limited as its site has it; the framework would have one limit for all sites.
-    """
-
-    @override
-    def __init__(self, *args: Any, **more: Any) -> None:
-        more["max_content_length"] = site_of(more["scope"]).bodies.size
-        super().__init__(*args, **more)
-
-    @cached_property
-    @override
-    def content_length(self) -> int | None:
-        """Return how long the body says it is; it is the server that sees to that being true."""
-        for name, value in self.scope["headers"]:
-            if name == b"content-length" and value.isdigit():
-                return int(value)
-        return None
-
-    @property
-    @override
-    def blueprints(self) -> list[str]:
-        """Return the groups whose hooks apply: none, for no group has any."""
-        return []
+def state_of(scope: Scope) -> RequestState:
+    """Return what the wrappers know about the request *scope*."""
+    state = cast("dict[str, Any]", scope)[_REQUEST]
+    assert isinstance(state, RequestState)
+    return state
 
 
-class App(QuartTrio):
-    """An application whose plain functions are called where they are.
-
-    The framework would hand a view that is no coroutine to a thread. Ours is plain because it never
-    waits: it decides something in one step, and must do so on Trio's own thread.
-    """
-
-    request_class: type[TrioRequest] = RoutedRequest
-    asgi_http_class: type[TrioASGIHTTPConnection] = OneTaskRequest
-
-    @override
-    def ensure_async(self, func: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """Return *func* as something to await, without a thread."""
-        if iscoroutinefunction(func):
-            return func
-
-        async def called(*args: object, **kwargs: object) -> object:
-            await trio.lowlevel.checkpoint()
-            return func(*args, **kwargs)
-
-        return called
+async def send_reply(send: ASGISendCallable, reply: Reply) -> None:
+    """Send an answer without Quart."""
+    if reply.pieces is None:
+        headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body, "more_body": False})
+        return
+    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    async with aclosing(reply.pieces) as pieces:
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def create_app(site: Site, guard: GuardSettings | None = None) -> ASGIFramework:
-    """Return the ASGI application that serves *site* to whom *guard* lets in.
+async def refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
+    """Answer a connection scope of the ASGI type *kind* with *error*."""
+    if kind == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": None})
+    else:
+        headers = tuple(error_headers(error))
+        await send_reply(send, Reply(error_body(error), status_of(error), headers))
 
-    This costs next to nothing, and any number of sites can be served side by side.
-    """
-    settings = GuardSettings() if guard is None else guard
-    app = with_cleanup(safe_app(at_site(site, routed()), site.backend.sizes))
-    return counted(guarded(direct(site, app), settings), site.meters)
+
+# ── Quart ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache
-def routed() -> App:
-    """Return the routes of every site, with what becomes of their errors."""
-    app = App("crush_trio", static_folder=None)
+def quart_app(body_size: int) -> QuartTrio:
+    """Return the Quart application with every route, for servers with this limit on bodies.
+
+    It knows no server: each request brings its own. So it is made once in a process, mostly.
+    """
+    app = QuartTrio("crush_trio", static_folder=None)
     app.config["RESPONSE_TIMEOUT"] = None  # streams last
-    app.url_rule_class = MatchedRule
+    app.config["MAX_CONTENT_LENGTH"] = body_size
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
-    app.url_value_preprocessor(_prepare)
-    for group in _GROUPS:
-        app.register_blueprint(group.routes())
+    for route in ROUTES:
+        rule = route.path.replace("{", "<").replace("}", ">")
+        name = f"{route.method} {route.path}".replace(".", "_")  # Quart allows no dots in names
+        app.add_url_rule(rule, name, _view(route), methods=[route.method])
+    app.before_request(_check_options)
     app.register_error_handler(HTTPException, _refuse_http)
-    app.register_error_handler(Exception, _refuse)
     return app
 
 
-def _prepare(_endpoint: str | None, values: dict[str, Any] | None) -> None:
-    """Hand a route its site; refuse ids that no id of ours can be, before anything looks for them."""
-    if values is not None:  # there is such a route
-        assert request.url_rule is not None
-        note_route(request.scope, request.url_rule.rule)
-        for name, value in values.items():
-            check_id(str(value), name)
-        values["site"] = site_of(request.scope)
+def _view(route: Route) -> Callable[..., Awaitable[Response]]:
+    """Return the Quart view of *route*."""
+
+    async def view(**values: str) -> Response:
+        call = state_of(request.scope).call(route, request.scope, values)
+        return _response(await respond(call, _read_body), head_only=call.head_only)
+
+    return view
 
 
-def _refuse(error: Exception) -> Response:
-    """Answer what was refused on purpose, and what went wrong in here (B18)."""
-    with _logged_for_its_workspace():
-        status, body = refusal(error)
-    hints = {name.decode(): value.decode() for name, value in hint_headers(error)}
-    return Response(body, status, hints, content_type="application/json")
+async def _check_options() -> Response | None:
+    """Refuse an impossible id in an OPTIONS request too, which Quart answers without a view."""
+    await trio.lowlevel.checkpoint()
+    if request.method != "OPTIONS" or request.url_rule is None:
+        return None
+    path = request.url_rule.rule.replace("<", "{").replace(">", "}")
+    probe = Route("OPTIONS", path, "", lambda _call: None, needs_workspace=False)
+    call = state_of(request.scope).call(probe, request.scope, request.view_args or {})
+    reply = await respond(call, b"")
+    return None if reply.status == probe.status else _response(reply, head_only=False)
 
 
-def _refuse_http(error: HTTPException) -> Response:
-    """Answer what the framework refused: no such route, no such method, too large."""
-    if isinstance(error, RequestEntityTooLarge):
-        size = site_of(request.scope).bodies.size
-        return _refuse(BodyTooLarge(f"the limit is {size} bytes"))
+async def _read_body() -> bytes:
+    """Return the body of the current request; raises `BodyTooLarge` and `RequestTooSlow`."""
+    try:
+        data = await request.get_data(cache=False, as_text=False)
+    except RequestEntityTooLarge as error:
+        raise BodyTooLarge(
+            f"the limit is {current_app.config['MAX_CONTENT_LENGTH']} bytes"
+        ) from error
+    except RequestTimeout as error:
+        raise RequestTooSlow from error
+    assert isinstance(data, bytes)
+    return data
+
+
+def _response(reply: Reply, *, head_only: bool) -> Response:
+    """Return an answer as Quart takes it; of an answer in pieces, HEAD gets none."""
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    body = reply.body if reply.pieces is None or head_only else reply.pieces
+    response = Response(body, reply.status, headers)
+    if not reply.headers:
+        del response.headers["Content-Type"]  # Quart's default; there is no body
+    response.timeout = None
+    return response
+
+
+async def _refuse_http(error: HTTPException) -> Response:
+    """Answer what Quart refused as the Go program does: no such route, no such method."""
+    await trio.lowlevel.checkpoint()
     status = error.code or 500
     text = "404 page not found" if status == 404 else error.name
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}
     return Response(f"{text}\n", status, headers, content_type="text/plain; charset=utf-8")
-
-
-def _logged_for_its_workspace() -> AbstractContextManager[None]:
-    """Have what is logged about a request belong to the workspace that its address names, if any."""
-    named = (request.view_args or {}).get("wid")
-    return nullcontext() if named is None else logged_for(str(named))

@@ -1,18 +1,23 @@
-"""From the bytes of a request to a wire value that the rest of the program can trust.
+"""Request bodies in, JSON arrays out.
 
-Everything a stranger can overdo has a limit, and every limit is in `BodyLimits`: bytes, nesting,
-number of values, length of ids, size of attachments. What could make the parser itself expensive is
-measured before anything is parsed, in time linear in the size. One call, `decode_body`, applies all
-of them, so that no route can forget one.
+`decode_body` turns the bytes of a request into a wire value that the rest of the program can trust.
+Everything that a client can overdo has a limit in `BodyLimits`: bytes, nesting, number of values,
+length of ids, size of attachments. What could make parsing itself expensive is measured before
+anything is parsed, in time linear in the size. Every route goes through this one call.
+
+`JsonPages` is an answer that is a JSON array of any length. It is made page by page, with a checkpoint
+after each, and a page is made only when the client has taken the one before: no list that a client
+asks for can hold up other requests. An array of one page is an ordinary answer.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
 
 import attrs
-from attrs import frozen
+import trio
+from attrs import define, field, frozen
 
 from crush_trio.errors import (
     BadRequest,
@@ -22,7 +27,8 @@ from crush_trio.errors import (
     DecodeError,
 )
 from crush_trio.limits import DEFAULTS, MIB, SizeLimits, shown_bytes
-from crush_trio.wire.codec import decode
+from crush_trio.store.pages import Hole, Pages, Piece, filled
+from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.fields import Json, wire_fields
 from crush_trio.wire.ids import (
     AskId,
@@ -40,21 +46,21 @@ T = TypeVar("T")
 
 
 class BodyTooLarge(BadRequest):
-    """A body of more bytes, or of more values, than anybody needs to send."""
+    """A body of more bytes, or of more values, than the limits allow."""
 
     code = "body_too_large"
     message = "request body is too large"
 
 
 class AttachmentTooLarge(BadRequest):
-    """A file that goes with a prompt, or all of them together, are more than a run can take."""
+    """An attachment, or all attachments of a prompt together, are larger than the limits allow."""
 
     code = "attachment_too_large"
     message = "attachment is too large"
 
 
 class IdInvalid(BadRequest):
-    """An id that nothing of ours can have: too long, or with characters that no id has."""
+    """An id that is too long, or has characters that no id has."""
 
     code = "id_invalid"
     message = "invalid id"
@@ -62,18 +68,18 @@ class IdInvalid(BadRequest):
 
 @frozen(kw_only=True)
 class BodyLimits:
-    """How much a request may ask of us."""
+    """Limits on the body of a request."""
 
     size: int = 32 * MIB
     """Bytes of a body: all attachments in base64, which is a third longer, and a prompt."""
     depth: int = 128
-    """Levels of nesting: the 100 of an open value, and whatever stands around it."""
+    """Levels of nesting: 100 for an open value, and some for what is around it."""
     marks: int = 200_000
     """Strings, brackets and commas, hence values. Parsed, three bytes of `[],` take up sixty."""
     id_length: int = 256
     """Characters of an id. Ours have 36; a sub-agent's session is made of two."""
     sizes: SizeLimits = DEFAULTS
-    """Those of the server. Attachments are limited by them."""
+    """The server's limits, which include those of attachments."""
 
     @classmethod
     def of(cls, sizes: SizeLimits) -> "BodyLimits":
@@ -83,7 +89,7 @@ class BodyLimits:
 
 
 LIMITS: Final = BodyLimits()
-"""The limits unless a server is told otherwise."""
+"""The default limits."""
 
 
 def decode_body(
@@ -91,9 +97,9 @@ def decode_body(
 ) -> T:
     """Read a *cls* from the body of a request, or raise one `BadRequest` that says what is wrong.
 
-    No body at all means *absent*, where a route has such a default (`agent/init`, G13); elsewhere
-    it is a mistake. Client ids are the business of `parse_client_id`: what they are missing from
-    decides what is wrong.
+    An empty body means *absent*, for routes that have such a default (`agent/init`, G13); elsewhere it
+    is an error. Client ids are checked by `parse_client_id` and `query_client_id`, because the error
+    depends on where they are missing.
     """
     check_size(len(data), limits)
     if not data:
@@ -109,13 +115,13 @@ def decode_body(
 
 
 def check_size(size: int, limits: BodyLimits = LIMITS) -> None:
-    """Refuse a body of *size* bytes if that is too many; a declared length can be judged early."""
+    """Refuse a body of *size* bytes if that is over the limit."""
     if size > limits.size:
         raise BodyTooLarge(f"it has {size} bytes, the limit is {limits.size}")
 
 
 def check_attachments(attachments: Iterable[Attachment], sizes: SizeLimits = DEFAULTS) -> None:
-    """Refuse attachments of which one, or the sum, is too large."""
+    """Refuse attachments if one of them, or their sum, is too large."""
     total = 0
     for place, attachment in enumerate(attachments, 1):
         size = len(attachment.content)
@@ -146,9 +152,9 @@ _UNMARKED: Final = bytes(byte for byte in range(256) if byte not in b'"[]{},')
 def _check_structure(data: bytes, limits: BodyLimits) -> None:
     """Refuse JSON that is nested too deep or has too many values, whether or not it is valid.
 
-    A loop over every byte would take seconds. Instead escapes go first, by pairs, so that every
-    quote that is left begins or ends a string; then all that marks no structure; and at every
-    other place between the quotes that are left we are outside of a string.
+    A loop over every byte would take seconds. Instead escapes are removed first, in pairs, so that
+    every remaining quote begins or ends a string; then every byte that marks no structure. Splitting
+    the rest at its quotes, every other part is outside of a string.
     """
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = plain.translate(None, delete=_UNMARKED)
@@ -178,16 +184,16 @@ _CHECKED: Final[tuple[object, ...]] = (
     MessageId,
     AskId,
     QuestionId,
-)  # a tool call is named by the model, and clients only repeat the name
+)  # not the ids of tool calls: the model chooses them, and clients only repeat them
 
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check_id(text: str, what: str, limits: BodyLimits = LIMITS) -> None:
-    """Refuse an id that is too long to be one, or that would break a line of a log or a stream.
+    """Refuse an id that is too long, or that would break a line of a log or a stream.
 
-    Also one that is not Unicode, as an escaped path can be: nothing could store it. An empty id has
-    errors of its own, elsewhere. *what* is the name of its field.
+    Also one that is not valid Unicode, as an escaped path can be: it could not be stored. An empty id
+    has errors of its own, elsewhere. *what* is the name of its field.
     """
     if len(text) > limits.id_length:
         raise IdInvalid(f"{what} has {len(text)} characters, the limit is {limits.id_length}")
@@ -230,8 +236,7 @@ _GROUPS: Final = re.compile("(.{8})(.{4})(.{4})(.{4})(.{12})")
 def parse_client_id(text: str) -> ClientId:
     """Read the client id of a body or a path; raise `ClientIdInvalid` if it is not a UUID.
 
-    Clients may write it in four ways; all of them give the same, canonical id, so that a client
-    is one client however it spells itself.
+    Clients may write it in four ways; all of them give the same canonical id.
     """
     client = _canonical(text)
     if client is None:
@@ -240,7 +245,7 @@ def parse_client_id(text: str) -> ClientId:
 
 
 def query_client_id(text: str | None) -> ClientId:
-    """Read the client id of a query; a missing one and a malformed one have errors of their own."""
+    """Read the client id of a query; raise `ClientIdMissing` or `ClientIdMalformed`."""
     if not text:
         raise ClientIdMissing
     client = _canonical(text)
@@ -252,10 +257,76 @@ def query_client_id(text: str | None) -> ClientId:
 def _canonical(text: str) -> ClientId | None:
     """Return the UUID in lower case with four dashes; None if *text* is not one of its forms.
 
-    Not `uuid.UUID`, which also takes dashes anywhere and digits of any script.
+    Not `uuid.UUID`, which also accepts dashes anywhere and digits of any script.
     """
     lower = text.lower()
     if len(text) > len("urn:uuid:") + 36 or not _UUID.fullmatch(lower):
         return None
     digits = lower.removeprefix("urn:uuid:").strip("{}").replace("-", "")
     return ClientId(_GROUPS.sub(r"\1-\2-\3-\4-\5", digits))
+
+
+# ── Answers that are arrays ─────────────────────────────────────────────────────────────────────
+
+_VALUES_AT_ONCE: Final = 200
+"""Values that are encoded in one step: a few milliseconds if they are large."""
+
+
+def _as_stored(hole: Hole) -> bytes:
+    return hole.default
+
+
+@define(eq=False)
+class JsonPages:
+    """A JSON array that is sent page by page. *fill* gives what belongs into the holes of its pages."""
+
+    _pages: Pages
+    _fill: Callable[[Hole], bytes] = _as_stored
+    _joint: bytes = field(default=b"[", init=False)
+    """What comes before the next item."""
+
+    @property
+    def more(self) -> bool:
+        """Whether there is another piece of it."""
+        return self._pages.more
+
+    async def read(self) -> bytes:
+        """Return the next piece of the array; the last one closes it."""
+        items = filled(await self._pages.read(), self._fill)
+        end = b"" if self._pages.more else b"]"
+        if not items and end:
+            return b"[]" if self._joint == b"[" else end
+        piece = self._joint + items + end
+        self._joint = b","
+        return piece
+
+    # ASYNC900: Quart sends nothing but an async generator piece by piece, and this one holds no scope.
+    # ASYNC911: after the last piece there is nothing left to wait for.
+    async def following(  # noqa: ASYNC900, ASYNC911
+        self, first: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield *first*, which has been read, and then the rest."""
+        await trio.lowlevel.checkpoint()
+        yield first
+        while self.more:
+            yield await self.read()
+
+
+@define(eq=False)
+class ValuePages:
+    """The pages of values that are all in memory. Satisfies `Pages`."""
+
+    _values: Sequence[object]
+    _at: int = field(default=0, init=False)
+
+    @property
+    def more(self) -> bool:
+        """Whether there is another page; an empty list has one, too."""
+        return self._at < max(len(self._values), 1)
+
+    async def read(self) -> Sequence[Piece]:
+        """Return the next page."""
+        await trio.lowlevel.checkpoint()
+        values = self._values[self._at : self._at + _VALUES_AT_ONCE]
+        self._at += _VALUES_AT_ONCE
+        return (encode(values)[1:-1],)

@@ -1,14 +1,12 @@
-"""Where the log of a server goes, and in what form: one event on one line, for people or for programs.
+"""The server's log: handlers and formats, one event per line, for people or for programs.
 
-What is logged is an event with fields (`log.info("claim.expired", extra={…})`). Here it becomes text,
-and this is the last place that sees it, so secrets are taken out here: under the names of secrets, by
-what secrets look like, and those that the server itself was given. That holds for both forms, for the
-fields, for the message and for what an exception says.
+A log record is an event with fields (`log.info("claim.expired", extra={…})`). The formatters here turn it
+into text, and remove secrets: by the names of fields, by what secrets look like, and those that the
+server itself was given. That holds for both formats, for the fields, the message and the exception.
 
 Prompts and answers are never logged. Our own code does not do it. Libraries do, below the level of a
-warning, so from them nothing below that level is taken, whatever level is asked for.
-
-How a failure is told in a log without what the client sent.
+warning, so nothing below that level is taken from them, whatever level is asked for. `places` describes
+a failure without what the client sent.
 """
 
 import logging
@@ -29,9 +27,9 @@ from crush_trio.wire.fields import Json
 
 
 def places(error: BaseException) -> Iterator[str]:
-    """Yield the kind and the line of code of each failure in *error*.
+    """Yield the class and the line of code of each exception in *error*.
 
-    Messages and tracebacks are left out: they can hold what the client sent, its token included.
+    Messages and tracebacks are left out: they can contain what the client sent, its token included.
     """
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
@@ -45,20 +43,20 @@ def places(error: BaseException) -> Iterator[str]:
 
 
 OWN: Final = "crush_trio"
-"""The name above every logger of ours."""
+"""The parent of all our loggers."""
 
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class LogFormat(StrEnum):
-    """How a line of the log is written."""
+    """The format of a log line."""
 
     HUMAN = "human"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """From which level on our own events are logged."""
+    """The lowest level at which our own events are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -79,11 +77,11 @@ def open_log(
     stream: TextIO | None = None,
     secrets: Collection[str] = (),
 ) -> Iterator[None]:
-    """Have the process log to *stream*, by default to standard error, for the length of the block.
+    """Log to *stream*, by default to standard error, for the length of the block.
 
-    *secrets* are texts that are never to be written, such as the server's own token. This is for
-    programs that are a server. One that embeds a server has a log of its own, and gives its handlers
-    a `formatter` from here if it likes.
+    *secrets* are texts that must never be written, such as the server's own token. This is for
+    programs that are only a server. A program that embeds a server configures logging itself, and may
+    give its handlers a `formatter` from here.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(formatter(form, secrets=secrets))
@@ -101,28 +99,28 @@ def open_log(
 
 
 def formatter(form: LogFormat, *, secrets: Collection[str] = ()) -> "EventFormatter":
-    """Return what writes the lines of a log in *form*, without *secrets*."""
+    """Return a formatter that writes lines in *form*, without *secrets*."""
     return JsonFormatter(secrets) if form is LogFormat.JSON else HumanFormatter(secrets)
 
 
 class EventFormatter(logging.Formatter):
-    """What both forms share: the parts of an event, with nothing secret left in them."""
+    """What both formats share: the parts of an event, with secrets removed."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         super().__init__()
         self._secrets = frozenset(secrets)
 
     def event(self, record: logging.LogRecord) -> str:
-        """Return the name of the event; a library's message stands in its place."""
+        """Return the name of the event; for a library, its message."""
         return self._text(record.getMessage())
 
     def fields(self, record: logging.LogRecord) -> dict[str, Json]:
-        """Return what the event is about, as plain values; whose it is comes last."""
+        """Return the fields of the event as plain values; its workspace comes last."""
         own = {name: _plain(each) for name, each in vars(record).items() if name not in _PLAIN}
         return dict(redact({**own, **owner_field(record)}, secrets=self._secrets))
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback and the stack that came with the event; mostly there is none."""
+        """Return the traceback and the stack of the event, if it has any."""
         told = []
         if record.exc_info:
             told.append(self.formatException(record.exc_info))
@@ -135,11 +133,11 @@ class EventFormatter(logging.Formatter):
 
 
 class HumanFormatter(EventFormatter):
-    """Writes when, how bad, the event, and its fields; a traceback follows on lines of its own."""
+    """Writes time, level, event and fields; a traceback follows on lines of its own."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. Values are quoted, so that none can pass for a line of its own."""
+        """Return the line. Values are quoted, so that none can look like a line of its own."""
         fields = "".join(f" {name}={value!r}" for name, value in self.fields(record).items())
         event = self.event(record).replace("\n", r"\n").replace("\r", r"\r")
         line = f"{_time(record)} {record.levelname} {event}{fields}"
@@ -166,13 +164,13 @@ class JsonFormatter(EventFormatter):
 
 
 def _time(record: logging.LogRecord) -> str:
-    """Return when the event was logged, as RFC 3339 has it, in UTC and to the millisecond."""
+    """Return the time of the event in RFC 3339 form, in UTC, to the millisecond."""
     at = datetime.fromtimestamp(record.created, UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _plain(value: object) -> Json:
-    """Return a field as JSON can hold it; what is no plain value is told in its own words."""
+    """Return a field as JSON can hold it; any other value as its text."""
     match value:
         case None | bool() | float():
             return value
@@ -187,5 +185,5 @@ def _plain(value: object) -> Json:
 
 
 def _encodable(text: str) -> str:
-    """Return *text* with whatever UTF-8 cannot hold written as an escape."""
+    """Return *text* with characters that UTF-8 cannot encode written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,68 +1,27 @@
-"""The interface as an OpenAPI 3.1 document, made from the catalogue and the wire classes.
+"""The documents made from the route table: the OpenAPI document, the docs page, the coverage page.
 
 No shape is written down a second time: `wire.schema` makes them from the fields that the codec reads.
 
 Answers and bodies are described apart. In an answer a key is required if it is always written. In a
-body it is required if leaving it out is a mistake or hardly useful; the server forgives even that,
-and reads an absent key or a null as the zero value. A class that is both has two schemas, and that
-of the body ends in `Input`.
+body it is required if leaving it out is a mistake or hardly useful; the server accepts even that, and
+reads an absent key or a null as the zero value. A class that is both has two schemas, and that of the
+body ends in `Input`.
 
-The page that says what of the wire is served, and what of the contract is not built yet.
+The docs page is plain HTML, made from the OpenAPI document alone: no script, nothing to fetch. Run as a
+module, this prints `docs/wire-coverage.md`.
 """
 
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from typing import Final
 
-from crush_trio.server.catalogue import CATALOGUE, ROUTES
-from crush_trio.server.extensions import EXTENSIONS
+from crush_trio.server.routes import ROUTES
 from crush_trio.server.routing import EVENTS, JSON, REAL, Route
 from crush_trio.server.status import STATUS
+from crush_trio.wire.fields import Json
 from crush_trio.wire.schema import Schema, Schemas
-
-_INTRODUCTION: Final = """\
-# What of the wire is served
-
-Every route of the `/v1` interface is there and has its exact shape. This page says which of them do
-their work, and which still answer with a value that clients understand but that says nothing: an
-empty one, or a fixed one. It ends with the items of the contract that are not built. It is printed
-by `python -m crush_trio.server.openapi`; a test fails when the two differ.
-"""
-
-POSTPONED: Final = {
-    "D18": "the titles of two single providers' errors (hyper, Copilot); theirs are titled as all others",
-    "H9": "a shell of our own with a `jq`; commands are run by the system's",
-    "H agentic_fetch, sourcegraph, web_fetch, web_search": "not offered to models",
-    "I.2": "Bedrock, Vertex and hyper; OAuth and AWS sign-in; finding out models; downloading a catalogue",
-    "I7": "built-in skills; there are none, and `view` knows no `crush:`. The rest of the rule holds",
-    "I.4 MCP": "logging in by OAuth (a header or a token can be configured), channels, Docker's gateway",
-}
-"""What of D to I is not built, by item or by row of its table, and what there is instead."""
-
-
-def coverage_markdown() -> str:
-    """Return `docs/wire-coverage.md`."""
-    done = sum(route.state == REAL for route in ROUTES)
-    total = f"{done} of {len(ROUTES)} routes are real.\n"
-    tables = [_table(name, group) for name, group in CATALOGUE.items()]
-    return "\n".join(
-        [_INTRODUCTION, total, *tables, _table("Extensions", EXTENSIONS), _postponed()]
-    )
-
-
-def _table(name: str, group: tuple[Route, ...]) -> str:
-    rows = [f"| {route.method} `{route.path}` | {route.state} |\n" for route in group]
-    return "".join([f"## {name}\n\n| Route | State |\n|---|---|\n", *rows])
-
-
-def _postponed() -> str:
-    rows = [f"| {items} | {what} |\n" for items, what in POSTPONED.items()]
-    return "".join(["## Not built yet\n\n| Items | What |\n|---|---|\n", *rows])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(coverage_markdown())
-
 
 _ABOUT: Final = (
     "Agents that work in directories, for any number of clients. Unknown keys of a body are ignored; "
@@ -83,23 +42,21 @@ _ERROR: Final[Schema] = {
 
 
 def openapi_document(version: str) -> Schema:
-    """Return the document that describes every route of the catalogue."""
+    """Return the OpenAPI document that describes every route."""
     answers = Schemas()
-    groups = {**CATALOGUE, "Extensions": EXTENSIONS}
-    for route in _all(groups):
+    for route in ROUTES:
         if route.answer is not None:
             answers.of(route.answer)
     bodies = Schemas(incoming=True, taken=answers.components)
     paths: dict[str, Schema] = {}
-    for tag, group in groups.items():
-        for route in group:
-            operation = _operation(route, tag, answers, bodies)
-            paths.setdefault(route.path, {})[route.method.lower()] = operation
+    for route in ROUTES:
+        operation = _operation(route, answers, bodies)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     schemas = {**bodies.components, **answers.components, "Error": _ERROR}
     return {
         "openapi": "3.1.0",
         "info": {"title": "crush_trio", "version": version, "description": _ABOUT},
-        "tags": [{"name": name} for name in groups],
+        "tags": [{"name": name} for name in _groups()],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(schemas.items())),
@@ -109,9 +66,17 @@ def openapi_document(version: str) -> Schema:
     }
 
 
-def _operation(route: Route, tag: str, answers: Schemas, bodies: Schemas) -> Schema:
+def _groups() -> Mapping[str, list[Route]]:
+    """Return the routes by the heading that they stand under."""
+    found: dict[str, list[Route]] = {}
+    for route in ROUTES:
+        found.setdefault(route.group, []).append(route)
+    return found
+
+
+def _operation(route: Route, answers: Schemas, bodies: Schemas) -> Schema:
     operation: Schema = {
-        "tags": [tag],
+        "tags": [route.group],
         "summary": route.about,
         "operationId": _operation_id(route),
         "x-state": route.state,
@@ -128,7 +93,7 @@ def _operation(route: Route, tag: str, answers: Schemas, bodies: Schemas) -> Sch
 
 
 def _operation_id(route: Route) -> str:
-    """Return a name for the route: its method and path, with nothing in it that is no letter."""
+    """Return the operation's id: the method and the path, as words joined by underscores."""
     words = route.path.removeprefix("/v1").replace("-", "/").replace(".", "/").split("/")
     return "_".join([route.method.lower(), *(word.strip("{}") for word in words if word)]) + (
         "_page" if route.path.endswith("/") else ""
@@ -184,5 +149,165 @@ def _errors(route: Route) -> Schema:
     return {**found, "default": {"description": about, "content": content}}
 
 
-def _all(groups: Mapping[str, Iterable[Route]]) -> Iterable[Route]:
-    return (route for group in groups.values() for route in group)
+# ── The docs page ───────────────────────────────────────────────────────────────────────────────
+
+_STYLE: Final = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+code { font-family: ui-monospace, monospace; font-size: .9em }
+details { border-bottom: 1px solid #8884; padding: .4rem 0 }
+summary { cursor: pointer }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 }
+th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0 }
+th { font-weight: normal; opacity: .7 }
+.method { display: inline-block; width: 4.5rem; font-weight: bold }
+.note { opacity: .7 }
+"""
+
+
+def docs_page(document: Schema) -> str:
+    """Return an OpenAPI *document* as a page for people."""
+    return "".join(_page(document))
+
+
+def _page(document: Schema) -> Iterator[str]:
+    info = document["info"]
+    yield "<!doctype html>\n<html lang=en><meta charset=utf-8>"
+    yield "<meta name=viewport content='width=device-width'>"
+    yield f"<title>{escape(info['title'])}</title><style>{_STYLE}</style>"
+    yield f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
+    yield f"<p>{_prose(info['description'])}</p>"
+    yield "<p>For programs: <a href=/v1/openapi.json><code>/v1/openapi.json</code></a></p>\n"
+    operations = [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    for tag in document["tags"]:
+        yield f"<h2>{escape(tag['name'])}</h2>\n"
+        for method, path, operation in operations:
+            if tag["name"] in operation["tags"]:
+                yield from _shown_operation(method, path, operation)
+    yield "<h2>Shapes</h2>\n"
+    for name, schema in document["components"]["schemas"].items():
+        yield from _shape(name, schema)
+
+
+def _shown_operation(method: str, path: str, operation: Schema) -> Iterator[str]:
+    yield f"<details id={escape(operation['operationId'])}>"
+    yield f"<summary><code><span class=method>{escape(method.upper())}</span> {escape(path)}</code>"
+    yield f" <span class=note>{_prose(operation['summary'])}</span></summary>"
+    yield f"<p class=note>State: {escape(operation['x-state'])}.</p>"
+    rows = [
+        (f"{each['in']} {each['name']}", _prose(each.get("description", "")))
+        for each in operation.get("parameters", ())
+    ]
+    if "requestBody" in operation:
+        rows.append(("body", _content(operation["requestBody"])))
+    for status, response in operation["responses"].items():
+        rows.append((status, f"{_prose(response['description'])} {_content(response)}"))
+    yield _html_table(rows)
+    yield "</details>\n"
+
+
+def _content(holder: Schema) -> str:
+    """Return the shapes of a body or an answer; events of a stream have theirs beside it."""
+    return ", ".join(
+        _named(media.get("x-event-schema", media["schema"]))
+        for media in holder.get("content", {}).values()
+    )
+
+
+def _shape(name: str, schema: Schema) -> Iterator[str]:
+    yield f"<details id={escape(name)}><summary><code>{escape(name)}</code>"
+    yield f" <span class=note>{_prose(schema.get('description', ''))}</span></summary>"
+    required = schema.get("required", ())
+    if "properties" in schema:
+        yield _html_table(
+            (key, _named(each) + ("" if key in required else " <span class=note>optional</span>"))
+            for key, each in schema["properties"].items()
+        )
+    else:
+        yield f"<p>{_named(schema)}</p>"
+    yield "</details>\n"
+
+
+def _named(schema: Schema) -> str:
+    """Return a schema in a few words, with links to the shapes it is made of."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f"<a href=#{name}><code>{name}</code></a>"
+    for key in ("oneOf", "anyOf"):
+        if key in schema:
+            return " or ".join(_named(each) for each in schema[key])
+    if "enum" in schema or "const" in schema:
+        return ", ".join(_value(each) for each in schema.get("enum", [schema.get("const")]))
+    if "items" in schema:
+        return f"list of {_named(schema['items'])}"
+    if "properties" in schema:
+        members = (f"{escape(key)}: {_named(each)}" for key, each in schema["properties"].items())
+        return f"{{{', '.join(members)}}}"
+    if "additionalProperties" in schema:
+        return f"object of {_named(schema['additionalProperties'])}"
+    kind = schema.get("format") or schema.get("contentEncoding") or schema.get("type", "anything")
+    return escape(kind)
+
+
+def _value(value: Json) -> str:
+    return f"<code>{escape(str(value))}</code>" if value != "" else "nothing"
+
+
+def _html_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of two columns: plain text, and HTML."""
+    body = "".join(f"<tr><th><code>{escape(head)}</code><td>{told}</tr>" for head, told in rows)
+    return f"<table>{body}</table>"
+
+
+def _prose(text: str) -> str:
+    """Return text as HTML; what stands in backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+# ── The coverage page ───────────────────────────────────────────────────────────────────────────
+
+_INTRODUCTION: Final = """\
+# What of the wire is served
+
+Every route of the `/v1` interface is there and has its exact shape. This page says which of them do
+their work, and which still answer with a value that clients understand but that says nothing: an
+empty one, or a fixed one. It ends with the items of the contract that are not built. It is printed
+by `python -m crush_trio.server.openapi`; a test fails when the two differ.
+"""
+
+POSTPONED: Final = {
+    "D18": "the titles of two single providers' errors (hyper, Copilot); theirs are titled as all others",
+    "H9": "a shell of our own with a `jq`; commands are run by the system's",
+    "H agentic_fetch, sourcegraph, web_fetch, web_search": "not offered to models",
+    "I.2": "Bedrock, Vertex and hyper; OAuth and AWS sign-in; finding out models; downloading a catalogue",
+    "I7": "built-in skills; there are none, and `view` knows no `crush:`. The rest of the rule holds",
+    "I.4 MCP": "logging in by OAuth (a header or a token can be configured), channels, Docker's gateway",
+}
+"""The items of D to I that are not built, by item or by row of its table, and what there is instead."""
+
+
+def coverage_markdown() -> str:
+    """Return `docs/wire-coverage.md`."""
+    wire = [route for route in ROUTES if not route.extension]
+    done = sum(route.state == REAL for route in wire)
+    total = f"{done} of {len(wire)} routes are real.\n"
+    tables = [_table(name, group) for name, group in _groups().items()]
+    return "\n".join([_INTRODUCTION, total, *tables, _postponed()])
+
+
+def _table(name: str, group: Iterable[Route]) -> str:
+    rows = [f"| {route.method} `{route.path}` | {route.state} |\n" for route in group]
+    return "".join([f"## {name}\n\n| Route | State |\n|---|---|\n", *rows])
+
+
+def _postponed() -> str:
+    rows = [f"| {items} | {what} |\n" for items, what in POSTPONED.items()]
+    return "".join(["## Not built yet\n\n| Items | What |\n|---|---|\n", *rows])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(coverage_markdown())

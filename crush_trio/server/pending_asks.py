@@ -1,4 +1,4 @@
-"""What waits for a person, as the bytes that tell a reader who has not heard of it."""
+"""Pending asks as frames of an event stream, for a reader that does not know them yet."""
 
 from collections.abc import Iterator
 from operator import is_
@@ -15,58 +15,58 @@ from crush_trio.wire.events import EventType, PayloadType
 
 
 @frozen(eq=False)
-class _Waiting:
-    """What waits in a workspace at one moment, and how it was told in each form."""
+class _Pending:
+    """The pending asks of a workspace at one moment, and their frames in each form."""
 
     permissions: tuple[PermissionRequest, ...]
     questions: tuple[QuestionRequest, ...]
-    told: dict[Form, Content] = field(factory=dict, init=False)
+    frames: dict[Form, Content] = field(factory=dict, init=False)
 
-    def is_same(self, other: "_Waiting") -> bool:
-        """Whether *other* has the very same requests."""
+    def is_same(self, other: "_Pending") -> bool:
+        """Whether *other* has the same request objects."""
         mine, theirs = (*self.permissions, *self.questions), (*other.permissions, *other.questions)
         return len(mine) == len(theirs) and all(map(is_, mine, theirs))
 
 
 @define(eq=False)
 class AskFrames:
-    """The frames of what waits, made once and shared until something else waits.
+    """The frames of pending asks, made once and shared until the pending asks change.
 
-    A request may be long: it has what a tool is about to write.
+    A request may be long: it contains what a tool is about to write.
     """
 
-    _last: "WeakKeyDictionary[HostedWorkspace, _Waiting]" = field(
+    _last: "WeakKeyDictionary[HostedWorkspace, _Pending]" = field(
         factory=WeakKeyDictionary, init=False, repr=False
     )
 
-    def frames(self, opened: HostedWorkspace, form: Form) -> Content:
-        """Return everything that can be answered now.
+    def frames(self, workspace: HostedWorkspace, form: Form) -> Content:
+        """Return the frames of all asks that can be answered now.
 
-        In native form that is one event, which is there even if it is empty: what it does not name is
-        settled. It has no id, for it has no place in the log. The crush form has no such word, and its
-        clients replace a dialog they show by the same one.
+        In the native form that is one event, sent even if it is empty: an ask that it does not name is
+        resolved. It has no id, because it is not in the log. The crush form has no such event; its
+        clients get each request again, and replace a dialog they show by the same one.
         """
-        waiting = _Waiting(opened.asks.permissions.pending, opened.asks.questions.pending)
-        last = self._last.get(opened)
-        if last is not None and last.is_same(waiting):
-            waiting = last
+        pending = _Pending(workspace.asks.permissions.pending, workspace.asks.questions.pending)
+        last = self._last.get(workspace)
+        if last is not None and last.is_same(pending):
+            pending = last
         else:
-            self._last[opened] = waiting
-        if form not in waiting.told:
-            frames = _native(waiting) if form is Form.NATIVE else _crush(waiting)
-            waiting.told[form] = assemble(frames)
-        return waiting.told[form]
+            self._last[workspace] = pending
+        if form not in pending.frames:
+            frames = _native(pending) if form is Form.NATIVE else _crush(pending)
+            pending.frames[form] = assemble(frames)
+        return pending.frames[form]
 
 
-def _native(waiting: _Waiting) -> Iterator[Chunk]:
-    requests = {"permissions": waiting.permissions, "questions": waiting.questions}
+def _native(pending: _Pending) -> Iterator[Chunk]:
+    requests = {"permissions": pending.permissions, "questions": pending.questions}
     yield b"event: asks\ndata: %b\n\n" % encode(requests)
 
 
-def _crush(waiting: _Waiting) -> Iterator[Chunk]:
-    for request in waiting.permissions:
+def _crush(pending: _Pending) -> Iterator[Chunk]:
+    for request in pending.permissions:
         change = encode_change(EventType.CREATED, request)
         yield from crush_frame(PayloadType.PERMISSION_REQUEST, change)
-    for batch in waiting.questions:
+    for batch in pending.questions:
         change = encode_change(EventType.CREATED, batch)
         yield from crush_frame(PayloadType.QUESTION_BATCH_REQUEST, change)

@@ -1,9 +1,8 @@
-"""The state of a server as Prometheus reads it.
+"""The state of a server in the format of Prometheus.
 
-Everything is put together when somebody asks: from the counts in `Meters`, and from the workspaces and
-streams as they are at that moment. Between two scrapes there is no metrics object at all, so nothing
-that happens in a run has to know of any. The library that knows the format is imported by the first
-scrape; a server that is never scraped does without.
+Everything is collected when a scrape asks for it: from the counters in `Meters`, and from the workspaces
+and streams as they are at that moment. Between two scrapes there is no metrics object, so no code of a
+run depends on one. The library that writes the format is imported by the first scrape.
 
 `docs/operations.md` has a row for each series.
 """
@@ -17,7 +16,7 @@ from attrs import define
 
 from crush_trio import __version__
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.store.base import Timings
 from crush_trio.wire.runs import RunState
 
@@ -28,17 +27,17 @@ LIVE: Final = (RunState.ACCEPTED, RunState.QUEUED, RunState.ACTIVE, RunState.END
 ENDED: Final = tuple(state for state in RunState if state.terminal)
 
 
-def exposition(site: Site, accept: str) -> tuple[bytes, str]:
-    """Return the metrics of *site* and their media type: the form that the header *accept* prefers.
+def exposition(server: Server, accept: str) -> tuple[bytes, str]:
+    """Return the metrics of *server* and their media type: the form that the header *accept* prefers.
 
-    The registry is made for this one answer. The library's own, which all of a process share, has no
-    part in it: two servers in one process have two sets of numbers.
+    The registry is made for this one answer. The library's global registry is not used, because two
+    servers in one process have two sets of numbers.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(site))
+    registry.register(_Collected(server))
     ProcessCollector(registry=registry)
     encode, media = choose_encoder(accept)
     return encode(registry), media
@@ -46,27 +45,27 @@ def exposition(site: Site, accept: str) -> tuple[bytes, str]:
 
 @define(eq=False)
 class _Collected:
-    """What a registry asks for its series."""
+    """The collector that the registry asks for its series."""
 
-    site: Site
+    server: Server
 
     def collect(self) -> "Iterator[Metric]":
-        yield from _server(self.site)
-        yield from _runs(self.site)
-        yield from _streams(self.site)
-        yield from _stores(self.site)
-        yield from _requests(self.site)
+        yield from _server(self.server)
+        yield from _runs(self.server)
+        yield from _streams(self.server)
+        yield from _stores(self.server)
+        yield from _requests(self.server)
 
 
-def _server(site: Site) -> "Iterator[Metric]":
+def _server(server: Server) -> "Iterator[Metric]":
     yield _gauge("build_info", "What is serving; always 1.", {(__version__,): 1}, ["version"])
-    yield _gauge("workspaces", "Workspaces that are open.", len(site.meters.workspaces))
-    yield _counter("events_published", "Events published to the logs.", site.meters.events)
+    yield _gauge("workspaces", "Workspaces that are open.", len(server.meters.workspaces))
+    yield _counter("events_published", "Events published to the logs.", server.meters.events)
 
 
-def _runs(site: Site) -> "Iterator[Metric]":
-    meters = site.meters
-    live = list(_live_runs(site))
+def _runs(server: Server) -> "Iterator[Metric]":
+    meters = server.meters
+    live = list(_live_runs(server))
     states = Counter(run.state for run in live)
     queues = Counter(run.session_id for run in live if run.state is RunState.QUEUED)
     yield _gauge(
@@ -96,13 +95,13 @@ def _runs(site: Site) -> "Iterator[Metric]":
     yield _histogram("cancel_seconds", "From a run's cancel to its ending.", {(): meters.cancels})
 
 
-def _live_runs(site: Site) -> Iterator[AcceptedRun]:
-    for workspace in site.meters.workspaces:
+def _live_runs(server: Server) -> Iterator[AcceptedRun]:
+    for workspace in server.meters.workspaces:
         yield from workspace.runs.runs
 
 
-def _streams(site: Site) -> "Iterator[Metric]":
-    lags = site.streams.lags()
+def _streams(server: Server) -> "Iterator[Metric]":
+    lags = server.streams.lags()
     yield _gauge("streams", "Event streams that are attached.", len(lags))
     yield _gauge(
         "stream_lag_events", "Events that streams have not read yet, all together.", sum(lags)
@@ -114,8 +113,8 @@ def _streams(site: Site) -> "Iterator[Metric]":
     )
 
 
-def _stores(site: Site) -> "Iterator[Metric]":
-    stores = [workspace.store for workspace in site.meters.workspaces]
+def _stores(server: Server) -> "Iterator[Metric]":
+    stores = [workspace.store for workspace in server.meters.workspaces]
     yield _gauge(
         "stores_degraded",
         "Stores that are in trouble.",
@@ -127,21 +126,21 @@ def _stores(site: Site) -> "Iterator[Metric]":
         sum(store.load.pending for store in stores),
     )
     yield _histogram(
-        "store_commit_seconds", "What commits to the stores took.", {(): site.meters.commits}
+        "store_commit_seconds", "What commits to the stores took.", {(): server.meters.commits}
     )
 
 
-def _requests(site: Site) -> "Iterator[Metric]":
+def _requests(server: Server) -> "Iterator[Metric]":
     yield _counter(
         "http_requests",
         "Requests, by the route they found and the status of the answer.",
-        site.meters.requests,
+        server.meters.requests,
         ["method", "route", "status"],
     )
     yield _histogram(
         "http_response_seconds",
         "From a request to the beginning of its answer.",
-        site.meters.responses,
+        server.meters.responses,
         ["method", "route"],
     )
 

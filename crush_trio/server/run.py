@@ -1,89 +1,69 @@
-"""A whole server in one call: a backend, its application, its sockets, and the order of their end.
+"""`run_server`: a backend, its application and its sockets in one call, and the order in which they end.
 
-`run_server` is what the command line runs and what a program embeds. The order in which it ends is
-its reason to exist, for clients are to see how their runs end:
+This is what the command line runs and what a program embeds. The order of the end matters, because
+clients are to see how their runs end:
 
-1. the streams are told that the server goes away, the sockets close, nobody new gets in;
+1. the streams are told that the server shuts down, and the sockets close to new clients;
 2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
-3. each workspace closes its log, and its streams send what is left in it and a last event;
+3. each workspace closes its log; its streams send what is left in it and a last event;
 4. after half of the grace, endings that a store has not taken are given up: their runs end as
    interrupted, which is what the next start will find;
-5. after three quarters of it, streams of a workspace that still has not closed end anyway;
-6. after the grace whatever is left is cut off. What a run's ending needs is shielded from that.
+5. after three quarters of it, streams of a workspace that has still not closed are ended;
+6. after the grace everything else is cut off. What a run's ending needs is shielded from that.
 
-Opening workspaces with code that is imported when the server already answers.
-
-The agent of a workspace, with its tools, its models and its store, is two fifths of the modules of this
-program. Nobody needs them before the first workspace, and whoever starts a server waits for its first
-answer. So they are imported in a thread: ahead of time, once the first requests have had their turn,
-or for the first workspace, if that comes earlier. That it happens once, whoever is first, is Python's
-own promise about modules; so there is nothing here to be set, to be locked or to be waited for.
+The agent, its tools, its models and the store are two fifths of the modules of this program, and are
+needed only when the first workspace opens. `LateOpener` imports them in a thread after the server's first
+answers, or for the first workspace if that comes earlier. Python itself guarantees that a module is
+imported once, so this needs no lock and no state.
 """
 
 import gc
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from math import inf
-from pathlib import Path
-from typing import Final, Generic, Self
+from typing import Final, Generic
 
 import trio
-from attrs import evolve, field, frozen
+from attrs import frozen
 
 from crush_trio import __version__
-from crush_trio.agent.asks.attendance import PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.settings import (
-    IDLE_VARIABLE,
-    BackendSettings,
-    OpenWorkspace,
-    W,
-    WorkspacePlan,
-    WorkspaceSettings,
-    whole_seconds,
-)
+from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
-from crush_trio.config.load import chosen_limits
-from crush_trio.limits import DEFAULTS, Limits, SizeLimits
+from crush_trio.limits import Limits
 from crush_trio.net.address import Address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
-from crush_trio.server.guard import (
-    TOKEN_FILE_VARIABLE,
-    TOKEN_VARIABLE,
-    GuardSettings,
-    load_token,
-)
 from crush_trio.server.http.serve import GRACE, serve
-from crush_trio.server.server import Meters, Site, metered
+from crush_trio.server.server import Meters, Server, metered
+from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
 from crush_trio.tools.info import RecentLogs, keeping_logs
 
 HEAD_START: Final = 0.1
-"""Seconds for those who waited for the server: what they ask and the import share one interpreter."""
+"""Seconds before the import ahead begins: the first requests and the import share one interpreter."""
 
 
 @frozen
 class LateOpener(Generic[W]):
     """Opens workspaces with an opener that is made when it is needed.
 
-    *make* imports what it needs and makes the opener, in a thread. It is called for each workspace:
-    with everything imported, it costs nothing.
+    *make* imports what it needs and makes the opener, in a thread. It is called for each workspace; once
+    everything is imported, that costs nothing.
     """
 
     make: Callable[[], OpenWorkspace[W]]
 
     @asynccontextmanager
     async def open(self, plan: WorkspacePlan) -> AsyncIterator[W]:
-        """Open the workspace of *plan*; if it is the first, this may have to wait for the import."""
+        """Open the workspace of *plan*; for the first one this may wait for the import."""
         opener = await trio.to_thread.run_sync(self.make)
         async with opener(plan) as opened:
             yield opened
 
     async def import_ahead(self) -> None:
-        """Import what the first workspace will need, before there is one. Run it beside the server.
+        """Import what the first workspace will need. Run it as a task beside the server.
 
         Cancelling waits for the import, which cannot be stopped halfway and takes a moment.
         """
@@ -91,63 +71,18 @@ class LateOpener(Generic[W]):
         await trio.to_thread.run_sync(self.make)
 
 
-PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
-
-_OWN_SECRETS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE})
-"""Variables that are for the server alone: no command of a workspace sees them."""
-
 _ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75
 _CLOSE_MARGIN: Final = 0.5
-"""Seconds past the grace that the closing may take: it begins when the connections have ended."""
+"""Seconds past the grace that closing may take: it begins when the connections have ended."""
 
 log = logging.getLogger(__name__)
-
-
-@frozen(kw_only=True)
-class HostSettings:
-    """How a server treats its workspaces and its clients."""
-
-    backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
-    guard: GuardSettings = field(factory=GuardSettings)
-    sizes: SizeLimits = DEFAULTS
-    """How much the server takes, keeps and does at once."""
-    environment: Mapping[str, str] = field(factory=dict, repr=False)
-    """What workspaces are configured by whose clients send no environment of their own."""
-    patience: float = PATIENCE
-    """Seconds that an ask waits while nobody is there to answer it."""
-
-    @property
-    def home(self) -> Path:
-        """The user's home directory, in which the user's own configuration is."""
-        return Path(self.environment.get("HOME") or "/")
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Take the settings from *environ*; reads the file of the token, if it names one.
-
-        Workspaces get all of *environ* but the server's token, which is no business of theirs. A
-        server that somebody started stays until somebody stops it. Only where the variable for the
-        idle time is set does it end by itself, as one does that a client started for itself.
-        Raises `TokenUnusable`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's files.
-        """
-        backend = BackendSettings.from_environment(environ)
-        if not environ.get(IDLE_VARIABLE):
-            backend = evolve(backend, idle_linger=inf)
-        guard = GuardSettings(token=load_token(environ))
-        return cls(
-            backend=backend,
-            guard=guard,
-            environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
-            patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
-            sizes=chosen_limits(environ),
-        )
 
 
 async def run_server(
     addresses: Sequence[Address],
     *,
-    settings: HostSettings | None = None,
+    settings: ServerSettings | None = None,
     workspaces: WorkspaceSettings | None = None,
     shutdown: Callable[[], Awaitable[object]] = trio.sleep_forever,
     grace: float = GRACE,
@@ -156,16 +91,18 @@ async def run_server(
 ) -> None:
     """Serve workspaces on *addresses* until *shutdown* returns or the backend decides to end.
 
-    The backend decides so when a client asks for it and when it was idle for too long. Either way
-    this returns within *grace* and a second. `await nursery.start(...)` gives the addresses once
-    clients are answered. *workspaces* says what the workspaces have; by default they keep their data in
-    SQLite, have the agent that is configured, and the environment, home and limits of *settings*.
-    *whole_process* says that the process does nothing else, see `settle_in`.
+    The backend decides to end when a client asks for it, or when it was idle for too long. Either way
+    this returns within *grace* and a second. `await nursery.start(...)` returns the addresses once
+    clients are answered. *workspaces* says what the workspaces have; by default they keep their
+    data in SQLite and have the agent that is configured. *whole_process* says that the process does nothing else,
+    see `settle_in`.
     """
-    settings = HostSettings() if settings is None else settings
+    settings = ServerSettings() if settings is None else settings
     meters = Meters()
     with trio.CancelScope() as life, keeping_logs() as logs:
-        opener = late_opener(usual_workspaces(settings, logs) if workspaces is None else workspaces)
+        opener = late_opener(
+            default_workspaces(settings, logs) if workspaces is None else workspaces
+        )
         async with (
             open_backend(
                 metered(opener.open, meters),
@@ -176,16 +113,16 @@ async def run_server(
             ) as backend,
             open_hidden_nursery() as late,
         ):
-            site = Site(backend, meters=meters)
+            server = Server(backend, meters=meters)
             late.start_soon(settle_in, opener, whole_process)
 
             def drain() -> None:
-                closing = begin_drain(site)
+                closing = begin_drain(server)
                 life.deadline = trio.current_time() + grace + _CLOSE_MARGIN
-                late.start_soon(end_streams_late, site, closing, grace)
+                late.start_soon(end_streams_late, server, closing, grace)
 
             await serve(
-                create_app(site, settings.guard),
+                create_app(server, settings.guard),
                 addresses,
                 shutdown=lambda: _first_of(shutdown, backend),
                 on_draining=drain,
@@ -199,10 +136,10 @@ async def run_server(
         log.error("server.close_forced")
 
 
-def usual_workspaces(settings: HostSettings, logs: RecentLogs) -> WorkspaceSettings:
-    """Return the settings of workspaces as *settings* have it: data in SQLite, the agent configured."""
+def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceSettings:
+    """Return the default settings of workspaces: data in SQLite, the agent as configured."""
     return WorkspaceSettings(
-        # Prompts that come together are all answered before the first of their runs takes the stage.
+        # Prompts that arrive together are all answered before the first of their runs begins.
         limits=Limits(courtesy=2),
         environment=settings.environment,
         home=settings.home,
@@ -213,7 +150,7 @@ def usual_workspaces(settings: HostSettings, logs: RecentLogs) -> WorkspaceSetti
 
 
 def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
-    """Return what opens workspaces with these settings, and imports the code for it when needed."""
+    """Return a function that opens workspaces and imports the code for it when it is first needed."""
 
     def make() -> OpenWorkspace[HostedWorkspace]:
         from crush_trio.backend.open import open_hosted_workspace
@@ -226,11 +163,11 @@ def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
 
 
 async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) -> None:
-    """Import what workspaces need, soon after the start. Run it beside the server.
+    """Import what workspaces need, soon after the start. Run it as a task beside the server.
 
-    If the *whole_process* is the server's, what is there then will stay, and is put out of sight of the
-    garbage collector. It would otherwise look at all of it again with every full collection, and
-    nobody is answered meanwhile: some 60 ms each time, where 10 will do.
+    If the *whole_process* is the server's, the objects that exist then will stay, and are hidden from
+    the garbage collector (`gc.freeze`). Otherwise each full collection looks at all of them again and
+    delays every answer, by about 60 ms instead of 10.
     """
     await opener.import_ahead()
     if whole_process:
@@ -238,28 +175,30 @@ async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) ->
         gc.freeze()
 
 
-def begin_drain(site: Site) -> tuple[HostedWorkspace, ...]:
-    """Refuse new work and end what there is; the streams of *site* see it happen, and end.
+def begin_drain(server: Server) -> tuple[HostedWorkspace, ...]:
+    """Refuse new work and end the runs; the streams of *server* send that, and end.
 
     Return the workspaces that are closing now.
     """
-    closing = site.backend.workspaces()
-    site.drain.announce()
-    site.backend.close()
+    closing = server.workspaces()
+    server.drain.announce()
+    server.backend.close()
     return closing
 
 
-async def end_streams_late(site: Site, closing: Sequence[HostedWorkspace], grace: float) -> None:
-    """See to it that streams end in time, and before that the runs that they show.
+async def end_streams_late(
+    server: Server, closing: Sequence[HostedWorkspace], grace: float
+) -> None:
+    """Make sure that streams end in time, and before that the runs that they show.
 
-    After half of the *grace* no ending is waited for that a store has not taken; after three quarters
-    of it, the streams of workspaces that have not closed end.
+    After half of the *grace* endings that a store has not taken are given up; after three quarters of
+    it, the streams of workspaces that have not closed end.
     """
     await trio.sleep(grace * _ENDINGS_SHARE)
-    for opened in closing:
-        opened.runs.hurry()
+    for workspace in closing:
+        workspace.runs.hurry()
     await trio.sleep(grace * (_STREAMS_SHARE - _ENDINGS_SHARE))
-    site.drain.end_streams()
+    server.drain.end_streams()
 
 
 async def _first_of(

@@ -1,33 +1,22 @@
-"""What the routes share: the backend, how streams end, and who we are.
+"""One served backend, and what is counted about it.
 
-A route is given the site of its request as its first argument. It travels in the ASGI scope, so
-one set of routes serves any number of sites and keeps none of them alive.
+`Server` is what the routes share: the backend, the streams, the counters, the version. `Meters` holds
+plain numbers, counted where things happen. What can be looked up (how many runs are active, how far a
+stream is behind) is looked up when a scrape asks for it, in `server.prometheus`; only what is gone by
+then is counted here: endings, answers, and what a workspace had done when it closed. Publishing an
+event counts nothing, because its id is the count.
 
-What one server has counted: plain numbers, kept where things happen, printed by nobody here.
-
-What can be seen by looking (how many runs are active, how far a stream is behind) is looked up when
-somebody asks, in `server.metrics`. Only what is gone by then is counted here: endings, answers, and
-what a workspace had done when it closed. Publishing an event counts nothing: its id is the count.
-
-No number is kept by session, by workspace, by client or by path. Whatever has a name in here has it
-from us, so there is a bound to how many there are.
+No number is kept by session, workspace, client or request path. All labels come from this program, so
+there is a bound on how many there are.
 """
 
 import platform
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, cast
+from typing import Final
 
-import trio
 from attrs import define, field
-from hypercorn.typing import (
-    ASGIFramework,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    ASGISendEvent,
-    Scope,
-)
 
 from crush_trio import __version__
 from crush_trio.backend.backend import Backend
@@ -38,7 +27,7 @@ from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.pending_asks import AskFrames
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
-from crush_trio.wire.ids import WorkspaceId
+from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Version
 
@@ -46,20 +35,12 @@ RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 HTTP_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
-NO_ROUTE: Final = "none"
-"""The route of a request that found none: refused at the door, or for a path that does not exist."""
-
-NO_STATUS: Final = "none"
-"""The status of a request whose client was gone before there was an answer."""
-
-_OTHER: Final = "other"
-_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-_REQUEST: Final = "crush_trio.counted_request"
+_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @define(eq=False)
 class Meters:
-    """The counts of one server. Satisfies the runtime's `RunMeter`."""
+    """The counters of one server. Satisfies the runtime's `RunMeter`."""
 
     accepted: int = field(default=0, init=False)
     not_stored: int = field(default=0, init=False)
@@ -73,7 +54,7 @@ class Meters:
     responses: dict[tuple[str, ...], Timings] = field(factory=dict, init=False)
     """From a request to the beginning of its answer, by method and route."""
     workspaces: dict[HostedWorkspace, None] = field(factory=dict, init=False)
-    """Those that are open, or still closing."""
+    """The workspaces that are open or closing."""
     _closed_events: int = field(default=0, init=False)
     _closed_commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
 
@@ -97,11 +78,22 @@ class Meters:
         if run.cancel_time is not None:
             self.cancels.note(at - run.cancel_time)
 
+    # ── Requests ────────────────────────────────────────────────────────────────────────────────
+
+    def answered(self, method: str, route: str, status: str, seconds: float) -> None:
+        """Count a request whose answer began after *seconds*."""
+        place = method, route
+        self.requests[*place, status] += 1
+        timings = self.responses.get(place)
+        if timings is None:
+            timings = self.responses[place] = Timings(HTTP_BOUNDS)
+        timings.note(seconds)
+
     # ── Workspaces ──────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def following(self, workspace: HostedWorkspace) -> Iterator[None]:
-        """Count what happens in *workspace*, and keep what it came to when it is closed."""
+        """Count what happens in *workspace*, and keep its totals when it has closed."""
         self.workspaces[workspace] = None
         workspace.runs.meter = self
         try:
@@ -114,18 +106,18 @@ class Meters:
 
     @property
     def ended(self) -> Counter[RunState]:
-        """The endings, by their kind; those of runs that an earlier start has left are among them."""
+        """The endings by kind, including those of runs that an earlier start left unfinished."""
         recovered = sum(len(each.recovered) for each in self.workspaces)
         return self._ended + Counter({RunState.INTERRUPTED: recovered})
 
     @property
     def events(self) -> int:
-        """How many events were published, in every workspace there is or was."""
+        """How many events were published, in all workspaces that are or were open."""
         return self._closed_events + sum(each.events.head for each in self.workspaces)
 
     @property
     def commits(self) -> Timings:
-        """How long the commits of every store took, of those that are closed too."""
+        """How long the commits of all stores took, including stores that are closed."""
         found = Timings(COMMIT_BOUNDS)
         found.absorb(self._closed_commits)
         for workspace in self.workspaces:
@@ -136,9 +128,9 @@ class Meters:
 def metered(
     open_workspace: OpenWorkspace[HostedWorkspace], meters: Meters
 ) -> OpenWorkspace[HostedWorkspace]:
-    """Return what opens the same workspaces, and has *meters* follow each until it has closed.
+    """Return an opener of the same workspaces that has *meters* follow each until it has closed.
 
-    Its runs end while it closes, so this goes on counting until that is over.
+    The runs of a workspace end while it closes, so counting stops only after that.
     """
 
     @asynccontextmanager
@@ -151,89 +143,35 @@ def metered(
     return opened
 
 
-# ── Requests ────────────────────────────────────────────────────────────────────────────────────
-
-
 @define(eq=False)
-class _Request:
-    """A request on its way to an answer. It is counted once, when the answer begins."""
-
-    meters: Meters
-    method: str
-    route: str = field(default=NO_ROUTE, init=False)
-    _since: float = field(factory=trio.current_time, init=False)
-    _counted: bool = field(default=False, init=False)
-
-    def answered(self, status: str) -> None:
-        if self._counted:
-            return
-        self._counted = True
-        place = self.method, self.route
-        self.meters.requests[*place, status] += 1
-        timings = self.meters.responses.get(place)
-        if timings is None:
-            timings = self.meters.responses[place] = Timings(HTTP_BOUNDS)
-        timings.note(trio.current_time() - self._since)
-
-
-def counted(app: ASGIFramework, meters: Meters) -> ASGIFramework:
-    """Have *meters* count the requests of *app*, those included that it refuses.
-
-    An answer counts when it begins: a stream that lasts for hours was answered in a moment.
-    """
-
-    async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        method = scope["method"] if scope["method"] in _METHODS else _OTHER
-        request = _Request(meters, method)
-
-        async def noting(event: ASGISendEvent) -> None:
-            if event["type"] == "http.response.start":
-                request.answered(str(event["status"]))
-            await send(event)
-
-        try:
-            await app(cast("Scope", {**scope, _REQUEST: request}), receive, noting)
-        finally:
-            request.answered(NO_STATUS)
-
-    return wrapped
-
-
-def note_route(scope: Mapping[str, Any], rule: str) -> None:
-    """Say which route a request has found; *rule* is the path of the route, not of the request."""
-    request = scope.get(_REQUEST)
-    if isinstance(request, _Request):
-        request.route = rule.replace("<", "{").replace(">", "}")
-
-
-_SITE: Final = "crush_trio.site"
-_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-@define(eq=False)
-class Site:
-    """One served backend."""
+class Server:
+    """The HTTP and SSE surface over one backend: what its routes share."""
 
     backend: Backend[HostedWorkspace]
     drain: Drain = field(factory=Drain)
     heartbeat: float = HEARTBEAT
     meters: Meters = field(factory=Meters, kw_only=True)
-    """What was counted; to count runs too, the backend opens its workspaces through `metered`."""
+    """The counters; for runs to be counted, the backend must open its workspaces through `metered`."""
     streams: Streams = field(factory=Streams, init=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
     bodies: BodyLimits = field(init=False, repr=False)
-    """How much a request may ask of us."""
+    """Limits on request bodies."""
 
     @bodies.default
     def _bodies(self) -> BodyLimits:
         return BodyLimits.of(self.backend.sizes)
 
-    def opened(self, workspace_id: str) -> HostedWorkspace:
+    def workspace(self, workspace_id: str) -> HostedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""
         return self.backend.workspace(WorkspaceId(workspace_id))
+
+    def workspaces(self) -> tuple[HostedWorkspace, ...]:
+        """Return the workspaces that are open."""
+        return self.backend.workspaces()
+
+    def attached_clients(self, workspace_id: str) -> Counter[SessionId]:
+        """Return how many clients look at each session of a workspace; 0 for those not named (E16)."""
+        return self.backend.attached_by_session(WorkspaceId(workspace_id))
 
     @property
     def version(self) -> Version:
@@ -246,32 +184,3 @@ class Site:
             go_version="",
             platform=f"{platform.system().lower()}/{_MACHINES.get(machine, machine)}",
         )
-
-
-def site_of(scope: Mapping[str, Any]) -> Site:
-    """Return the site that a request is for."""
-    site = scope[_SITE]
-    assert isinstance(site, Site)
-    return site
-
-
-def at_site(site: Site, app: ASGIFramework) -> ASGIFramework:
-    """Send every request to *app* as one for *site*.
-
-    A lifespan does not get there: the framework would remember the last one it saw as the only one,
-    and there is nothing to do in it but to say so.
-    """
-
-    async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await app(cast("Scope", {**scope, _SITE: site}), receive, send)
-
-    return wrapped
-
-
-async def _live(receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    while (await receive())["type"] != "lifespan.shutdown":
-        await send({"type": "lifespan.startup.complete"})
-    await send({"type": "lifespan.shutdown.complete"})

@@ -1,26 +1,24 @@
-"""From a reader of the log to the bytes of an event stream.
+"""Event streams: from a reader of the log to the bytes of server-sent events.
 
-A stream is pulled: it reads the log only when whoever sends it asks for more, so a client that does
-not take what it gets costs nothing, whatever is published meanwhile. It gives bytes in pieces of
-bounded size. What one wake-up brings is nearly always one piece, sent with one call; of a longer event
-a stream keeps its position and the piece that is on its way, and shares the rest with all others.
-Between events it sleeps; it wakes for an event, for a heartbeat once nothing was sent for a while,
-and for its end.
+A stream is pulled: it reads the log only when its sender asks for more, so a client that does not read
+costs nothing, whatever is published meanwhile. It yields bytes in pieces of bounded size. A wake-up
+nearly always brings one piece, sent with one call; of a longer event a stream keeps its position and
+the piece being sent, and shares the rest with all other streams. Between events it sleeps; it wakes
+for an event, for a heartbeat when nothing was sent for a while, and for its end.
 
-Streams that have much to send take turns, so that requests are answered meanwhile.
+Streams with much to send take turns (`TURNS`), so that requests are answered meanwhile.
 
-Around the events of the log the native form has four of its own. They have no place in the log:
+The native form has four events that are not in the log:
 
-* `asks` tells everything that waits for a person. It comes before a reader is told a place that it
-  has not read up to, be that by `ready` or by a resync: whoever resumes from there has seen it;
-* `ready` comes first, after that and after whatever was missed before a restart. It tells the
-  reader's place, from which it can resume before it has seen any event, and how often to expect a
-  heartbeat;
+* `asks` lists all pending asks. It comes before a reader is told a place that it has not read up to,
+  by `ready` or by a resync, so a reader that resumes from there has seen them;
+* `ready` comes next, and after the events that were missed before a restart. It gives the reader's
+  place, from which it can resume before it has seen any event, and the heartbeat interval;
 * `heartbeat` says that the stream is alive. It has no id, so it cannot move a reader's place;
 * `end` is the last one and gives a reason. A stream that stops without it was cut.
 
-The crush form knows `data:` lines only; its clients skip a blank line in silence. In place of `asks`
-they get each request again.
+The crush form has `data:` lines only; its clients ignore a blank line. In place of `asks` they get each
+request again.
 """
 
 import logging
@@ -44,16 +42,16 @@ from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.codec import encode
 
 HEARTBEAT: Final = 15.0
-"""Seconds of silence after which a stream says that it is alive."""
+"""Seconds of silence after which a stream sends a heartbeat."""
 
 RETRY: Final = 1000
 """Milliseconds a reader is asked to wait before it connects again."""
 
 TURNS: Final = 4
-"""How many streams that have much to send may send a piece before others have their turn."""
+"""How many streams with much to send may send a piece at the same time."""
 
 LOST: Final = Position(boot="", seq=0)
-"""A place that is in no log: reading from it begins with a resync."""
+"""A place that is in no log: a reader that starts there gets a resync."""
 
 _PLACE_LIMIT: Final = 256
 _HEARTBEATS: Final = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}
@@ -62,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class EndReason(StrEnum):
-    """Why a stream ended: whether its reader should look for another workspace or another server."""
+    """Why a stream ended: its reader needs another workspace, or another server."""
 
     WORKSPACE_CLOSED = "workspace_closed"
     SERVER_SHUTTING_DOWN = "server_shutting_down"
@@ -70,10 +68,10 @@ class EndReason(StrEnum):
 
 @define(eq=False)
 class Drain:
-    """How a server on its way out ends its streams, in two steps.
+    """Ends the streams of a server that shuts down, in two steps.
 
-    `announce` first: each stream goes on until its workspace has closed, so that clients see every
-    run end, and then gives the server's reason. `end_streams` is for those still there after that.
+    `announce` comes first: each stream goes on until its workspace has closed, so that clients see
+    every run end, and then gives the server's reason. `end_streams` ends those that are left.
     """
 
     announced: bool = field(default=False, init=False)
@@ -81,30 +79,30 @@ class Drain:
 
     @property
     def reason(self) -> EndReason:
-        """What a stream that ends now has to say about it."""
+        """The reason that a stream gives if it ends now."""
         return EndReason.SERVER_SHUTTING_DOWN if self.announced else EndReason.WORKSPACE_CLOSED
 
     def announce(self) -> None:
-        """Say that the server is going away; no stream ends for that yet."""
+        """Note that the server shuts down; no stream ends yet."""
         self.announced = True
 
     def end_streams(self) -> None:
-        """Wake every stream to send what there is and end. Later streams end at once."""
+        """Wake every stream to send what is left and end. Later streams end at once."""
         self.announced = True
         self.ending.call()
 
 
 class Feed(Protocol):
-    """What a stream reads from: a cursor of the log, or a reader that also asks the store."""
+    """What a stream reads from: a cursor of the log, or a reader that also reads the store."""
 
     @property
     def form(self) -> Form | None:
-        """How the reader wants its events."""
+        """The form in which the reader wants its events."""
         ...
 
     @property
     def after(self) -> int:
-        """The last event that was read."""
+        """The sequence number of the last event that was read."""
         ...
 
     @property
@@ -114,7 +112,7 @@ class Feed(Protocol):
 
     @property
     def lag(self) -> int:
-        """How many events were published that were not read."""
+        """How many published events were not read yet."""
         ...
 
     @property
@@ -133,7 +131,7 @@ class Feed(Protocol):
 
 @define(eq=False)
 class Streams:
-    """The streams that are attached, known by their places. A log does not know its readers."""
+    """The attached streams, by their feeds. A log does not know its readers."""
 
     turns: trio.CapacityLimiter = field(
         factory=lambda: trio.CapacityLimiter(TURNS), init=False, repr=False
@@ -150,17 +148,17 @@ class Streams:
             self._feeds.discard(feed)
 
     def lags(self) -> list[int]:
-        """Return how many events each of them has not read; the last piece may still be on its way."""
+        """Return how many events each of them has not read; the last piece read may not be sent yet."""
         return [feed.lag for feed in self._feeds]
 
 
 async def nothing_missed() -> Batch | None:
-    """Say that a reader has missed nothing before this start of the program."""
+    """Return that a reader has missed nothing before this start of the program."""
     await trio.lowlevel.checkpoint()
     return None
 
 
-# ASYNC900: the framework sends nothing but a generator piece by piece, and this one holds no scope.
+# ASYNC900: Quart sends nothing but an async generator piece by piece, and this one holds no scope.
 # ASYNC911: after the last piece there is nothing left to wait for.
 async def stream(  # noqa: ASYNC900, ASYNC911
     feed: Feed,
@@ -174,17 +172,16 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     send_now: SendNow = send_nothing_now,
     turns: trio.CapacityLimiter | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Give the bytes of a stream, piece by piece, until the log is closed and read to its end.
+    """Yield the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
-    The form is the feed's and *boot* the boot of its log. What comes before that is *first*, and then
-    what the reader *missed* before this start of the program. *asks* tells what waits for a person,
-    for a reader that has lost its place and with it what it knew about that. There is a first piece
-    at once, also of a silent log: some servers hold the headers of a response back until then (G9).
-    If the store fails while it is asked what a reader missed, the stream is cut.
-    No scope is open while a piece is out, and there is nothing to clean up: the stream may be left at
-    any point, by closing or by cancelling.
+    The form is the feed's, and *boot* is the boot of its log. Before the events come *first*, and what
+    the reader *missed* before this start of the program. *asks* returns the pending asks, for a reader
+    that has lost its place and with it what it knew about them. There is a first piece at once, also
+    for a silent log: some servers hold the headers of a response back until then (G9). If the store
+    fails while it is asked what a reader missed, the stream is cut. No scope is open during a yield,
+    and there is nothing to clean up: the stream may be closed or cancelled at any point.
 
-    Pieces after the first are given to *send_now*; only what it does not take comes out here.
+    Pieces after the first are given to *send_now*; only what it does not take is yielded.
     """
     if feed.form is None:
         raise ValueError("a stream is for readers of bytes; this one has no form")
@@ -198,7 +195,7 @@ async def stream(  # noqa: ASYNC900, ASYNC911
                 yield data
                 data = await following()
     except StoreUnavailable as trouble:
-        # The reader has lost its place, and what it missed cannot be told now. It will come back.
+        # The reader has lost its place, and what it missed cannot be read now. It will reconnect.
         log.warning("stream.cut", extra={"code": trouble.code})
         return  # noqa: ASYNC911 - the store was waited for
     if last := _ending(sender.form, drain.reason):
@@ -207,7 +204,7 @@ async def stream(  # noqa: ASYNC900, ASYNC911
 
 @define(eq=False)
 class _Opening:
-    """The beginning of a stream. A reader's place is told only after all that lies before it."""
+    """The beginning of a stream. A reader's place is sent only after everything before it."""
 
     _sender: "_Sender"
     _boot: str
@@ -217,7 +214,7 @@ class _Opening:
     _done: bool = field(default=False, init=False)
 
     async def next(self) -> bytes:
-        """Return the next piece; empty when the reader has been told where it is."""
+        """Return the next piece; empty when the reader has been sent its place."""
         while not (data := await self._sender.piece()) and not self._done:
             batch = await self._missed()
             self._done = batch is None
@@ -233,7 +230,7 @@ class _Opening:
         return retry, self._first
 
     def _place(self) -> bytes:
-        """Return what tells a reader its place; for the crush form, a sign of life if all is silent."""
+        """Return the event with a reader's place; for the crush form, a heartbeat if nothing else is sent."""
         feed, seconds = self._sender.feed, self._sender.heartbeat
         if self._sender.form is Form.CRUSH:
             return b"" if self._begun or self._first else _HEARTBEATS[Form.CRUSH]
@@ -255,17 +252,17 @@ class _Sender:
     _send_now: SendNow
     _turns: trio.CapacityLimiter
     _pieces: Iterator[bytes] | None = field(default=None, init=False)
-    """What is left of something that is sent piece by piece."""
+    """The rest of something that is sent piece by piece."""
     _fresh: Batch | None = field(default=None, init=False)
     """The batch that is about to be sent with one call."""
     _more: bool = field(default=False, init=False)
     """Whether there was more to read than what was read last."""
 
     async def next(self) -> bytes:
-        """Send what comes; return what has to be waited for, empty when no more is to be waited for.
+        """Send what arrives; return what could not be sent at once, empty when the stream ends.
 
-        A batch for which the form has no word is passed over, and counts as silence. A deadline that
-        was set for an earlier silence is not moved with each piece, it is set anew when it has come.
+        A batch that the form does not show is skipped, and counts as silence. The heartbeat's deadline
+        is not moved with each piece; when it comes too early, it is set again.
         """
         spoken = trio.current_time()
         while True:
@@ -291,7 +288,7 @@ class _Sender:
                 spoken = trio.current_time()  # nothing may come between two pieces of a frame
 
     async def rest(self) -> bytes:
-        """Return the next piece of what there is to read now; empty if there is no more."""
+        """Return the next piece of what can be read now; empty if there is no more."""
         await trio.lowlevel.checkpoint()
         data = b""
         while not data and (self._pieces is not None or self.feed.behind):
@@ -301,8 +298,8 @@ class _Sender:
     async def _take(self) -> bytes:
         """Wait for the next piece and return it, perhaps empty.
 
-        Who has more to send than one piece has to wait for its turn. Whatever is taken is returned in
-        the same step: nothing is lost by cancelling.
+        A stream that has more than one piece to send waits for its turn. What is read is returned in
+        the same step, so cancelling loses nothing.
         """
         if self._pieces is None and not self._more:
             return self._begun(await self.feed.read())
@@ -315,7 +312,7 @@ class _Sender:
         return b""
 
     async def piece(self) -> bytes:
-        """Return the next piece of what is held; empty if that was all."""
+        """Return the next piece of what was passed to `hold`; empty if that was all."""
         if self._pieces is None:
             await trio.lowlevel.checkpoint()
             return b""
@@ -327,9 +324,9 @@ class _Sender:
         self._pieces = pieces_after(chunks, 0)
 
     def _begun(self, batch: Batch) -> bytes:
-        """Return a batch, or its first piece if it is long, in the step in which it was taken.
+        """Return a batch, or its first piece if it is long, in the step in which it was read.
 
-        If it has a resync, what waits for a person belongs to it, and is of the same moment.
+        A resync is sent together with the pending asks of the same moment.
         """
         self._more = batch.more
         if batch.resync is not None:
@@ -345,9 +342,9 @@ class _Sender:
         return self._continued()
 
     def _unsent(self, data: bytes, sent: int) -> bytes:
-        """Return what has to be waited for if only *sent* bytes of *data* were taken.
+        """Return what is left to send if only *sent* bytes of *data* were taken.
 
-        Of a batch that is what was begun. The reader goes back to there, and holds no more than that.
+        Of a batch that is the rest of the event that was begun; the reader goes back to after that event.
         """
         batch, self._fresh = self._fresh, None
         if batch is None:
@@ -365,19 +362,19 @@ class _Sender:
 
 
 def _ending(form: Form, reason: EndReason) -> bytes:
-    """Return the word that a stream ends with on purpose; for crush readers its end says it all."""
+    """Return the last event of a stream; the crush form has none."""
     if form is Form.CRUSH:
         return b""
     return b"event: end\ndata: %b\n\n" % encode({"reason": reason.value})
 
 
 def position_from(last_event_id: str | None, after: str | None) -> Position | None:
-    """Return the place a reader resumes from; None if it names none and wants what comes from now.
+    """Return the place a reader resumes from; None if it names none and wants events from now on.
 
-    The `Last-Event-ID` header wins over the `after` of the query: a reader that connects again by
-    itself repeats its first URL, and its header is newer. Text that is no place is taken for one
-    that was lost, and answered with a resync. A refusal would be final, for a browser gives up
-    after a status other than 200, while a resync mends whatever the reader thought it knew.
+    The `Last-Event-ID` header wins over the `after` of the query: a reader that reconnects by itself
+    repeats its first URL, and its header is newer. Text that is no place counts as a lost place, and
+    is answered with a resync. A refusal would be final, because a browser gives up after a status
+    other than 200; a resync corrects whatever the reader knew.
     """
     text = last_event_id or after
     if not text:

@@ -1,9 +1,8 @@
-"""The one place that knows HTTP numbers: which status an error has, and what its answer says.
+"""The HTTP status and the body of each error.
 
-The table is by code, because the code is what an error promises to programs; the number is only how
-HTTP says the same. It is complete: a test walks the tree of errors and fails for one without a
-number. What is not ours to explain, any other exception, is answered with the same words every
-time: its text was not written for strangers.
+The table is by code, because the code is what an error promises to programs. It is complete: a test
+walks the error classes and fails for one without a status. Any other exception is answered with a fixed
+text, because its own text was not written for clients.
 """
 
 from collections.abc import Mapping
@@ -37,13 +36,13 @@ STATUS: Final[Mapping[str, int]] = {
     "prompt_too_long": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "http_version_unsupported": HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
     "request_too_slow": HTTPStatus.REQUEST_TIMEOUT,
-    # There are too many. Not 503: clients take that for a server that is going away.
+    # Not 503: clients take that for a server that shuts down.
     "too_many_connections": HTTPStatus.TOO_MANY_REQUESTS,
-    # Whoever asks may not.
+    # The request is not allowed.
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "host_forbidden": HTTPStatus.FORBIDDEN,
     "origin_forbidden": HTTPStatus.FORBIDDEN,
-    # What it is about is not there. For a workspace this is the client's cue to create it again.
+    # Not found. For a workspace this tells the client to create it again.
     "lsp_not_found": HTTPStatus.NOT_FOUND,
     "message_not_found": HTTPStatus.NOT_FOUND,
     "not_configured": HTTPStatus.NOT_FOUND,
@@ -62,7 +61,7 @@ STATUS: Final[Mapping[str, int]] = {
     "session_busy": HTTPStatus.CONFLICT,
     "too_many_commands": HTTPStatus.CONFLICT,
     "workspace_closing": HTTPStatus.CONFLICT,
-    # Not now: later, elsewhere, or once somebody has repaired the store.
+    # Not now: later, elsewhere, or once the store is repaired.
     "acceptance_not_stored": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_locked": HTTPStatus.SERVICE_UNAVAILABLE,
     "config_not_expanded": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -81,12 +80,12 @@ STATUS: Final[Mapping[str, int]] = {
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
     "run_id_stored": HTTPStatus.SERVICE_UNAVAILABLE,
     "no_room_for_prompt": HTTPStatus.INSUFFICIENT_STORAGE,
-    # More than a limit allows; the same again later may be fine.
+    # More than a limit allows; the same request may succeed later.
     "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
     "too_many_workspaces": HTTPStatus.TOO_MANY_REQUESTS,
-    # An MCP server was asked for the request itself, and it is what failed.
+    # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
-    # A model was asked for the request itself, and its provider is what failed.
+    # A model was asked during the request, and its provider failed.
     "answer_too_long": HTTPStatus.BAD_GATEWAY,
     "provider_garbled": HTTPStatus.BAD_GATEWAY,
     "provider_rate_limited": HTTPStatus.BAD_GATEWAY,
@@ -97,7 +96,7 @@ STATUS: Final[Mapping[str, int]] = {
     "provider_unreachable": HTTPStatus.BAD_GATEWAY,
     "provider_unsupported": HTTPStatus.BAD_GATEWAY,
     "summary_failed": HTTPStatus.BAD_GATEWAY,
-    # Our own mistakes, and what ends a server before anybody could ask it for anything.
+    # Our own mistakes, and errors that end a server before it can be asked anything.
     "address_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "address_in_use": HTTPStatus.INTERNAL_SERVER_ERROR,
     "bad_address": HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -114,17 +113,17 @@ STATUS: Final[Mapping[str, int]] = {
 """The status of every error this project raises, by its code."""
 
 RETRY_AFTER: Final = 1
-"""Seconds after which a client that met a limit may try again."""
+"""Seconds after which a client that was refused by a limit may try again."""
 
 
 def status_of(exc: BaseException) -> int:
-    """Return the status to answer *exc* with; 500 for whatever the table does not know."""
+    """Return the status to answer *exc* with; 500 for any exception that is not in the table."""
     code = exc.code if isinstance(exc, CrushError) else CrushError.code
     return int(STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR))
 
 
 def error_body(exc: BaseException) -> bytes:
-    """Return the body that tells of *exc*: a sentence for people and a code for programs."""
+    """Return the body for *exc*: a sentence for people and a code for programs."""
     known = exc if isinstance(exc, CrushError) else CrushError()
     return encode({"message": str(known), "code": known.code})
 
@@ -132,13 +131,13 @@ def error_body(exc: BaseException) -> bytes:
 def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
     """Return the headers that go with `error_body`.
 
-    None of them is about origins: a page from elsewhere is not to read even a refusal.
+    None of them allows an origin: a foreign page must not read even a refusal.
     """
     return [(b"content-type", b"application/json"), *hint_headers(exc)]
 
 
 def hint_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
-    """Return what a client is told besides: how to prove who it is, or when to try again."""
+    """Return the extra headers of an error: how to authenticate, or when to try again."""
     match status_of(exc):
         case HTTPStatus.UNAUTHORIZED:
             return [(b"www-authenticate", b"Bearer")]

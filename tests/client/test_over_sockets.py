@@ -23,8 +23,8 @@ from crush_trio.client import (
     open_client,
 )
 from crush_trio.net.address import TcpAddress, UnixAddress
-from crush_trio.server.guard import GuardSettings
-from crush_trio.server.run import HostSettings, run_server
+from crush_trio.server.run import run_server
+from crush_trio.server.settings import GuardSettings, ServerSettings
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate
 from crush_trio.testing.server.server import WrittenTurns
 from crush_trio.testing.server.turns import Pause, Say
@@ -51,7 +51,7 @@ async def serving(address, turns=None, *, token=None):
                 partial(
                     run_server,
                     [address],
-                    settings=HostSettings(guard=GuardSettings(token=token)),
+                    settings=ServerSettings(guard=GuardSettings(token=token)),
                     workspaces=WorkspaceSettings(make_turn=turns),
                     shutdown=stop.wait,
                     grace=1.0,

@@ -19,8 +19,7 @@ from crush_trio.clock import CountingIds
 from crush_trio.errors import CrushError
 from crush_trio.net.address import parse_address
 from crush_trio.server.bodies import decode_body
-from crush_trio.server.catalogue import ROUTES
-from crush_trio.server.extensions import EXTENSIONS
+from crush_trio.server.routes import ROUTES
 from crush_trio.testing.server.client import MemoryTransport, open_test_client
 from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.asks import PermissionAction, PermissionRequest, QuestionResponse
@@ -28,7 +27,6 @@ from crush_trio.wire.config import OAuthToken, SelectedModel
 from crush_trio.wire.requests import WorkspaceRequest
 from crush_trio.wire.views import Session, Workspace
 
-ALL = (*ROUTES, *EXTENSIONS)
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
 """Pages to look at."""
 
@@ -198,7 +196,7 @@ def route_of(request):
     path = urlsplit(str(request.url)).path
     found = [
         route
-        for route in ALL
+        for route in ROUTES
         if route.method == request.method
         and re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path)
     ]
@@ -251,7 +249,7 @@ async def test_every_route_is_reached_by_exactly_one_method():
             route = route_of(request)
             reached_by.setdefault((route.method, route.path), []).append(f"{pick}.{name}")
     assert {route: names for route, names in reached_by.items() if len(names) > 1} == {}
-    wanted = {(route.method, route.path) for route in ALL} - FOR_PEOPLE - BY_OPENING
+    wanted = {(route.method, route.path) for route in ROUTES} - FOR_PEOPLE - BY_OPENING
     assert set(reached_by) == wanted
 
 

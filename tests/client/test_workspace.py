@@ -17,7 +17,7 @@ from crush_trio.errors import (
     SessionNotFound,
     WorkspaceNotFound,
 )
-from crush_trio.server.guard import GuardSettings
+from crush_trio.server.settings import GuardSettings
 from crush_trio.testing import Gate
 from crush_trio.testing.server.client import MemoryTransport, open_test_client
 from crush_trio.testing.server.server import WrittenTurns, open_test_server

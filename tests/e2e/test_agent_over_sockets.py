@@ -20,7 +20,8 @@ import trio.testing
 from attrs import Factory, define
 
 from crush_trio.net.address import TcpAddress
-from crush_trio.server.run import HostSettings, run_server
+from crush_trio.server.run import run_server
+from crush_trio.server.settings import ServerSettings
 from crush_trio.testing import Gate, ModelServer, open_model_server
 from crush_trio.testing.model.script import CallTool, Pause, Refuse, Say, Think
 from crush_trio.testing.server.server import client_id
@@ -138,7 +139,7 @@ async def open_place(tmp_path, kind, script):
             partial(
                 run_server,
                 [TcpAddress("127.0.0.1", 0)],
-                settings=HostSettings.from_environment(environment),
+                settings=ServerSettings.from_environment(environment),
                 shutdown=stop.wait,
             )
         )

@@ -19,7 +19,7 @@ from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.server import TcpAddress, UnixAddress
 from crush_trio.server.app import create_app
 from crush_trio.server.http.serve import serve
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.testing.server.asgi import AsgiResponse
 from crush_trio.testing.server.server import MemoryStores, Served
 from tests.server.scenarios import SCENARIOS, A, set_the_table
@@ -143,7 +143,7 @@ async def open_socket_server(turns=None, *, address, settings=None):
     workspaces = WorkspaceSettings(make_turn=turns, open_store=stores.open)
     opener = partial(open_hosted_workspace, settings=workspaces)
     async with open_backend(opener, settings=settings, version="test") as backend:
-        site = Site(backend)
+        site = Server(backend)
         async with trio.open_nursery() as nursery:
             run = partial(
                 serve,

@@ -11,7 +11,7 @@ from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.server import MemoryStores, Served, WrittenTurns
@@ -37,7 +37,7 @@ async def open_server_with(**brought):
         async with open_backend(
             opener, version="test", resolve=_key, clock=clock, ids=CountingIds("workspace")
         ) as backend:
-            site = Site(backend)
+            site = Server(backend)
             yield Served(backend, site, AsgiDriver(create_app(site), requests), stores)
         site.drain.end_streams()
 

@@ -13,7 +13,7 @@ from crush_trio.backend.backend import open_backend
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.clock import CountingIds, TrioClock
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.server import WrittenTurns
@@ -50,7 +50,7 @@ async def open_site():
         clock=clock,
         ids=ids,
     ) as backend:
-        yield Site(backend)
+        yield Server(backend)
 
 
 @define

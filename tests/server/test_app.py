@@ -7,7 +7,7 @@ import trio
 from hypercorn.trio.tcp_server import TCPServer
 
 from crush_trio.server.app import create_app
-from crush_trio.server.http.hypercorn import Connection
+from crush_trio.server.http.hypercorn import Connection, safe_app
 from crush_trio.testing.server.server import client_id, open_test_server
 
 A = client_id(1)
@@ -66,8 +66,8 @@ async def test_the_lifespan_of_one_server_ends_without_that_of_another():
         open_test_server() as other,
         trio.open_nursery() as nursery,
     ):
-        end_one = await begin_lifespan(create_app(one.site), nursery)
-        end_other = await begin_lifespan(create_app(other.site), nursery)
+        end_one = await begin_lifespan(safe_app(create_app(one.server)), nursery)
+        end_other = await begin_lifespan(safe_app(create_app(other.server)), nursery)
         await end_one()
         await trio.sleep(60)
         assert hypercorn_worker.TCPServer is Connection

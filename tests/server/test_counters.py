@@ -2,8 +2,9 @@
 
 import trio
 
-from crush_trio.server.guard import GuardSettings
-from crush_trio.server.server import Meters, counted
+from crush_trio.server.app import Door
+from crush_trio.server.server import Meters
+from crush_trio.server.settings import GuardSettings
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.server import client_id, open_test_server
@@ -48,7 +49,7 @@ async def test_a_client_that_leaves_before_its_answer_is_counted_too():
 
     meters = Meters()
     async with trio.open_nursery() as nursery:
-        driver = AsgiDriver(counted(slow, meters), nursery)
+        driver = AsgiDriver(Door(slow, meters, GuardSettings()), nursery)
         driver.open("GET", "/v1/health")
         await gate.reached()
         nursery.cancel_scope.cancel()
@@ -63,7 +64,9 @@ async def test_a_request_is_timed_to_the_beginning_of_its_answer():
 
     meters = Meters()
     async with trio.open_nursery() as nursery:
-        exchange = AsgiDriver(counted(slow, meters), nursery).open("GET", "/v1/health")
+        exchange = AsgiDriver(Door(slow, meters, GuardSettings()), nursery).open(
+            "GET", "/v1/health"
+        )
         await exchange.head()
         assert meters.responses["GET", "none"].total == 3
         nursery.cancel_scope.cancel()

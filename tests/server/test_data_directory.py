@@ -10,7 +10,7 @@ from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.client import ApiError, open_client
 from crush_trio.errors import AcceptanceNotStored
 from crush_trio.runtime import Completion
-from crush_trio.server.run import HostSettings
+from crush_trio.server.settings import ServerSettings
 from crush_trio.testing.server.server import WrittenTurns
 from tests.server.test_run import running
 
@@ -30,7 +30,7 @@ def project(tmp_path):
 async def open_served(folder, turns):
     """Serve workspaces that close as soon as their last client leaves."""
     workspaces = WorkspaceSettings(make_turn=turns)
-    settings = HostSettings(backend=BackendSettings(detach_grace=0))
+    settings = ServerSettings(backend=BackendSettings(detach_grace=0))
     async with running(folder, workspaces=workspaces, settings=settings) as server:
         yield server
 

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from crush_trio.server.app import create_app
-from crush_trio.server.catalogue import ROUTES
-from crush_trio.server.extensions import EXTENSIONS
 from crush_trio.server.openapi import openapi_document
+from crush_trio.server.routes import ROUTES
 from crush_trio.server.routing import EVENTS, JSON, Route
 from crush_trio.server.status import STATUS
 from tests.server.in_process import call, open_site
@@ -25,11 +24,7 @@ DOCUMENT = openapi_document("0")
 HERE, SESSION, CLIENT = "<workspace>", "<session>", "<client>"
 """Words that stand for what there is when the request is sent."""
 
-SERVED = [
-    route
-    for route in (*ROUTES, *EXTENSIONS)
-    if route.media in {EVENTS, JSON} and route.status < 300
-]
+SERVED = [route for route in ROUTES if route.media in {EVENTS, JSON} and route.status < 300]
 """Every route but those that answer with text: the page for people, and the numbers for Prometheus."""
 
 MAY_FAIL = {"server_shutting_down"}

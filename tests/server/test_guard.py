@@ -7,19 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crush_trio.server.app import Door
 from crush_trio.server.guard import (
-    TOKEN_FILE_VARIABLE,
-    TOKEN_VARIABLE,
     Forbidden,
-    GuardSettings,
     HostForbidden,
     OriginForbidden,
-    TokenUnusable,
     Transport,
     Unauthorized,
     check_request,
     check_scope,
-    guarded,
+)
+from crush_trio.server.server import Meters
+from crush_trio.server.settings import (
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    GuardSettings,
+    TokenUnusable,
     load_token,
 )
 
@@ -341,15 +344,15 @@ async def ask(settings, scope):
     seen, sent = [], []
 
     async def app(scope, receive, send):
-        seen.append(scope)
+        seen.append({key: scope[key] for key in scope if key != "crush_trio.request"})
 
     async def receive():
-        raise AssertionError("nobody is interested in the body")
+        raise AssertionError("the body is not read")
 
     async def send(event):
         sent.append(event)
 
-    await guarded(app, settings)(scope, receive, send)
+    await Door(app, Meters(), settings)(scope, receive, send)
     return seen, sent
 
 
@@ -374,7 +377,7 @@ async def test_the_start_of_the_application_is_no_request():
 async def test_a_refused_request_is_answered_and_the_application_never_sees_it(
     settings, headers, status, code, caplog
 ):
-    with caplog.at_level(logging.WARNING, "crush_trio.server.guard"):
+    with caplog.at_level(logging.WARNING, "crush_trio.server.app"):
         seen, [start, body] = await ask(settings, scope_of(TCP, *headers))
     assert seen == []
     assert start["status"] == status

@@ -41,7 +41,7 @@ async def test_a_session_with_a_long_title_of_before_can_still_be_changed():
     async with open_test_server(sizes=SizeLimits(title=2000)) as server:
         place = await server.create(client_id(1))
         session = await place.create_session("x" * 1500)
-        opened = server.site.opened(place.id)
+        opened = server.server.workspace(place.id)
         opened.sizes = SizeLimits()
         view = (await place.request("GET", f"/sessions/{session}")).json()
         changed = await place.request("PUT", f"/sessions/{session}", {**view, "prompt_tokens": 7})

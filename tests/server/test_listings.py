@@ -4,8 +4,8 @@ import orjson
 import pytest
 import trio
 
-from crush_trio.server import listings
-from crush_trio.server.listings import JsonPages, ValuePages
+from crush_trio.server import bodies
+from crush_trio.server.bodies import JsonPages, ValuePages
 from crush_trio.store.pages import Hole
 from crush_trio.testing import Gate
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
@@ -57,7 +57,7 @@ async def test_pages_make_an_array(pages, pieces):
 async def test_values_make_an_array(count):
     pieces = await whole(JsonPages(ValuePages(list(range(count)))))
     assert orjson.loads(b"".join(pieces)) == list(range(count))
-    assert len(pieces) == max(1, -(-count // listings._VALUES_AT_ONCE))
+    assert len(pieces) == max(1, -(-count // bodies._VALUES_AT_ONCE))
 
 
 async def test_others_have_their_turn_between_two_pages():
@@ -73,7 +73,7 @@ async def test_others_have_their_turn_between_two_pages():
         nursery.start_soon(other)
         await whole(JsonPages(ValuePages(list(range(5000)))))
         nursery.cancel_scope.cancel()
-    assert turns > 5000 // listings._VALUES_AT_ONCE // 2
+    assert turns > 5000 // bodies._VALUES_AT_ONCE // 2
 
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────

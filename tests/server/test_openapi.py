@@ -9,10 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from crush_trio.errors import WorkspaceNotFound
 from crush_trio.server.app import create_app
-from crush_trio.server.catalogue import ROUTES
-from crush_trio.server.extensions import EXTENSIONS
-from crush_trio.server.openapi import Schemas, openapi_document
-from crush_trio.server.routes.docs import docs_page
+from crush_trio.server.openapi import Schemas, docs_page, openapi_document
+from crush_trio.server.routes import ROUTES
 from crush_trio.server.routing import EVENTS
 from crush_trio.server.status import STATUS, error_body
 from crush_trio.wire.codec import decode, encode
@@ -22,7 +20,6 @@ from crush_trio.wire.views import Session
 from tests.server.in_process import call, open_site
 from tests.server.schemas import from_schema, problem
 
-ALL = (*ROUTES, *EXTENSIONS)
 DOCUMENT = openapi_document("0")
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
@@ -46,7 +43,7 @@ def references(value):
 
 def test_every_route_is_in_the_document_and_nothing_else_is():
     described = {(m.upper(), path) for path, item in DOCUMENT["paths"].items() for m in item}
-    assert described == {(route.method, route.path) for route in ALL}
+    assert described == {(route.method, route.path) for route in ROUTES}
 
 
 def test_every_reference_leads_somewhere_and_every_schema_is_referred_to():
@@ -55,20 +52,20 @@ def test_every_reference_leads_somewhere_and_every_schema_is_referred_to():
 
 
 def test_operations_have_names_of_their_own():
-    names = [operation(route)["operationId"] for route in ALL]
+    names = [operation(route)["operationId"] for route in ROUTES]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)
 
 
 def test_every_parameter_of_a_path_is_described():
-    for route in ALL:
+    for route in ROUTES:
         described = [p for p in operation(route).get("parameters", ()) if p["in"] == "path"]
         assert [p["name"] for p in described] == list(route.parameters)
         assert all(p["required"] for p in described)
 
 
 def test_every_code_of_a_route_stands_under_its_status():
-    for route in ALL:
+    for route in ROUTES:
         for code in route.codes:
             assert (
                 f"`{code}`" in operation(route)["responses"][str(int(STATUS[code]))]["description"]
@@ -200,7 +197,7 @@ async def test_the_page_is_found_without_its_last_slash_too():
 
 def test_the_page_shows_every_route_and_every_shape_and_its_links_lead_somewhere():
     page = docs_page(DOCUMENT)
-    for route in ALL:
+    for route in ROUTES:
         assert f"</span> {route.path}</code>" in page
     targets = set(re.findall(r"<details id=(\w+)>", page))
     assert set(SCHEMAS) < targets

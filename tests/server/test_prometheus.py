@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.app import create_app
-from crush_trio.server.server import Meters, Site
+from crush_trio.server.server import Meters, Server
 from crush_trio.server.sse import Streams
 from crush_trio.store.base import COMMIT_BOUNDS, Load, Timings
 from crush_trio.store.changes import RunAccepted, RunEnded
@@ -331,7 +331,7 @@ async def test_two_servers_in_one_process_have_two_sets_of_numbers_and_share_non
 
 async def test_a_site_over_a_backend_of_somebody_elses_can_be_scraped():
     async with open_site() as site, trio.open_nursery() as nursery:
-        assert isinstance(site, Site)
+        assert isinstance(site, Server)
         answer = await AsgiDriver(create_app(site), nursery).request("GET", "/v1/metrics")
     assert Scrape(answer.body.decode()).value("runs_accepted_total") == 0
 

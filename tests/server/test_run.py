@@ -16,8 +16,8 @@ from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress
 from crush_trio.server import run as running_server
-from crush_trio.server.guard import GuardSettings
-from crush_trio.server.run import HostSettings, LateOpener, run_server, settle_in
+from crush_trio.server.run import LateOpener, run_server, settle_in
+from crush_trio.server.settings import GuardSettings, ServerSettings
 from tests.server.raw_client import open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
@@ -120,7 +120,7 @@ async def test_it_ends_when_a_client_asks_for_it(tmp_path):
 
 
 async def test_it_ends_when_it_was_idle_for_long_enough(tmp_path):
-    settings = HostSettings(backend=BackendSettings(idle_linger=0.05))
+    settings = ServerSettings(backend=BackendSettings(idle_linger=0.05))
     async with running(tmp_path, settings=settings) as server:
         workspace = await create(server, tmp_path)
         assert not server.stopped.is_set()
@@ -129,7 +129,7 @@ async def test_it_ends_when_it_was_idle_for_long_enough(tmp_path):
 
 
 async def test_a_token_is_asked_for_by_the_settings(tmp_path):
-    settings = HostSettings(guard=GuardSettings(token="a-token-of-enough-characters"))
+    settings = ServerSettings(guard=GuardSettings(token="a-token-of-enough-characters"))
     async with running(tmp_path, settings=settings) as server:
         assert (await server.ask("GET", "/health"))[0] == 401
         proof = ("Authorization", "Bearer a-token-of-enough-characters")
@@ -144,7 +144,7 @@ def test_commands_do_not_see_the_token_of_the_server(tmp_path):
     file.write_text(token)
     file.chmod(0o600)
     for given in ({"CRUSH_TRIO_TOKEN": token}, {"CRUSH_TRIO_TOKEN_FILE": str(file)}):
-        settings = HostSettings.from_environment({"PATH": "/bin", **given})
+        settings = ServerSettings.from_environment({"PATH": "/bin", **given})
         assert settings.guard.token is not None
         assert settings.environment == {"PATH": "/bin"}
 
@@ -153,8 +153,8 @@ def test_commands_do_not_see_the_token_of_the_server(tmp_path):
     ("value", "seconds"), [("5", 5.0), ("0", 0.0), ("", PATIENCE), ("soon", PATIENCE)]
 )
 def test_how_long_an_ask_waits_for_somebody_can_be_set(value, seconds):
-    assert HostSettings.from_environment({"CRUSH_TRIO_PATIENCE": value}).patience == seconds
-    assert HostSettings.from_environment({}).patience == PATIENCE
+    assert ServerSettings.from_environment({"CRUSH_TRIO_PATIENCE": value}).patience == seconds
+    assert ServerSettings.from_environment({}).patience == PATIENCE
 
 
 async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatc
         return open_hosted_workspace(plan, settings)
 
     monkeypatch.setattr(opening, "open_hosted_workspace", open_workspace)
-    async with running(tmp_path, settings=HostSettings(patience=7)) as server:
+    async with running(tmp_path, settings=ServerSettings(patience=7)) as server:
         await create(server, tmp_path)
         assert set(given) == {7}
 

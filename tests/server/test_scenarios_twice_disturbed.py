@@ -41,7 +41,7 @@ class LaidWorkspace(ServedWorkspace):
 @asynccontextmanager
 async def open_laid_server(turns):
     async with open_test_server(turns) as server:
-        yield LaidServer(server.backend, server.site, server.driver, server.stores)
+        yield LaidServer(server.backend, server.server, server.driver, server.stores)
 
 
 @pytest.mark.item("A9", "A21")

@@ -180,7 +180,7 @@ async def open_states(server):
     assert (await server.request("DELETE", f"/v1/clients/{RETIRED}")).status == 200
     assert (await place.submit(session, "busy", "taken")).status == 202
     closing = await server.create(A, "/srv/closing")
-    server.site.opened(closing.id).runs.close()
+    server.server.workspace(closing.id).runs.close()
     return {"W": place.path, "C": raw.path, "X": closing.path, "/S": f"/{session}"}, session
 
 
@@ -309,6 +309,14 @@ async def test_what_can_be_read_can_be_asked_for_its_head(target):
     async with open_test_server() as server:
         head, whole = [await server.request(method, target) for method in ("HEAD", "GET")]
     assert (head.status, head.headers) == (200, whole.headers)
+
+
+async def test_an_options_request_is_answered_with_the_methods_unless_its_id_is_impossible():
+    async with open_test_server() as server:
+        fine = await server.request("OPTIONS", "/v1/workspaces/none/agent")
+        wrong = await server.request("OPTIONS", f"/v1/workspaces/{'x' * 300}/agent")
+    assert set(fine.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS", "POST"}
+    assert (wrong.status, wrong.json()["code"]) == (400, "id_invalid")
 
 
 # ── Nonsense ────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,8 @@ import pytest
 from crush_trio import __version__
 from crush_trio.events.facts import Fact, MessageChange, RunChange
 from crush_trio.events.growing_message import GrowingMessage
-from crush_trio.server.catalogue import ROUTES
 from crush_trio.server.openapi import openapi_document
+from crush_trio.server.routes import ROUTES
 from crush_trio.store.changes import MessageCreated, SessionCreated, SessionEdited
 from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.codec import decode
@@ -73,7 +73,7 @@ async def test_an_event_reaches_the_stream_byte_for_byte(text):
     async with open_test_server() as server:
         place, _ = await set_the_table(server, A)
         with await place.watch(A) as stream:
-            server.site.opened(place.id).events.publish(happened(decode(text, Envelope)))
+            server.server.workspace(place.id).events.publish(happened(decode(text, Envelope)))
             assert (await next_frame(stream.exchange)).decode() == f"data: {text}\n\n"
 
 

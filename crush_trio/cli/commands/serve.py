@@ -27,7 +27,8 @@ from crush_trio.net.address import Address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.http.serve import GRACE, wait_for_signal
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
-from crush_trio.server.run import HostSettings, run_server
+from crush_trio.server.run import run_server
+from crush_trio.server.settings import ServerSettings
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
 
@@ -117,16 +118,16 @@ def choose_settings(
     idle_timeout: float | None,
     environ: Mapping[str, str],
     limits: Mapping[str, float] | None = None,
-) -> HostSettings:
+) -> ServerSettings:
     """Return the settings of *environ*, overridden by *idle_timeout* and *limits* if given."""
-    settings = HostSettings.from_environment(environ)
+    settings = ServerSettings.from_environment(environ)
     settings = evolve(settings, sizes=settings.sizes.changed(limits or {}))
     if idle_timeout is None:
         return settings
     return evolve(settings, backend=evolve(settings.backend, idle_linger=idle_timeout))
 
 
-async def _serve(address: Address, settings: HostSettings, grace: float) -> None:
+async def _serve(address: Address, settings: ServerSettings, grace: float) -> None:
     """Serve, print the address, and shut down at the first signal.
 
     Signals are received before the socket is opened: a process that has read the address may send

@@ -1,9 +1,8 @@
-"""Accepts connections: each is served, or told that there are too many.
+"""Accepts connections: each is served, or refused because there are too many.
 
-A client that is refused is told so at once and is not left to wait: its request would otherwise hang
-until another client hangs up. If the process has no descriptor left at all, one that was kept for this is
-given up for a moment, so that even then a client gets an answer; that is logged once in a while and
-does not spin.
+A refused client gets an answer at once; otherwise its request would hang until another client
+disconnects. If the process has no descriptor left at all, a spare one is closed for a moment, so that
+even then a client gets an answer. That is logged once in a while, and does not spin.
 """
 
 import errno
@@ -61,7 +60,7 @@ class Acceptor:
             self.connections.start_soon(self.serve, stream, seat)
 
     async def _accept_in_need(self, listener: trio.SocketListener) -> None:
-        """Refuse one client, with the descriptor that was kept for it, and have another give way."""
+        """Refuse one client, with the spare descriptor, and close another connection to make room."""
         self.admission.make_room()
         with self._spare.lent(), trio.move_on_after(_PAUSE), suppress(OSError):
             refuse(await listener.accept())
@@ -75,7 +74,7 @@ async def open_acceptor(
     serve: Callable[[trio.SocketStream, Seat], Awaitable[None]],
     connections: trio.Nursery,
 ) -> AsyncIterator[Acceptor]:
-    """Have an acceptor, with a descriptor that is kept for need, for the length of the block."""
+    """Open an acceptor with a spare descriptor, for the length of the block."""
     await trio.lowlevel.checkpoint()
     spare = _Spare()
     try:
@@ -86,7 +85,7 @@ async def open_acceptor(
 
 @define(eq=False)
 class _Spare:
-    """A descriptor that is kept for the moment in which there is no other."""
+    """A spare descriptor, for the moment in which there is no other."""
 
     _descriptor: int | None = field(init=False)
 
@@ -95,7 +94,7 @@ class _Spare:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Do without it for the length of the block; others of the process may be faster."""
+        """Close it for the length of the block; another part of the process may take it first."""
         self.close()
         try:
             yield
@@ -114,10 +113,10 @@ class _Spare:
 
 
 def refuse(stream: trio.SocketStream) -> None:
-    """Tell a client that it is one too many, and close; what it does not take at once is dropped.
+    """Send a client the refusal and close; what it does not take at once is dropped.
 
-    What it has sent is read first, as far as it is here: closing with something unread would reset
-    the connection, and the client might lose the answer.
+    What has arrived from it is read before closing: closing with unread data resets the connection,
+    and the client might lose the answer.
     """
     sock = stream.socket
     with suppress(OSError):
@@ -137,4 +136,4 @@ def _refusal() -> bytes:
 
 
 REFUSAL: Final = _refusal()
-"""What a client is told for which there is no room."""
+"""The answer for a client for which there is no room."""

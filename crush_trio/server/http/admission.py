@@ -35,13 +35,13 @@ from attrs import define, field
 from crush_trio.limits import DEFAULTS, SizeLimits
 
 _LOG_PAUSE: Final = 60.0
-"""Seconds between two lines about the same trouble."""
+"""Seconds between two log lines about the same problem."""
 
 log = logging.getLogger(__name__)
 
 
 class Stage(Enum):
-    """What a connection waits for. All but the last may have to give way, in this order."""
+    """What a connection waits for. All but the last may be closed to make room, in this order."""
 
     HEAD = "head"
     """The rest of a request's head, of which something has arrived."""
@@ -52,7 +52,7 @@ class Stage(Enum):
     BODY = "body"
     """The rest of a request."""
     BUSY = "busy"
-    """The answer: it is for us to make or to send, or for the client to read."""
+    """The answer, which is being made, sent or read."""
 
 
 @define(eq=False)
@@ -60,12 +60,12 @@ class Seat:
     """The place of one connection among those of its server."""
 
     life: trio.CancelScope = field(factory=trio.CancelScope, init=False)
-    """Around everything that is done for the connection; cancelled when it has to give way."""
+    """Around everything that is done for the connection; cancelled to make room."""
     stage: Stage = field(default=Stage.FRESH, init=False)
     give_way: Callable[[], None] = field(init=False)
-    """Called when it has to; the connection may have a last word to send."""
+    """Called to close the connection; it may send a last answer first."""
     waits_for_us: Callable[[], bool] = field(init=False)
-    """Whether something has arrived on it that was not looked at."""
+    """Whether data has arrived on it that was not read."""
     descriptor: int
     _admission: "Admission"
 
@@ -74,15 +74,15 @@ class Seat:
 
     @property
     def limits(self) -> SizeLimits:
-        """Those of the server."""
+        """The server's limits."""
         return self._admission.limits
 
     def readable(self) -> bool:
-        """Whether the kernel has something that its client has sent."""
+        """Whether the kernel has data from its client."""
         return self._admission.readable(self.descriptor)
 
     def move(self, stage: Stage) -> None:
-        """Note what the connection waits for from now on; a head too many has the oldest give way."""
+        """Note what the connection waits for now; too many unfinished heads close the oldest of them."""
         self._admission.move(self, stage)
 
     def leave(self) -> None:
@@ -92,7 +92,7 @@ class Seat:
 
 @define(eq=False)
 class Admission:
-    """The connections of a server, by what they wait for, those that have waited for longest first."""
+    """The connections of a server, by what they wait for, the longest waiting first."""
 
     limits: SizeLimits = DEFAULTS
     descriptors: float = field(factory=lambda: _descriptors())
@@ -116,13 +116,13 @@ class Admission:
         return sum(map(len, self._seats.values()))
 
     def waiting(self, stage: Stage) -> int:
-        """Return how many of them wait for the same."""
+        """Return how many of them wait for *stage*."""
         return len(self._seats[stage])
 
     def admit(self, descriptor: int) -> Seat | None:
-        """Give a new connection its place; None if none can be had.
+        """Give a new connection its place; None if there is no room.
 
-        *descriptor* is the one of its socket.
+        *descriptor* is that of its socket.
         """
         reserve = min(self.limits.reserve, self.descriptors // 8)
         full = self.count >= self.most or descriptor >= self.descriptors - reserve
@@ -136,11 +136,11 @@ class Admission:
         return seat
 
     def make_room(self) -> bool:
-        """Have one connection give way that waits for its client; return whether there was one."""
+        """Close one connection that waits for its client; return whether there was one."""
         return any(self._remove_first(stage) for stage in Stage if stage is not Stage.BUSY)
 
     def move(self, seat: Seat, stage: Stage) -> None:
-        """Have *seat* wait for something else; one that had to give way stays where it is."""
+        """Have *seat* wait for something else; one that was closed to make room stays as it is."""
         if stage is not seat.stage and self._seats[seat.stage].pop(seat, _GONE) is None:
             seat.stage = stage
             self._seats[stage][seat] = None
@@ -155,7 +155,7 @@ class Admission:
             pass
 
     def _remove_first(self, stage: Stage) -> bool:
-        """Have the first in a stage give way that waits for its client; return whether there was one."""
+        """Close the first in a stage that waits for its client; return whether there was one."""
         for seat in self._seats[stage]:
             if not seat.waits_for_us():
                 self._remove(seat)
@@ -175,13 +175,13 @@ _GONE: Final = object()
 
 @define(eq=False)
 class Rarely:
-    """Counts what may happen any number of times, to be logged at once and then once in a while."""
+    """Counts something that may happen often, to be logged at once and then once in a while."""
 
     _times: int = field(default=0, init=False)
     _next: float = field(default=0.0, init=False)
 
     def due(self) -> int:
-        """Count once more; return how often that was since the last line, 0 if it is too early for one."""
+        """Count once more; return the count since the last log line, 0 if it is too early for another."""
         self._times += 1
         now = trio.current_time()
         if now < self._next:
@@ -191,7 +191,7 @@ class Rarely:
 
 
 def _readable(descriptor: int) -> bool:
-    """Whether the kernel has bytes for *descriptor*; the end of what is sent is none."""
+    """Whether the kernel has bytes for *descriptor*; an end of file does not count."""
     unread = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, unread)
     return any(unread)

@@ -1,16 +1,16 @@
-"""HTTP/1.1 for one client, on Trio and h11 alone.
+"""One client's HTTP/1.1 connection, on Trio and h11.
 
-Two tasks serve a connection. One listens (`server.incoming`): it hands on what the client says, and
-ends the connection when the client leaves, whatever is going on in it. The other reads requests and has
-them answered, one after the other. So a request needs no task of its own, neither to be handled nor to
-be cancelled when its client has left; and an ordinary answer is one write.
+Two tasks serve a connection. One receives (`http.incoming`): it passes on what the client sends, and
+ends the connection when the client disconnects, whatever is going on in it. The other reads requests and
+has them answered, one after the other. So a request needs no task of its own, neither to be handled nor
+to be cancelled when its client disconnects; and an ordinary answer is one write.
 
-Nothing here lasts for ever on a client's account: a request's head has to arrive within its time, its
-body without long pauses, sending has its limit (`server.outgoing`), and what a client sends ahead is
-read when its turn has come, and so is its leaving after that. Whatever fails stays in its connection. A
-connection that waits for its client may have to give way to others (`server.admission`).
+Everything that depends on the client has a limit: a request's head must arrive within its time, its body
+without long pauses, and sending has its limit (`http.outgoing`). What a client sends ahead of its turn
+stays unread until then, and a disconnect after it is noticed then. What fails stays in its connection. A
+connection that waits for its client may be closed to make room for others (`http.admission`).
 
-`server.transport` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
+`http.hypercorn` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
 """
 
 import logging
@@ -46,16 +46,16 @@ class Terms:
 
     app: ASGIFramework
     state: LifespanState
-    """What the application's lifespan has set up."""
+    """The state that the application's lifespan has set up."""
     stopping: Interrupt
     """Called when the server stops: idle connections close then, busy ones after their answer."""
     keep_alive: float
-    """Seconds a connection may be idle, or a client pause within the body of a request."""
+    """Seconds a connection may be idle, or a client may pause within the body of a request."""
     send_limit: float = SEND_LIMIT
 
 
 async def serve_connection(terms: Terms, stream: trio.SocketStream, seat: Seat) -> None:
-    """Serve one client until it leaves, is idle for too long or has to give way; or the server stops."""
+    """Serve one client until it disconnects, is idle for too long or is closed to make room; or the server stops."""
     try:
         connection = Connection(terms, stream, seat)
         with connection.life:
@@ -69,7 +69,7 @@ async def serve_connection(terms: Terms, stream: trio.SocketStream, seat: Seat) 
 
 @define(eq=False)
 class Connection:
-    """A client's connection; its *life* is cancelled when there is nobody left to serve."""
+    """A client's connection; its *life* is cancelled when the client has disconnected."""
 
     terms: Terms
     stream: trio.SocketStream
@@ -88,11 +88,11 @@ class Connection:
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         socket = self.stream.socket
         self.server = parse_socket_addr(socket.family, socket.getsockname())
-        with suppress(OSError):  # it has left already, which will be noticed in a moment
+        with suppress(OSError):  # the client has disconnected, which `Incoming` will notice
             self.client = parse_socket_addr(socket.family, socket.getpeername())
 
     async def serve(self) -> None:
-        """Answer requests until there are to be no more, then close."""
+        """Answer requests until there will be no more, then close."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.incoming.listen, self.probe)
             while await self._serve_one():
@@ -132,7 +132,7 @@ class Connection:
         return None
 
     def _expect_head(self, waiting: trio.CancelScope) -> None:
-        """Give a head its time, once: the first from the beginning, others when they begin to arrive."""
+        """Set the deadline of a head, once: of the first from the beginning, of others when they begin to arrive."""
         if waiting.deadline == inf or self.seat.stage is Stage.IDLE:
             seconds = min(self.seat.limits.head_time, self.terms.keep_alive)
             waiting.deadline = trio.current_time() + seconds
@@ -140,10 +140,10 @@ class Connection:
             self.seat.move(Stage.HEAD)
 
     async def next_event(self, incomplete: Callable[[], None] = lambda: None) -> object:
-        """Return what the client says next; raise `h11.RemoteProtocolError` if it makes no sense.
+        """Return the client's next event; raise `h11.RemoteProtocolError` if it is malformed.
 
-        What was heard before is not lost by cancelling, and others have their turn before it.
-        *incomplete* is called for each piece that was heard and does not make it complete.
+        Cancelling loses nothing that was received. An event that is ready is returned after a
+        checkpoint. *incomplete* is called for each received piece that does not complete an event.
         """
         event = self.http.next_event()
         if event is not h11.NEED_DATA:
@@ -156,16 +156,16 @@ class Connection:
         return event  # noqa: ASYNC910 - see above
 
     async def refuse(self, status: int) -> None:
-        """Answer what is no request, or was none in the end, unless an answer has begun."""
+        """Answer a malformed or unfinished request, unless an answer has begun."""
         await trio.lowlevel.checkpoint()
         await self.outgoing.send(self._refusal(status))
 
     def waits_for_us(self) -> bool:
-        """Whether the client has sent something that was not looked at."""
+        """Whether the client has sent something that was not read."""
         return self.incoming.unread or self.seat.readable()
 
     def give_way(self) -> None:
-        """Close to make room for another connection; a client that is being listened to is told why."""
+        """Close to make room for another connection; a client that is sending a request is told why."""
         if self.http.begun or self.seat.stage is Stage.BODY:
             self.outgoing.send_now(self._refusal(HTTPStatus.REQUEST_TIMEOUT))
         self.life.cancel()
@@ -181,22 +181,23 @@ class Connection:
         return self.http.begin(status, headers, body, more=False)
 
     async def close(self) -> None:
-        """Say that no more will come; the life then ends soon, at the latest when the client leaves."""
+        """Close our side; the life then ends soon, at the latest when the client disconnects."""
         self.seat.move(Stage.IDLE)
         self.incoming.ignore()
         await self.outgoing.hang_up()
 
     def go_on(self) -> None:
-        """Send an interim response, in a step: another task may be about to send the answer.
+        """Send an interim response, in one step: another task may be about to send the answer.
 
-        A client with so much to read that this does not fit does not wait for it.
+        If none of it fits into the client's buffer it is skipped; if only a part fits, the connection
+        ends.
         """
         interim = self.http.inform()
         if 0 < self.outgoing.send_now(interim) < len(interim):
             self.life.cancel()
 
     def probe(self) -> bool:
-        """Send what only a client that is still there takes; see `Incoming.listen`."""
+        """Send what only a client that is still connected accepts; see `Incoming.listen`."""
         if self.stream.socket.family == AF_UNIX:
             return True
         if self.http.our_state is h11.SEND_RESPONSE:
@@ -207,5 +208,5 @@ class Connection:
 
     @property
     def last(self) -> bool:
-        """Whether there is to be no request after the one that is being answered."""
+        """Whether no request will be read after the current one."""
         return self.incoming.ignored or self.terms.stopping.called

@@ -1,4 +1,4 @@
-"""One request on a connection, and its answer, as ASGI has them."""
+"""One request on a connection and its answer, as an ASGI call."""
 
 import logging
 import re
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
 _ADDRESS: Final = re.compile(rb"(?i:https?)://[^/?]+/?(.*)")
-"""A target as proxies are told it, with who is asked before what is asked for."""
+"""A target in the form for proxies, with scheme and host before the path."""
 _AT_ONCE: Final = 8
-"""Pieces of a body that are taken in one step. A body that is here has few, unless it is meant to."""
+"""Pieces of a body that are taken in one step. An ordinary body that has arrived has fewer."""
 _CLOCK: Final = SystemClock()
 
 log = logging.getLogger(__name__)
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 
 @define(eq=False)
 class Exchange(Carrier):
-    """One request and its answer, as ASGI has it."""
+    """One request and its answer, as an ASGI call."""
 
     connection: "Connection"
     request: h11.Request | PlainRequest
     _target: bytes = field(init=False)
     """The path and the query that are asked for."""
     _body: list[bytes] = field(factory=list, init=False)
-    """What is here of the request's body, and was not asked for yet."""
+    """The received part of the body that the application has not asked for yet."""
     _ended: bool = field(default=False, init=False)
-    """Whether the request is here to its end."""
+    """Whether all of the request has arrived."""
     _asked: bool = field(default=False, init=False)
     """Whether the application has been told of the end."""
     _head: tuple[int, Headers] | None = field(default=None, init=False)
-    """The status and the headers of the answer; they go out with the first of the body."""
+    """The status and the headers of the answer; they are sent with the first piece of the body."""
     _bodiless: bool = field(default=False, init=False)
     """Whether the answer ends with its head, whatever the application gives for a body."""
 
@@ -77,7 +77,7 @@ class Exchange(Carrier):
         connection, http = self.connection, self.connection.http
         try:
             await connection.terms.app(self._scope(), self.receive, self.send)
-        except Exception as error:  # noqa: BLE001 - the client shall hear of it, and its connection be of use
+        except Exception as error:  # noqa: BLE001 - the client gets an answer and keeps its connection
             log.error("request.crashed", extra={"failures": sorted(places(error))})  # noqa: TRY400
         if http.our_state is h11.SEND_RESPONSE:
             await connection.refuse(500)
@@ -108,10 +108,10 @@ class Exchange(Carrier):
 
     @override
     def begin_stream(self) -> SendNow:
-        """Serve the answer until it ends, then close; listen for the hang-up only.
+        """Serve the answer until it ends, then close; read only to notice a disconnect.
 
-        A reader of a stream that closes its side has left: nothing would tell it from one that has,
-        for as long as the stream is silent.
+        A reader of a stream that closes its sending side counts as disconnected: while the stream is
+        silent, the two cannot be told apart.
         """
         self.connection.http.end_with_connection()
         self.connection.incoming.ignore()
@@ -121,14 +121,14 @@ class Exchange(Carrier):
     # ── The request ─────────────────────────────────────────────────────────────────────────────
 
     def take_whole_body(self) -> bytes | None:
-        """Return the body if all of it is here and none was asked for; None otherwise."""
+        """Return the body if all of it has arrived and none was asked for; None otherwise."""
         if not self._ended or self._asked:
             return None
         self._asked = True
         return b"".join(self._body)
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next of the body; after its end wait, for the client's leaving cancels all."""
+        """Return the next part of the body; after its end wait, because a disconnect cancels the request."""
         if self._asked:
             await trio.sleep_forever()
         if self._body or self._ended:
@@ -141,7 +141,7 @@ class Exchange(Carrier):
         return {"type": "http.request", "body": body, "more_body": not self._ended}
 
     async def _hear_more(self) -> None:
-        """Wait for the next of the body. If it makes no sense, the connection ends here."""
+        """Wait for the next part of the body. If it is malformed, the connection ends here."""
         connection = self.connection
         if connection.http.they_wait_for_us:
             connection.go_on()
@@ -151,7 +151,7 @@ class Exchange(Carrier):
             await connection.refuse(error.error_status_hint)
             await connection.close()
             await trio.sleep_forever()
-        except trio.ClosedResourceError:  # the answer is a stream, and nothing is heard any more
+        except trio.ClosedResourceError:  # the answer is a stream, and nothing is read any more
             await trio.sleep_forever()
 
     async def _next_part(self) -> object:
@@ -166,9 +166,9 @@ class Exchange(Carrier):
     # ── The answer ──────────────────────────────────────────────────────────────────────────────
 
     async def send(self, event: ASGISendEvent) -> None:  # noqa: ASYNC910 - what fits is not waited for
-        """Send a part of the answer: its head with the first of its body, all in one write.
+        """Send a part of the answer: its head with the first part of its body, all in one write.
 
-        An answer to what turned out to be no request is thrown away.
+        An answer to a request that turned out to be malformed is dropped.
         """
         if self.connection.http.their_state is h11.ERROR:
             await trio.lowlevel.checkpoint()
@@ -183,7 +183,7 @@ class Exchange(Carrier):
         flowing, more = self._head is None, event.get("more_body", False)
         await self.connection.outgoing.send(self._framed(event.get("body", b""), more=more))
         if flowing and more:
-            await trio.lowlevel.checkpoint()  # who has much to say must let others speak
+            await trio.lowlevel.checkpoint()  # a long answer must let other tasks run
 
     def _headers(self, given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         headers = [*given, (b"date", _date(_CLOCK.unix()))]
@@ -201,10 +201,10 @@ class Exchange(Carrier):
 
 
 def _checked(request: h11.Request | PlainRequest) -> bytes:
-    """Return the path and query that *request* is for; raise what h11 would for what it lets pass.
+    """Return the path and query of *request*; raise h11's error for what h11 does not check.
 
-    A body whose end is told in two ways could be understood in two ways, by us and by a proxy. And
-    h11 minds the size of a head only if it does not come at once.
+    A body with both a length and an encoding could be read in two ways, by us and by a proxy. And h11
+    checks the size of a head only if it does not arrive at once.
     """
     if isinstance(request, PlainRequest):
         return request.target
@@ -224,10 +224,10 @@ def _checked(request: h11.Request | PlainRequest) -> bytes:
 
 
 def take_whole_body(scope: Scope) -> bytes | None:
-    """Return the body of a request that has arrived whole, if its server also cancels it.
+    """Return the body of a request that has arrived whole on our own server; None otherwise.
 
-    Such a request can be handled in one task: there is nothing left to receive, and the handler need
-    not watch for the client's leaving. None means that it takes two. To be asked once.
+    Such a request can be handled in one task: there is nothing left to receive, and our server cancels
+    it when the client disconnects. May be called once per request.
     """
     carrier = cast("dict[str, Any]", scope).get("state", {}).get(CARRIER)
     return carrier.take_whole_body() if isinstance(carrier, Exchange) else None
@@ -235,5 +235,5 @@ def take_whole_body(scope: Scope) -> bytes | None:
 
 @lru_cache(maxsize=1)
 def _date(second: int) -> bytes:
-    """Return a second as answers have it; those of one second share it."""
+    """Return a second in the form of the `Date` header; all answers of one second share it."""
     return formatdate(second, usegmt=True).encode()

@@ -1,14 +1,14 @@
-"""What HTTP/1.1 is made of on a connection: h11, with a short cut for what nearly all of it is.
+"""HTTP/1.1 framing of a connection: h11, with a shortcut for plain requests.
 
-Most requests are a `GET` that arrives as a whole, without a body, and most answers are there as a whole
-too. Such a pair needs no parser and no state machine: the head is a few lines that either match a strict
-pattern or are left to h11, and the answer is its head and its body. That is a third of what a small
-request costs. h11 is not involved then, and not even told.
+Most requests are a `GET` that arrives as a whole, without a body, and most answers are complete when
+they are sent. Such a pair needs no parser and no state machine: the head is a few lines that either match
+a strict pattern or are left to h11, and the answer is its head and its body. That saves a third of the
+cost of a small request.
 
-Whatever is out of the ordinary goes through h11, from its first byte: another method, a body, a header
-about the connection or the framing, anything that the pattern does not know, an interim response, an
-answer whose length is not known. A request that has begun the short way is handed to h11 when that
-turns out to be necessary, as if it had just arrived.
+Everything else goes through h11, from its first byte: another method, a body, a header about the
+connection or the framing, anything that the pattern does not match, an interim response, an answer of
+unknown length. A request that took the shortcut is handed to h11 when that becomes necessary, as if it
+had just arrived.
 """
 
 import re
@@ -32,7 +32,7 @@ _LEFT_TO_H11: Final = {
     *(b"expect", b"keep-alive", b"proxy-connection", b"te", b"trailer"),
     *(b"transfer-encoding", b"upgrade"),
 }
-"""Headers about the connection or the framing. Two more may be there if they say nothing new."""
+"""Headers about the connection or the framing. Two others are accepted with their default values."""
 _ANSWER_FIELDS: Final = {b"content-length", b"content-type", b"date"}
 _BODILESS: Final = {204, 304}
 _END: Final = h11.EndOfMessage()
@@ -40,7 +40,7 @@ _END: Final = h11.EndOfMessage()
 
 @frozen
 class PlainRequest:
-    """A request that needed no parser; it looks like one of h11's."""
+    """A request that needed no parser; it has the attributes of h11's."""
 
     target: bytes
     headers: Headers
@@ -49,7 +49,7 @@ class PlainRequest:
 
 
 def plain_request(data: bytes) -> PlainRequest | None:
-    """Return the request that *data* is as a whole; None if it is for h11 to say what it is."""
+    """Return *data* as one complete plain request; None if h11 has to parse it."""
     if not data.endswith(b"\r\n\r\n") or len(data) > HEAD_SIZE:
         return None
     first, *lines = data[:-4].split(b"\r\n")
@@ -77,50 +77,50 @@ def _says_nothing_new(name: bytes, value: bytes) -> bool:
 
 @define(eq=False)
 class Framing:
-    """The framing of one connection: events of requests out of bytes, bytes of answers.
+    """The framing of one connection: bytes into request events, answers into bytes.
 
-    Its states are those of h11, whichever way is taken.
+    Its states are those of h11, with or without the shortcut.
     """
 
     _http: h11.Connection = field(
         factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE), init=False
     )
     _fed: bool = field(default=False, init=False)
-    """Whether h11 has been given something of the current request, or of one after it."""
+    """Whether h11 has data of the current request, or of one after it."""
     _plain: PlainRequest | None = field(default=None, init=False)
-    """The current request, if h11 has not been told of it."""
+    """The current request, if it took the shortcut."""
     _data: bytes = field(default=b"", init=False)
     """Its bytes."""
     _events: int = field(default=0, init=False)
-    """How many of its events have been given."""
+    """How many of its events have been returned."""
     _answered: bool = field(default=False, init=False)
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def begun(self) -> bool:
-        """Whether something is here of a request that is not here as a whole."""
+        """Whether part of a request has arrived and not all of it."""
         return self._fed and bool(self._http.trailing_data[0])
 
     @property
     def they_wait_for_us(self) -> bool:
-        """Whether the client waits to be asked for the body."""
+        """Whether the client waits for `100 Continue` before it sends the body."""
         return self._fed and self._http.they_are_waiting_for_100_continue
 
     @property
     def their_state(self) -> object:
-        """Where the client is."""
+        """The client's state, as in h11."""
         if self._plain is None:
             return self._http.their_state
         return h11.DONE if self._events == 2 else h11.SEND_BODY
 
     @property
     def interim(self) -> bool:
-        """Whether the client knows interim responses."""
+        """Whether the client understands interim responses."""
         return self._plain is not None or self._http.their_http_version == b"1.1"
 
     def receive(self, data: bytes) -> None:
-        """Take what the client has sent; nothing means that it has closed its side."""
+        """Take data from the client; no bytes mean that it has closed its side."""
         if not self._fed and (plain := plain_request(data)) is not None:
             self._plain, self._data, self._events, self._answered = plain, data, 0, False
         else:
@@ -128,14 +128,14 @@ class Framing:
             self._http.receive_data(data)
 
     def next_event(self) -> object:
-        """Return what comes next of a request; raise `h11.RemoteProtocolError` if it makes no sense."""
+        """Return the next event of a request; raise `h11.RemoteProtocolError` if it is malformed."""
         if self._plain is None:
             return self._http.next_event() if self._fed else h11.NEED_DATA
         self._events = min(self._events + 1, 3)
         return (self._plain, _END, h11.PAUSED)[self._events - 1]
 
     def next_cycle(self) -> None:
-        """Make ready for the next request."""
+        """Prepare for the next request."""
         if self._plain is not None:
             self._plain = None
         else:
@@ -146,13 +146,13 @@ class Framing:
 
     @property
     def our_state(self) -> object:
-        """Where we are."""
+        """Our state, as in h11."""
         if self._plain is None:
             return self._http.our_state
         return h11.DONE if self._answered else h11.SEND_RESPONSE
 
     def begin(self, status: int, headers: Headers, body: bytes, *, more: bool) -> bytes:
-        """Return the bytes of an answer's head and of the first of its body."""
+        """Return the bytes of an answer's head and of the first part of its body."""
         if self._plain is not None and not more and _is_whole(status, headers, body):
             self._answered = True
             lines = b"".join([b"%b: %b\r\n" % each for each in headers])
@@ -162,7 +162,7 @@ class Framing:
         return head + self.go_on(body, more=more)
 
     def go_on(self, body: bytes, *, more: bool) -> bytes:
-        """Return the bytes of the next of an answer's body."""
+        """Return the bytes of the next part of an answer's body."""
         data = (self._http.send(h11.Data(data=body)) or b"") if body else b""
         return data if more else data + (self._http.send(_END) or b"")
 
@@ -172,12 +172,12 @@ class Framing:
         return self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
 
     def end_with_connection(self) -> None:
-        """Have the body of the answer end with the connection, without chunks."""
+        """Make the body of the answer end with the connection, without chunks."""
         self.hand_over()
         self._http.their_http_version = b"1.0"
 
     def hand_over(self) -> None:
-        """Let h11 have the current request, if it does not; what it makes of it is the same."""
+        """Give h11 the current request, if it took the shortcut; h11 reads it the same way."""
         if self._plain is not None:
             self._plain, self._fed = None, True
             self._http.receive_data(self._data)
@@ -186,7 +186,7 @@ class Framing:
 
 
 def _is_whole(status: int, headers: Headers, body: bytes) -> bool:
-    """Whether an answer can be written as it is given."""
+    """Whether an answer can be written without h11."""
     length = None
     for name, value in headers:
         if name not in _ANSWER_FIELDS or _VALUE.fullmatch(value) is None:

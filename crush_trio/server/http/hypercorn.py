@@ -1,17 +1,17 @@
-"""A connection that Hypercorn accepted, made safe: it can always be ended, and harms nobody else.
+"""Connections that Hypercorn accepted, made safe: each can always be ended, and harms no other.
 
-Under `hypercorn -k trio` Hypercorn speaks HTTP; this file owns what its worker leaves to the good
-will of the client. (Our own server accepts connections itself: `server.http1`.)
+Under `hypercorn -k trio` Hypercorn speaks HTTP. This module adds what its worker does not guard against.
+(Our own server accepts connections itself, see `server.http.connection`.)
 
-* Writes are those of `server.outgoing`. As shipped, one client that stops reading keeps the whole
+* Writes go through `server.http.outgoing`. As shipped, one client that stops reading keeps the whole
   server from stopping.
 * What comes after a response (the idle timer, the close) happens, although Quart-Trio cancels the
   very task that is doing it.
-* Whatever fails in a connection is logged and stays there. As shipped, one malformed request can
-  end the server.
-* A connection that carries a stream does nothing else, see `streaming.begin_stream`.
-* There are no more connections than allowed, and the first request on one has to arrive in its time
-  (`server.admission`). What a worker has accepted when it is full is refused here.
+* What fails in a connection is logged and stays there. As shipped, one malformed request can end the
+  server.
+* A connection that carries a stream does nothing else, see `server.http.outgoing.begin_stream`.
+* There are no more connections than allowed, and the first request on one must arrive in its time
+  (`server.http.admission`). What a worker has accepted when it is full is refused here.
 
 The names taken from Hypercorn and h11 are few and tested for, and their versions are pinned.
 """
@@ -47,9 +47,6 @@ from crush_trio.server.http.admission import Admission, Stage
 from crush_trio.server.http.outgoing import CARRIER, SEND_LIMIT, Outgoing, SendNow, StreamNeedsHttp1
 from crush_trio.server.logging import places
 
-OWN_WORKER: Final = "crush_trio.own_worker"
-"""The key in the scope of a lifespan that says that our own server is serving."""
-
 _ADMISSION: Final = "crush_trio.admission"
 """The key in the state of a lifespan under which the connections of its worker are kept."""
 
@@ -59,11 +56,11 @@ log = logging.getLogger(__name__)
 
 
 class Connection(TCPServer):
-    """Serves one client from accept to close; whatever happens to it, it ends by returning.
+    """Serves one client from accept to close; it always ends by returning.
 
-    It ends when the client leaves, when it has taken nothing for *send_limit* seconds, when it
-    has been idle for the keep-alive time, or when it is cancelled, at once and whatever it was
-    waiting for. Hypercorn's `read_timeout` is not used: a stream's client has nothing to say.
+    It ends when the client leaves, when the client has taken nothing for *send_limit* seconds, when it
+    has been idle for the keep-alive time, or at once when it is cancelled. Hypercorn's `read_timeout`
+    is not used, because a stream's client sends nothing.
     """
 
     def __init__(
@@ -89,7 +86,7 @@ class Connection(TCPServer):
 
     @override
     async def run(self) -> None:
-        """Serve until the connection ends, and leave it closed; one too many is told so."""
+        """Serve until the connection ends, and close it; a connection over the limit is refused."""
         if self._seat is None:
             stream: trio.abc.Stream = self.stream
             if isinstance(stream, trio.SocketStream):
@@ -110,9 +107,9 @@ class Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         """Do what the protocol asks for: send bytes, close, or start and stop the idle timer.
 
-        The last two are over in no time whatever the client does, so the shield costs nothing.
-        Without it the timer would never start: Quart-Trio takes the end of the request for the
-        client's departure, and cancels the task that is on its way here.
+        The last two take no time whatever the client does, so the shield costs nothing. Without it
+        the timer would never start: Quart-Trio takes the end of the request for a disconnect, and
+        cancels the task that is about to start it.
         """
         if isinstance(event, RawData):
             async with self.send_lock:
@@ -138,25 +135,25 @@ class Connection(TCPServer):
         self._seat.move(Stage.IDLE if event.idle else Stage.BUSY)
 
     def _look_at(self) -> None:
-        """Note that something has arrived: while it is being looked at, the client is not waited for."""
+        """Note that data has arrived: while it is being parsed, the server does not wait for the client."""
         assert self._seat is not None
         self._seat.move(Stage.BUSY)
 
     def _note_rest(self) -> None:
-        """Note what is waited for if that made no request. Of HTTP/2, only the first can be told."""
+        """Note what is waited for if that made no request. For HTTP/2, only the first one is known."""
         assert self._seat is not None
         if not self._answering:
             self._seat.move(Stage.IDLE if self._served else Stage.HEAD)
 
     def begin_stream(self) -> SendNow:
-        """Serve the current response until it ends, then close; listen for the hang-up only."""
+        """Serve the current response until it ends, then close; read only to notice a disconnect."""
         parser = self.protocol.protocol.connection
         if not isinstance(parser, h11.Connection):
             raise StreamNeedsHttp1
         parser.their_http_version = b"1.0"  # h11 then leaves the body as it is, to end with a close
         self._deaf = True
         if parser.trailing_data[0]:
-            # The reader has met a second request and waits for its turn, which will not come.
+            # The reader has parsed a second request and waits to handle it, which will not happen.
             self._parsing.cancel()
         self._outgoing.limit_backlog()
         return self._outgoing.send_now
@@ -165,7 +162,7 @@ class Connection(TCPServer):
 
     @override
     async def _read_data(self) -> None:
-        """Hand on what the client says while it matters, and notice when it leaves."""
+        """Pass on what the client sends while it matters, and notice when it disconnects."""
         while True:
             try:
                 data = await self.stream.receive_some(MAX_RECV)
@@ -179,7 +176,7 @@ class Connection(TCPServer):
             if not data:
                 break
         await self.protocol.handle(Closed())
-        await self.idle_task.stop()  # else the connection would be kept for as long as an idle one
+        await self.idle_task.stop()  # otherwise the connection is kept for the idle time
 
 
 # ── Under Hypercorn's own worker ────────────────────────────────────────────────────────────────
@@ -187,10 +184,10 @@ class Connection(TCPServer):
 
 @frozen(kw_only=True)
 class Worker:
-    """What a request can learn about the worker that serves it."""
+    """What a request can know about the worker that serves it."""
 
     stopping: Callable[[], Awaitable[None]]
-    """Waits until the worker has stopped to accept connections and waits for those it has."""
+    """Waits until the worker has stopped accepting connections and waits for those it has."""
     grace: float
     """Seconds after which it cuts them off."""
 
@@ -198,8 +195,8 @@ class Worker:
 def worker_of(scope: Mapping[str, Any]) -> Worker | None:
     """Return the worker that serves the request *scope*; None under a server without `Connection`.
 
-    ASGI tells an application of the end only when all connections have ended, too late for streams
-    that wait to be told. The worker tells its connections at once, and this is one of them.
+    ASGI tells an application about the shutdown only when all connections have ended, too late to end
+    its streams. The worker tells its connections at once.
     """
     connection = scope.get("state", {}).get(CARRIER)
     if not isinstance(connection, Connection):
@@ -212,29 +209,47 @@ def worker_of(scope: Mapping[str, Any]) -> Worker | None:
 def safe_app(app: ASGIFramework, sizes: SizeLimits = DEFAULTS) -> ASGIFramework:
     """Wrap *app* to be served by `hypercorn -k trio`, which accepts connections itself.
 
-    While the application's lifespan lasts, Hypercorn's worker makes connections of our kind; after
-    it, nothing is left changed. A crash in the lifespan ends the worker, which would otherwise go
-    on answering without the tasks that the application lives by. Our own server needs neither, so
-    under it the wrapping does nothing. *sizes* limits the connections of such a worker.
+    Its lifespan runs inside `safe_worker`. Under our own server the wrapping has no effect.
     """
 
     async def wrapped(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] != "lifespan" or OWN_WORKER in scope:
+        if scope["type"] != "lifespan":
             await app(scope, receive, send)
             return
-        state = cast("dict[str, Any]", scope).get("state")
-        if state is not None:  # the worker makes of it what each connection is given
-            state[_ADMISSION] = Admission(sizes)
-        with _safe_worker():
-            try:
-                await app(scope, receive, send)
-            except Exception as error:
-                cause = _lone(error)
-                if isinstance(cause, LifespanFailureError):
-                    raise cause from None
-                raise LifespanFailureError("serving", str(cause) or repr(cause)) from error
+        with safe_worker(scope, sizes):
+            await app(scope, receive, send)
 
     return wrapped
+
+
+@contextmanager
+def safe_worker(scope: Scope, sizes: SizeLimits = DEFAULTS) -> Iterator[None]:
+    """Have Hypercorn's worker make connections of our kind, for the length of a lifespan.
+
+    *scope* is the lifespan's, and *sizes* limits the worker's connections. Nothing stays changed after
+    it. A crash in the block ends the worker, which would otherwise go on answering without the tasks
+    that the application depends on.
+
+    The class's name belongs to the process, and lifespans need not end in the order in which they
+    began: the last to end restores what was there.
+    """
+    state = cast("dict[str, Any]", scope).get("state")
+    if state is not None:  # the worker gives each connection a copy of it
+        state[_ADMISSION] = Admission(sizes)
+    names, lifespan = vars(hypercorn_worker), object()
+    _lifespans.add(lifespan)
+    names["TCPServer"] = Connection
+    try:
+        yield
+    except Exception as error:
+        cause = _lone(error)
+        if isinstance(cause, LifespanFailureError):
+            raise cause from None
+        raise LifespanFailureError("serving", str(cause) or repr(cause)) from error
+    finally:
+        _lifespans.discard(lifespan)
+        if not _lifespans:
+            names["TCPServer"] = TCPServer
 
 
 def _descriptor(stream: trio.abc.Stream) -> int:
@@ -245,25 +260,7 @@ def _descriptor(stream: trio.abc.Stream) -> int:
 
 
 def _lone(error: Exception) -> Exception:
-    """Return what *error* was before nurseries wrapped it, if it was one thing."""
+    """Return the single exception that nurseries wrapped into groups; *error* itself if there are several."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-
-@contextmanager
-def _safe_worker() -> Iterator[None]:
-    """Put `Connection` where Hypercorn's worker looks for its class of connections.
-
-    The name is the process's, and lifespans in it need not end in the order of their beginning: the
-    last to end puts back what was there.
-    """
-    names, lifespan = vars(hypercorn_worker), object()
-    _lifespans.add(lifespan)
-    names["TCPServer"] = Connection
-    try:
-        yield
-    finally:
-        _lifespans.discard(lifespan)
-        if not _lifespans:
-            names["TCPServer"] = TCPServer

@@ -1,14 +1,13 @@
-"""What one client sends: handed on piece by piece, until it has closed its side or has left.
+"""The receiving half of a connection: what a client sends, until it closes its side or disconnects.
 
-A client that closes its sending side has said all it wants to say, and may still read the answer
-(RFC 9112 §9.6). One that has left says the same on TCP: the two differ only in what becomes of the
-bytes that are sent to it. So a request that has arrived is answered, and meanwhile the client is asked
-now and then whether it is still there:
+A client that closes its sending side may still read the answer (RFC 9112 §9.6). On TCP a client that has
+disconnected looks the same: the two differ only in what happens to the bytes that are sent to it. So a
+request that has arrived is answered, and meanwhile the client is probed now and then:
 
 * on a Unix socket the kernel knows;
 * over TCP an interim response is sent, which clients skip (RFC 9110 §15.2) and which the kernel of a
-  client that has left answers with a reset. The first one is due when most answers are long out.
-* HTTP/1.0 has no interim responses; such a client is believed for a while.
+  client that has disconnected answers with a reset. Most answers are sent before the first probe.
+* HTTP/1.0 has no interim responses; such a client counts as connected for a while.
 """
 
 import os
@@ -21,13 +20,13 @@ import trio
 from attrs import define, field
 
 PROBE_PAUSE: Final = 2.0
-"""Seconds between two questions whether a client that has closed its side is still there."""
+"""Seconds between two probes of a client that has closed its side."""
 
 PROBE_RETURN: Final = 0.1
-"""Seconds that the kernel of a client that has left has to say so."""
+"""Seconds that the kernel of a disconnected client has to answer a probe."""
 
 BELIEVED: Final = 30.0
-"""Seconds for which a client that cannot be asked is taken to be still there."""
+"""Seconds for which a client that cannot be probed counts as connected."""
 
 _RECEIVE_SIZE: Final = 2**16
 
@@ -36,8 +35,8 @@ _RECEIVE_SIZE: Final = 2**16
 class Incoming:
     """The receiving half of a connection. It shares the *life* of the connection with the sending half.
 
-    One task listens; another one receives what it hears, one piece at a time. A client is read ahead by
-    one piece at most: what follows is the kernel's until it is wanted.
+    One task listens; another one takes what it received, one piece at a time. At most one piece is read
+    ahead: what follows stays in the kernel until it is wanted.
     """
 
     stream: trio.SocketStream
@@ -45,23 +44,23 @@ class Incoming:
     ended: bool = field(default=False, init=False)
     """Whether the client has closed its side."""
     ignored: bool = field(default=False, init=False)
-    """Whether what the client still sends is thrown away."""
+    """Whether what the client still sends is dropped."""
     _piece: bytes = field(default=b"", init=False)
-    """What was heard and not received; there is nothing else between the two tasks."""
+    """What was read and not taken yet; nothing else is shared by the two tasks."""
     _heard: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _taken: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     @property
     def unread(self) -> bool:
-        """Whether something was heard that was not received."""
+        """Whether a piece was read that was not taken yet."""
         return bool(self._piece)
 
     # ASYNC910: there is no way around listening.
     async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
-        """Hand on what the client sends; cancel the life of the connection when the client leaves.
+        """Pass on what the client sends; cancel the life of the connection when it disconnects.
 
-        *probe* sends an interim response if the state of the connection allows one. It returns
-        whether the kernel will say, now or when the answer is sent, that the client has left.
+        *probe* sends an interim response if the state of the connection allows one. It returns whether
+        the kernel will report a disconnect, now or when the answer is sent.
         """
         try:
             while data := await self._read():
@@ -79,7 +78,7 @@ class Incoming:
         self.life.cancel()
 
     async def _read(self) -> bytes:
-        """Return what the kernel has; it is asked when it has something, and not before."""
+        """Return what the kernel has received; it is asked only when it has something."""
         socket = self.stream.socket
         while True:
             await trio.lowlevel.wait_readable(socket)
@@ -87,7 +86,7 @@ class Incoming:
                 return os.read(socket.fileno(), _RECEIVE_SIZE)
 
     async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:
-        """Return when the client has left; what the connection is for may end it earlier."""
+        """Return when the client has disconnected; the end of the connection may cancel this earlier."""
         believed_until = trio.current_time() + BELIEVED
         while not _has_left(self.stream.socket.fileno()) and trio.current_time() < believed_until:
             await trio.sleep(PROBE_PAUSE)
@@ -97,7 +96,7 @@ class Incoming:
         await trio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
-        """Return the next piece; nothing once the client has closed its side and all was received.
+        """Return the next piece; empty once the client has closed its side and all was taken.
 
         Raises `trio.ClosedResourceError` if what the client sends is ignored. Cancelling loses nothing.
         """
@@ -112,7 +111,7 @@ class Incoming:
         return piece  # noqa: ASYNC910 - one piece may be here; for a second one the listener has to run
 
     def ignore(self) -> None:
-        """Throw away what the client still sends; its closing its side is then its leaving."""
+        """Drop what the client still sends; closing its side then counts as a disconnect."""
         self.ignored = True
         self._heard.unpark_all()
         self._taken.unpark_all()
@@ -121,7 +120,7 @@ class Incoming:
 
 
 def _has_left(fileno: int) -> bool:
-    """Whether the kernel knows that nothing that is sent will arrive."""
+    """Whether the kernel knows that nothing that is sent can arrive."""
     poll = select.poll()
     poll.register(fileno, 0)  # errors and hang-ups are reported in any case
     return bool(poll.poll(0))

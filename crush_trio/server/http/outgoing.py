@@ -1,14 +1,12 @@
-"""What goes to one client: all of it and in order, or the end of its connection.
+"""The sending half of a connection, and how a connection is handed over to a stream.
 
-* No write waits for ever, and none resists cancellation: a client that stops reading is given up
-  after a while, and cannot keep anybody from stopping until then.
+* Every write has a time limit and can be cancelled: a client that stops reading is given up after a
+  while, and cannot keep the server from stopping until then.
 * A write that was cut short ends the connection: half a frame may be out, and what follows would be
   read as its other half.
 
-How an answer becomes a stream, whichever server sends it.
-
-The server puts what can carry a stream into the scope of each request; a route that is about to
-answer with one says so here.
+The server puts a `Carrier` into the scope of each request. A route that is about to answer with a stream
+calls `begin_stream`, whichever server it runs under.
 """
 
 import os
@@ -30,16 +28,16 @@ _STREAMABLE: Final = {"1.0", "1.1"}
 SendNow = Callable[[bytes], int]
 """Sends what can be sent without waiting, and returns how many bytes that was.
 
-It is for when everything before has been sent, and what it did not take has to be sent next.
+Everything before must have been sent, and what it did not take must be sent next.
 """
 
 
 @runtime_checkable
 class Carrier(Protocol):
-    """A connection with a request on it that can be given over to a stream."""
+    """A connection with a request on it that can be handed over to a stream."""
 
     def begin_stream(self) -> SendNow:
-        """Serve the answer that is about to start until it ends, and nothing after it."""
+        """Serve the answer that is about to start until it ends, and no request after it."""
         ...
 
 
@@ -51,16 +49,16 @@ class StreamNeedsHttp1(BadRequest):
 
 
 def begin_stream(scope: Mapping[str, Any]) -> SendNow:
-    """Give the connection of the request *scope* over to the response that is about to start.
+    """Hand the connection of the request *scope* over to the response that is about to start.
 
-    The response is sent as it comes, without chunks, and its end is the end of the connection: a
-    client then takes even the death of this process for the end of the stream and connects again.
-    What the client still sends is thrown away, so that a request sent too early cannot hide that it
-    has hung up. Call this last, when nothing but the stream can be the answer. Raises
-    `StreamNeedsHttp1` for other versions; does no more than that under a server other than ours.
+    The response is sent without chunks, and ends with the connection: a client then takes even a crash
+    of this process for the end of the stream, and reconnects. What the client still sends is dropped,
+    so that a request sent too early cannot hide a disconnect. Call this last, when nothing but the
+    stream can be the answer. Raises `StreamNeedsHttp1` for other versions of HTTP; does nothing else
+    under a server other than ours.
 
-    Once the first piece of the response is out, what this returns sends the following ones without
-    asking the framework.
+    Once the first piece of the response is sent, the returned function sends the following ones without
+    the framework.
     """
     version = scope["http_version"]
     if version not in _STREAMABLE:
@@ -73,17 +71,17 @@ def begin_stream(scope: Mapping[str, Any]) -> SendNow:
 
 
 def send_nothing_now(_data: bytes) -> int:
-    """Leave everything to the framework."""
+    """Send nothing; the framework sends everything."""
     return 0
 
 
 SEND_LIMIT: Final = 30.0
-"""Seconds a client may take none of what we send before it is given up."""
+"""Seconds without progress after which a client that does not read is given up."""
 
 BACKLOG: Final = 16 * 1024
-"""Bytes of a stream that the system may hold, unsent, for a client that does not read.
+"""Bytes of a stream that the kernel may hold, unsent, for a client that does not read.
 
-Left alone, it takes up to 4 MB for each.
+The default is up to 4 MB for each.
 """
 
 LINGER: Final = 1.0
@@ -94,7 +92,7 @@ LINGER: Final = 1.0
 class Outgoing:
     """The sending half of a connection. Its user sends one thing at a time.
 
-    It shares the *life* of the connection with whoever reads from it: when sending has failed, the
+    It shares the *life* of the connection with the receiving half: when sending has failed, the
     connection has no purpose left, and its life is cancelled.
     """
 
@@ -108,7 +106,7 @@ class Outgoing:
         After a failure nothing more goes out, also from behind a shield.
         """
         if self.life.cancel_called:
-            return  # noqa: ASYNC910 - whoever sends in a loop waits for something else in it
+            return  # noqa: ASYNC910 - a caller that sends in a loop waits for something else in it
         try:
             await self._send(data)
         except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, OSError):
@@ -121,7 +119,7 @@ class Outgoing:
     async def _send(self, data: bytes) -> None:  # noqa: ASYNC910 - what fits is not waited for
         """Write at once what fits, and the rest piece by piece, each within the limit.
 
-        The limit is on silence and not on size, so that a slow client may take a large answer.
+        The limit is on the pause and not on the size, so that a slow client may take a large answer.
         Nearly always everything fits, and setting up a deadline would double the cost.
         """
         if not isinstance(self.stream, trio.SocketStream):
@@ -147,10 +145,9 @@ class Outgoing:
             return 0
 
     def limit_backlog(self) -> None:
-        """Have the system hold little for this client; for streams, which may last and be many.
+        """Limit what the kernel holds for this client; for streams, which may be many and last long.
 
-        For TCP that is what was not sent yet: what is on its way is up to the network. A system that
-        does not know the option holds what it likes.
+        For TCP the limit is on what was not sent yet. A system without the option is not limited.
         """
         if not isinstance(self.stream, trio.SocketStream):
             return
@@ -162,11 +159,11 @@ class Outgoing:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, BACKLOG)
 
     async def hang_up(self) -> None:
-        """Say that no more will come, and leave the client a moment to close in its turn.
+        """Close our side, and give the client a moment to close its own.
 
-        Closing while the client is still sending would reset the connection, and the client might
-        lose the answer that says why. Whoever reads has to throw away what it sends until then. A
-        stream that cannot close one side only, as under TLS, is closed with a word of farewell.
+        Closing both while the client is still sending would reset the connection, and the client might
+        lose the answer that says why. The receiving half must drop what it sends until then. A stream
+        that cannot close one side only, as under TLS, is closed.
         """
         self.life.deadline = min(self.life.deadline, trio.current_time() + LINGER)
         try:

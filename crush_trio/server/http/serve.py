@@ -1,15 +1,15 @@
-"""Serve an application until told to stop, and then stop in bounded time whatever clients do.
+"""`serve`: serve an ASGI application until told to stop, then stop in bounded time whatever clients do.
 
-`serve` accepts connections itself, for the order of the end is ours:
+`serve` accepts connections itself, so that it controls the order of the shutdown:
 
-1. the socket files go and the sockets close: nobody new gets in, and a successor may take over;
+1. the socket files are removed and the sockets close: no new client gets in, and a successor may start;
 2. the application is told, so that its streams can send their last event and end;
 3. idle connections close at once, busy ones as soon as they have answered;
-4. after the grace whatever is left is cut off;
+4. after the grace everything else is cut off;
 5. the application's lifespan ends.
 
-`serve` is one task in its caller's nursery and has no other life. A crash beside it ends it; a crash
-in the application's own tasks ends it too, and is raised to the caller.
+`serve` runs inside its caller's nursery and starts nothing outside of it. A crash in the application's
+own tasks ends it, and is raised to the caller.
 """
 
 import logging
@@ -35,7 +35,6 @@ from crush_trio.nursery import Interrupt, open_hidden_nursery
 from crush_trio.server.http.acceptor import open_acceptor
 from crush_trio.server.http.admission import Admission
 from crush_trio.server.http.connection import Terms, serve_connection
-from crush_trio.server.http.hypercorn import OWN_WORKER
 from crush_trio.server.http.outgoing import SEND_LIMIT
 from crush_trio.server.http.sockets import open_listeners
 
@@ -43,10 +42,10 @@ GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
 
 KEEP_ALIVE: Final = 120.0
-"""Seconds a connection may be idle, or take to say what it wants.
+"""Seconds a connection may be idle, or a client may pause within a request.
 
-Longer than clients keep an idle connection: the Go program's library does so for 90 s, and a request
-that meets a connection in the moment in which we close it is not repeated.
+Longer than clients keep an idle connection: the Go program's library does so for 90 s, and does not
+repeat a request that is sent in the moment in which we close the connection.
 """
 
 _LIFESPAN_LIMIT: Final = 0.5
@@ -55,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class LifespanFailed(CrushError):
-    """The application could not start, or failed to stop; the detail is its own explanation."""
+    """The application could not start, or failed to stop; the detail is the application's message."""
 
     code = "lifespan_failed"
     message = "the application reported a failure"
@@ -76,13 +75,13 @@ async def serve(
 ) -> None:
     """Serve *app* on *addresses* until *shutdown* returns; return within *grace* and a second.
 
-    `await nursery.start(...)` gives the addresses as they came out once the application has
-    started and clients are answered. *on_draining* is called when nobody new gets in any more; it
-    ends the streams. Cancelling is the way to stop without grace.
+    `await nursery.start(...)` returns the real addresses once the application has started and clients
+    are answered. *on_draining* is called when no new client gets in; it ends the streams. Cancelling
+    stops without grace.
 
-    A client that takes nothing for *send_limit* seconds is dropped. *sizes* limits connections and
-    requests that are slow to arrive. *require_token* says that *app*
-    refuses requests without a token, which listening beyond this machine calls for.
+    A client that takes nothing for *send_limit* seconds is disconnected. *sizes* limits connections and
+    requests that are slow to arrive. *require_token* says that *app* refuses requests without a token;
+    only then may an address be reachable from other machines.
     """
     stopping, admission = Interrupt(), Admission(sizes)
     async with (
@@ -119,8 +118,8 @@ async def serve(
 async def wait_for_signal() -> signal.Signals:
     """Return at the first SIGTERM or SIGINT: the *shutdown* of a program that is only a server.
 
-    From then on the signals mean again what they meant before, so that a second one need not be
-    polite about it.
+    From then on the signals have their previous handlers again, so that a second one can end the
+    program at once.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as arrivals:
         async for number in arrivals:
@@ -133,10 +132,10 @@ async def wait_for_signal() -> signal.Signals:
 
 @asynccontextmanager
 async def _open_lifespan(app: ASGIFramework) -> AsyncIterator[LifespanState]:
-    """Start *app*, give the state it set up, and stop it when the block ends well.
+    """Start *app*, yield the state it set up, and stop it when the block ends without an exception.
 
-    Its lifespan is a child of this block: what is raised in there cancels the block. An application
-    that knows no lifespan may return; raising is taken for the failure it looks like.
+    Its lifespan is a child of this block: an exception in it cancels the block. An application
+    without a lifespan may return; an exception counts as a failure to start.
     """
     tell, told = trio.open_memory_channel[ASGIReceiveEvent](2)
     tell.send_nowait({"type": "lifespan.startup"})
@@ -154,12 +153,11 @@ async def _live(
     told: trio.MemoryReceiveChannel[ASGIReceiveEvent],
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Run the lifespan of *app*; it has started when it says so, or when it has nothing to say."""
+    """Run the lifespan of *app*; it has started when it says so, or when it returns without saying anything."""
     scope = {
         "type": "lifespan",
         "asgi": {"spec_version": "2.0", "version": "3.0"},
         "state": state,
-        OWN_WORKER: True,
     }
     said: list[str] = []
     failure: LifespanFailed | None = None

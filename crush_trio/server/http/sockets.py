@@ -1,9 +1,9 @@
-"""Sockets to accept on: bound with care, reported as they are, and cleared away by their owner only.
+"""Listening sockets: bind, probe, remove.
 
-Three promises. A socket file opens to its owner alone, and does so before the first client can
-connect. A file left by a dead server is replaced; one behind which somebody answers, or might, is
-never touched (G14). What we remove at the end is the file we made, not one that has taken its
-place. Beyond this machine we listen only when every request has to show a token.
+A socket file is readable by its owner only, before the first client can connect. A file left by a dead
+server is replaced; one behind which a server answers, or might, is never touched (G14). At the end only
+the file we made is removed, not one that has replaced it. We listen on addresses that other machines
+can reach only if every request must carry a token.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from crush_trio.errors import CrushError
 from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
 
 PROBE_LIMIT: Final = 0.2
-"""How long a server behind a socket file may take to answer the door."""
+"""Seconds that a server behind a socket file may take to accept a probe."""
 
 _BACKLOG: Final = 128
 _TURN_LIMIT: Final = 2.0
@@ -36,21 +36,21 @@ log = logging.getLogger(__name__)
 
 
 class AddressInUse(CrushError):
-    """Somebody listens there already, or may: an unsure probe is no licence to take over."""
+    """Another server listens there already, or may: an unclear probe counts as a server."""
 
     code = "address_in_use"
     message = "the address is in use; stop the other server or choose another address"
 
 
 class CannotListen(CrushError):
-    """The operating system, or something else that lies in the way, does not let us listen."""
+    """The operating system, or a file at that path, prevents us from listening."""
 
     code = "cannot_listen"
     message = "cannot listen"
 
 
 class AddressExposed(CrushError):
-    """Whoever reaches an agent can run commands, so other machines need a token to reach it."""
+    """A client of an agent can run commands, so an address that other machines can reach needs a token."""
 
     code = "address_exposed"
     message = "will not listen beyond this machine without a token; set one, or use 127.0.0.1"
@@ -58,7 +58,7 @@ class AddressExposed(CrushError):
 
 @define(eq=False)
 class Listening:
-    """Sockets that clients can connect to from now on, and where they are.
+    """Sockets that clients can connect to, and their addresses.
 
     `addresses` holds the real ones, in the order asked for: a port 0 has become a port.
     """
@@ -70,8 +70,9 @@ class Listening:
     def listeners(self) -> list[trio.SocketListener]:
         """Return a listener per socket, for `trio.serve_listeners` to accept from and to close.
 
-        They share their sockets with this object. So a socket goes on listening until `close`,
-        however early its listener goes, and its file is removed while nobody could take it for dead.
+        They share their sockets with this object. So a socket listens until `close`, even if its
+        listener is closed earlier, and its file is removed while the socket still listens: no other
+        server can take it for a dead one.
         """
         return [
             trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))
@@ -108,7 +109,7 @@ async def _listen(address: Address, undo: ExitStack, *, require_token: bool) -> 
 
 
 def _address_of(sock: socket.socket) -> Address:
-    """Return where *sock* is really bound."""
+    """Return the address that *sock* is bound to."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return UnixAddress(PurePosixPath(name))
@@ -121,14 +122,14 @@ def _address_of(sock: socket.socket) -> Address:
 async def _listen_tcp(
     address: TcpAddress, undo: ExitStack, *, require_token: bool
 ) -> socket.socket:
-    """Bind what *address* resolves to, once it is clear who can reach that."""
+    """Bind what *address* resolves to, after checking whether other machines can reach it."""
     found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    # A name stands for one address: its IPv4 one, where it has both.
+    # Of a name with several addresses one is used: an IPv4 one, if there is one.
     family, *_, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     if not require_token and not is_loopback(TcpAddress(str(target[0]), address.port)):
         raise AddressExposed(str(address))
     sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
-    # Connections of our predecessor that are still winding down must not keep us from its port.
+    # Connections of an earlier server that are in TIME_WAIT must not block its port.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(target)
     sock.listen(_BACKLOG)
@@ -145,7 +146,7 @@ async def _listen_unix(path: Path, undo: ExitStack) -> socket.socket:
 
 
 def _bind_unix(path: Path, undo: ExitStack) -> socket.socket:
-    """Bind, close the file to others, and only then listen: before that no one can connect."""
+    """Bind, restrict the file to its owner, and only then listen: before that no client can connect."""
     sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     sock.bind(str(path))
     undo.callback(_remove_ours, path, _file_id(path))
@@ -158,14 +159,14 @@ def _bind_unix(path: Path, undo: ExitStack) -> socket.socket:
 async def _turn_in(folder: Path) -> AsyncIterator[None]:
     """Take turns with other servers of ours that bind in *folder*.
 
-    Two servers that find the same stale file would otherwise remove it twice, the second time from
-    under the first one's feet. The lock is a courtesy between the two: if a third party holds it,
-    we go ahead without after a while.
+    Two servers that find the same stale file would otherwise remove it twice, and the second would
+    remove the file of the first. If another program holds the lock, we continue without it after a
+    while.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with trio.move_on_after(_TURN_LIMIT):
-            while not _lock(handle):  # noqa: ASYNC110 - a file lock wakes nobody
+            while not _lock(handle):  # noqa: ASYNC110 - a file lock sends no event
                 await trio.sleep(_TURN_PAUSE)
         yield
     finally:
@@ -181,10 +182,10 @@ def _lock(handle: int) -> bool:
 
 
 async def _clear_stale(path: Path) -> None:
-    """Remove a socket file that nobody listens behind; raise if the place is taken.
+    """Remove a socket file behind which no server listens; raise if the path is taken.
 
     The kernel refuses a connection to an ordinary file just as to a dead socket, hence the first
-    check: we must not delete somebody's letters because they do not answer.
+    check: an ordinary file must not be deleted.
     """
     await trio.lowlevel.checkpoint()
     found = _mode_of(path)
@@ -198,7 +199,7 @@ async def _clear_stale(path: Path) -> None:
 
 
 async def _answers(path: Path) -> bool:
-    """Whether somebody may be listening at *path*. Only a refusal says no; silence does not."""
+    """Whether a server may be listening at *path*. Only a refusal means no; a timeout does not."""
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             with trio.move_on_after(PROBE_LIMIT):
@@ -209,7 +210,7 @@ async def _answers(path: Path) -> bool:
 
 
 def _mode_of(path: Path) -> int | None:
-    """Return the mode of what lies at *path* itself, be it a link; None if nothing does."""
+    """Return the mode of the file at *path*, without following links; None if there is none."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:
@@ -228,7 +229,7 @@ def _file_id(path: Path) -> _FileId:
 def _remove_ours(path: Path, ours: _FileId) -> None:
     """Unlink *path* if it is still the file we made.
 
-    The number cannot have been given to another file: our socket is open and holds on to it.
+    The inode number cannot have been reused: our open socket keeps it.
     """
     try:
         if _file_id(path) == ours:
@@ -236,13 +237,13 @@ def _remove_ours(path: Path, ours: _FileId) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        # The next server finds it stale; that is no reason for this one not to end in peace.
+        # The next server finds it stale and removes it, so this is only a warning.
         log.warning("socket_file.left", extra={"path": str(path)}, exc_info=True)
 
 
 @contextmanager
 def _translated(address: Address) -> Iterator[None]:
-    """Turn what the system says about *address* into our errors."""
+    """Translate the system's errors about *address* into ours."""
     try:
         yield
     except OSError as error:

@@ -1,1 +1,29 @@
-"""The routes, one module per subject."""
+"""The route table: `ROUTES` has every row, and each module here has rows beside their handlers.
+
+The rows of the Go program's interface come first, those of ours after them.
+"""
+
+from typing import Final
+
+from crush_trio.server.routes import (
+    agent,
+    asks,
+    config,
+    integrations,
+    runs,
+    sessions,
+    system,
+    workspaces,
+)
+from crush_trio.server.routing import Matcher, Route
+
+_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations)
+
+ROUTES: Final[tuple[Route, ...]] = tuple(
+    sorted(
+        (route for module in _MODULES for route in module.ROUTES), key=lambda route: route.extension
+    )
+)
+"""Every route that is served."""
+
+MATCHER: Final = Matcher.of(ROUTES)

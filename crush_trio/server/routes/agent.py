@@ -1,16 +1,9 @@
-"""Routes about the agent: prompts in, cancels in, state out (wire.md §3.7).
+"""Routes about the agent: prompts in, summaries, shell commands, and its state out (wire.md §3.7)."""
 
-What the native routes and the agent's share: accepting with a policy, stopping with a receipt.
-
-Values of the runtime become values of the wire here, and nowhere else.
-"""
-
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import trio
-from quart import Blueprint, Response, request
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import (
@@ -21,19 +14,22 @@ from crush_trio.errors import (
     SessionBusy,
     SummaryFailed,
 )
-from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
-from crush_trio.runtime.receipt import Hit, StopReceipt
-from crush_trio.server import reads
-from crush_trio.server.answers import answer, answer_values, nothing, read_body, respond
-from crush_trio.server.server import Site
+from crush_trio.server.routes.runs import stopped
+from crush_trio.server.routing import (
+    RECEIPT,
+    STORE_ERRORS,
+    WORKSPACE,
+    Call,
+    Query,
+    Route,
+    under,
+)
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.ids import SessionId
+from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.requests import AgentInitRequest, AgentMessage, ShellRequest
 from crush_trio.wire.runs import (
-    HitView,
-    QueueItem,
     ReceiptView,
     Repeated,
     RunKind,
@@ -42,16 +38,45 @@ from crush_trio.wire.runs import (
     WhenBusy,
     WhenUnclaimed,
 )
-from crush_trio.wire.views import ShellResult
+from crush_trio.wire.views import AgentInfo, Session, ShellResult
 
-RECEIPT_LIMIT: Final = 20.0
-"""Seconds that a caller waits for a receipt; a turn that will not end cannot hold the answer."""
+_RELOADING: Final = ("config_invalid", "workspace_closing")
+_ACCEPTANCE: Final = (
+    *("agent_not_initialized", "workspace_closing", "acceptance_not_stored"),
+    *("no_room_for_prompt", "run_id_stored"),
+)
+_PROMPT: Final = (
+    *("attachment_too_large", "prompt_empty", "prompt_too_long", "queue_full"),
+    *("session_missing", "run_id_taken", "session_busy"),
+)
 
 
-async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
-    """Accept a prompt and return once that is durable; what is returned says that it was before."""
-    opened = site.opened(wid)
-    submission = Submission(
+# ── Prompts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def accept_prompt(call: Call) -> Repeated | None:
+    """Accept a prompt and return once that is durable; the answer has a body if it was accepted before.
+
+    The run belongs to the workspace: a client that disconnects from here on changes nothing.
+    """
+    workspace, body = call.workspace, call.body
+    submission = _submission(body)
+    name = submission.run_id
+    known = name is not None and workspace.runs.knows(name)
+    try:
+        released = partial(call.server.backend.reconsider, workspace.id)
+        accepted = workspace.send(submission, released)
+        await accepted.journaled()
+    except (SessionBusy, RunIdStored):
+        earlier = await _earlier(workspace, submission)
+        if earlier is None:
+            raise
+        return _repeated(earlier)
+    return _repeated(accepted.view) if known else None
+
+
+def _submission(body: AgentMessage) -> Submission:
+    return Submission(
         session_id=body.session_id,
         prompt=body.prompt,
         attachments=body.attachments,
@@ -62,39 +87,28 @@ async def accept(site: Site, wid: str, body: AgentMessage) -> Repeated | None:
         interactive=_is_interactive(body),
         model=body.model,
     )
-    runs, name = opened.runs, submission.run_id
-    known = name is not None and runs.knows(name)
-    try:
-        accepted = opened.send(submission, partial(site.backend.reconsider, opened.id))
-        await accepted.journaled()
-    except (SessionBusy, RunIdStored):
-        earlier = await _earlier(opened, submission)
-        if earlier is None:
-            raise
-        return _repeated(earlier)
-    return _repeated(accepted.view) if known else None
 
 
 def _is_interactive(body: AgentMessage) -> bool:
-    """Whether a person sits at the client that sent *body*, unless it says so itself.
+    """Whether a person sits at the client that sent *body*; the client may say so itself.
 
-    The Go program's `run` command names its runs and answers nothing it is asked; its terminal
-    client does neither.
+    The Go program's `run` command names its runs and answers no asks; its terminal client does
+    neither.
     """
     return not body.run_id if body.interactive is None else body.interactive
 
 
-async def _earlier(opened: HostedWorkspace, submission: Submission) -> RunView | None:
+async def _earlier(workspace: HostedWorkspace, submission: Submission) -> RunView | None:
     """Return the stored run that the caller's id names, if there is one; it must be the same run.
 
-    The workspace remembers its last runs only; of those before, and of those before a restart, the
-    store knows, and refuses a second one.
+    The workspace remembers only its last runs. The store knows the earlier ones, and those before a
+    restart, and refuses a second one with the same id.
     """
     await trio.lowlevel.checkpoint()
-    if submission.run_id is None or opened.runs.knows(submission.run_id):
+    if submission.run_id is None or workspace.runs.knows(submission.run_id):
         return None
     try:
-        stored = await opened.store.run(submission.run_id)
+        stored = await workspace.store.run(submission.run_id)
     except (RunNotFound, StoreUnavailable):
         return None
     if stored.view.run_id != submission.run_id:  # our own id of some other run
@@ -108,167 +122,192 @@ def _repeated(run: RunView) -> Repeated:
     return Repeated(id=run.id, run_id=run.run_id or run.id)
 
 
-# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+# ── The agent ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def stopped(stop: Callable[[], StopReceipt]) -> Response:
-    """Cancel and answer: at once, or with `?receipt=1` when everything that was hit has ended.
-
-    A query that makes no sense is refused first. After that there is no checkpoint before the
-    cancel, and a caller that hangs up only stops waiting: the runs end all the same.
-    """
-    wanted = _flag("receipt")
-    receipt = stop()
-    await trio.lowlevel.checkpoint()
-    if not wanted:
-        return nothing()
-    with trio.move_on_after(RECEIPT_LIMIT):
-        await receipt.settled()
-    return answer(receipt_view(receipt))
+def info(call: Call) -> AgentInfo:
+    """Return whether the agent is ready, and which model answers."""
+    return call.workspace.agent_info()
 
 
-def receipt_view(receipt: StopReceipt) -> ReceiptView:
-    """Return a receipt as it stands now."""
-    return ReceiptView(complete=receipt.complete, hits=tuple(map(_hit, receipt.hits)))
+def init(call: Call) -> None:
+    """Make the agent ready."""
+    call.workspace.init_agent()
 
 
-def _hit(hit: Hit) -> HitView:
-    outcome, took = hit.outcome, hit.took
-    return HitView(
-        id=hit.run_id,
-        run_id=hit.run.submission.run_id,
-        session_id=hit.session_id,
-        state=hit.state,
-        ended=None if outcome is None else outcome.state,
-        error="" if outcome is None else outcome.error,
-        seconds=None if took is None else round(took, 6),
-        processes=hit.processes,
-        left=hit.left,
-    )
+async def update(call: Call) -> None:
+    """Read the configuration again; active runs go on as they began."""
+    await call.workspace.config.reload()
 
 
-def queue_item(run: AcceptedRun) -> QueueItem:
-    """Return a waiting run as an item of its queue."""
-    return QueueItem(
-        id=run.id,
-        run_id=run.submission.run_id,
-        prompt=run.submission.prompt,
-        attachments=len(run.submission.attachments),
-        accepted_at=run.view.accepted_at,
-        when_unclaimed=run.submission.when_unclaimed,
-    )
+def default_small_model(call: Call) -> SelectedModel:
+    """Return the model that a provider offers for side work."""
+    provider_id = call.query.get("provider_id", "")
+    return call.workspace.config.current.default_small_model(provider_id)
 
 
-# ── Queries ─────────────────────────────────────────────────────────────────────────────────────
+# ── A session's runs ────────────────────────────────────────────────────────────────────────────
 
 
-def queue_kept() -> bool:
-    """Whether a cancel is to leave the queue alone, as the query says."""
-    value = request.args.get("queue", "cancel")
-    if value not in {"keep", "cancel"}:
+async def session(call: Call) -> Session:
+    """Return whether a session is busy."""
+    workspace = call.workspace
+    stored = await workspace.store.session(call.session_id)
+    return workspace.seen(Session(id=stored.id, title=stored.title), 0)
+
+
+async def cancel_session(call: Call) -> ReceiptView | None:
+    """Cancel the runs of a session."""
+    queue = call.query.get("queue", "cancel")
+    if queue not in {"keep", "cancel"}:
         raise DecodeError("queue is neither keep nor cancel")
-    return value == "keep"
+    cancel = call.workspace.runs.cancel
+    return await stopped(call, partial(cancel, call.session_id, keep_queue=queue == "keep"))
 
 
-def _flag(name: str) -> bool:
-    """Whether a switch in the query is on."""
-    value = request.args.get(name, "0")
-    if value not in {"0", "1", "false", "true"}:
-        raise DecodeError(f"{name} is neither 0 nor 1")
-    return value in {"1", "true"}
+def count_queued(call: Call) -> int:
+    """Return how many prompts are queued."""
+    return len(call.workspace.runs.queue(call.session_id))
 
 
-_BASE = "/v1/workspaces/<wid>/agent"
+def list_queued(call: Call) -> list[str]:
+    """Return the queued prompts."""
+    return [run.submission.prompt for run in call.workspace.runs.queue(call.session_id)]
 
 
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("agent", __name__)
-    _agent(group)
-    _sessions(group)
-    _queue(group)
-    return group
+def clear_queue(call: Call) -> None:
+    """Cancel the queued prompts."""
+    call.workspace.runs.clear_queue(call.session_id)
 
 
-def _agent(group: Blueprint) -> None:
-    @group.get(_BASE)
-    async def info(site: Site, wid: str) -> Response:
-        return respond(await reads.agent(site, request.args, wid))
-
-    @group.post(_BASE)
-    async def post(site: Site, wid: str) -> Response:
-        """Accept a prompt. The run is the workspace's: a hang-up from here on changes nothing.
-
-        Most prompts do not come this way, see `server.direct`.
-        """
-        repeated = await accept(site, wid, await read_body(AgentMessage))
-        return nothing(202) if repeated is None else answer(repeated, 202)
-
-    @group.post(f"{_BASE}/init")
-    async def init(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        await read_body(AgentInitRequest, absent=AgentInitRequest())
-        opened.init_agent()
-        return nothing()
-
-    @group.post(f"{_BASE}/update")
-    async def update(site: Site, wid: str) -> Response:
-        """Read the configuration again; what runs now goes on as it began."""
-        await site.opened(wid).config.reload()
-        return nothing()
-
-    @group.get(f"{_BASE}/default-small-model")
-    def default_small_model(site: Site, wid: str) -> Response:
-        provider_id = request.args.get("provider_id", "")
-        return answer(site.opened(wid).config.current.default_small_model(provider_id))
+async def summarize(call: Call) -> None:
+    """Accept a summary as a run of its own kind, and answer when it has ended."""
+    workspace, session_id = call.workspace, call.session_id
+    workspace.check_ready()
+    await workspace.store.session(session_id)
+    if workspace.runs.session_busy(session_id):
+        raise SessionBusy
+    accepted = workspace.send(Submission(session_id=session_id, kind=RunKind.SUMMARIZE))
+    outcome = await accepted.wait()
+    if outcome.state is RunState.ERRORED:
+        raise SummaryFailed(outcome.error)
 
 
-def _sessions(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/sessions/<sid>")
-    async def session(site: Site, wid: str, sid: str) -> Response:
-        return respond(await reads.agent_session(site, request.args, wid, sid))
-
-    @group.post(f"{_BASE}/sessions/<sid>/cancel")
-    async def cancel(site: Site, wid: str, sid: str) -> Response:
-        cancel_session = site.opened(wid).runs.cancel
-        return await stopped(partial(cancel_session, SessionId(sid), keep_queue=queue_kept()))
-
-    @group.post(f"{_BASE}/sessions/<sid>/summarize")
-    async def summarize(site: Site, wid: str, sid: str) -> Response:
-        """Accept a summary as a run of its own kind, and answer when it has ended."""
-        opened = site.opened(wid)
-        opened.check_ready()
-        await opened.store.session(SessionId(sid))
-        if opened.runs.session_busy(SessionId(sid)):
-            raise SessionBusy
-        accepted = opened.send(Submission(session_id=SessionId(sid), kind=RunKind.SUMMARIZE))
-        outcome = await accepted.wait()
-        if outcome.state is RunState.ERRORED:
-            raise SummaryFailed(outcome.error)
-        return nothing()
-
-    @group.post(f"{_BASE}/sessions/<sid>/shell")
-    async def shell(site: Site, wid: str, sid: str) -> Response:
-        """Run a command; a client that hangs up ends it."""
-        opened = site.opened(wid)
-        body = await read_body(ShellRequest)
-        if "\0" in body.command:
-            raise DecodeError("command: a null character cannot be part of a command")
-        ran = await opened.run_shell(SessionId(sid), body.command, body.term_width)
-        return answer(ShellResult(output=ran.output, exit_code=ran.exit_code))
+async def shell(call: Call) -> ShellResult:
+    """Run a command; it is ended if the client disconnects."""
+    body: ShellRequest = call.body
+    if "\0" in body.command:
+        raise DecodeError("command: a null character cannot be part of a command")
+    ran = await call.workspace.run_shell(call.session_id, body.command, body.term_width)
+    return ShellResult(output=ran.output, exit_code=ran.exit_code)
 
 
-def _queue(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/sessions/<sid>/prompts/queued")
-    def queued(site: Site, wid: str, sid: str) -> Response:
-        return answer(len(site.opened(wid).runs.queue(SessionId(sid))))
-
-    @group.get(f"{_BASE}/sessions/<sid>/prompts/list")
-    async def prompts(site: Site, wid: str, sid: str) -> Response:
-        queue = site.opened(wid).runs.queue(SessionId(sid))
-        return await answer_values([run.submission.prompt for run in queue])
-
-    @group.post(f"{_BASE}/sessions/<sid>/prompts/clear")
-    def clear(site: Site, wid: str, sid: str) -> Response:
-        site.opened(wid).runs.clear_queue(SessionId(sid))
-        return nothing()
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/agent",
+        Route(
+            "GET",
+            "",
+            "Show whether the agent is ready, and which model answers.",
+            info,
+            answer=AgentInfo,
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "",
+            "Submit a prompt. The run is stored before this answers, and does not need the client.",
+            accept_prompt,
+            body=AgentMessage,
+            answer=Repeated,
+            answer_optional=True,
+            status=202,
+            errors=(*_PROMPT, *_ACCEPTANCE, *STORE_ERRORS, "workspace_not_found"),
+            needs_workspace=False,
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "/init",
+            "Make the agent ready.",
+            init,
+            body=AgentInitRequest,
+            body_optional=True,
+        ),
+        Route(
+            "POST",
+            "/update",
+            "Read the configuration again; active runs go on as they began.",
+            update,
+            errors=_RELOADING,
+        ),
+        Route(
+            "GET",
+            "/default-small-model",
+            "Choose a model for side work.",
+            default_small_model,
+            answer=SelectedModel,
+            query=(Query("provider_id", "the provider whose model to choose"),),
+        ),
+        group="Agent",
+    ),
+    *under(
+        f"{WORKSPACE}/agent/sessions/{{sid}}",
+        Route(
+            "GET",
+            "",
+            "Show whether the session is busy.",
+            session,
+            answer=Session,
+            errors=("session_not_found", *STORE_ERRORS),
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "/cancel",
+            "Cancel every run of the session, active or queued.",
+            cancel_session,
+            answer=ReceiptView,
+            answer_optional=True,
+            query=(RECEIPT, Query("queue", "`keep` to leave the queued prompts alone")),
+            errors=("bad_request",),
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/prompts/queued",
+            "Count the queued prompts.",
+            count_queued,
+            answer=int,
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/prompts/list",
+            "List the queued prompts.",
+            list_queued,
+            answer=tuple[str, ...],
+        ),
+        Route("POST", "/prompts/clear", "Cancel the queued prompts.", clear_queue),
+        Route(
+            "POST",
+            "/summarize",
+            "Summarise the session; answers when that is done.",
+            summarize,
+            errors=(
+                *("session_busy", "session_not_found", "summary_failed"),
+                *(*STORE_ERRORS, *_ACCEPTANCE),
+            ),
+        ),
+        Route(
+            "POST",
+            "/shell",
+            "Run a command; a command that fails is no error of the request.",
+            shell,
+            body=ShellRequest,
+            answer=ShellResult,
+            errors=("too_many_commands", *STORE_ERRORS),
+        ),
+        group="Runs of a session",
+    ),
+)

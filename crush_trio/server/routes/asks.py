@@ -1,11 +1,10 @@
-"""Routes about permissions and questions (wire.md §3.6), and ours beside them (docs/http.md)."""
+"""Routes about permissions and questions (wire.md §3.6), and our own beside them (docs/http.md)."""
 
-from quart import Blueprint, Response
+from typing import Final
 
 from crush_trio.errors import PermissionActionInvalid
-from crush_trio.server.answers import answer, nothing, read_body
-from crush_trio.server.server import Site
-from crush_trio.wire.asks import PermissionAction
+from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
+from crush_trio.wire.asks import Grant, PermissionAction, PermissionRequest, QuestionRequest
 from crush_trio.wire.ids import AskId
 from crush_trio.wire.requests import (
     AnswerRequest,
@@ -15,78 +14,151 @@ from crush_trio.wire.requests import (
 )
 from crush_trio.wire.views import Resolved
 
-_PERMISSIONS = "/v1/workspaces/<wid>/permissions"
-_QUESTIONS = "/v1/workspaces/<wid>/questions"
-
-
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("asks", __name__)
-    _permissions(group)
-    _grants(group)
-    _questions(group)
-    return group
-
-
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _permissions(group: Blueprint) -> None:
-    @group.get(_PERMISSIONS)
-    def pending(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).asks.permissions.pending)
-
-    @group.get(f"{_PERMISSIONS}/skip")
-    def skipping(site: Site, wid: str) -> Response:
-        return answer(PermissionSkip(skip=site.opened(wid).asks.permissions.skip))
-
-    @group.post(f"{_PERMISSIONS}/skip")
-    async def skip(site: Site, wid: str) -> Response:
-        permissions = site.opened(wid).asks.permissions
-        permissions.skip = (await read_body(PermissionSkip)).skip
-        return nothing()
-
-    @group.post(f"{_PERMISSIONS}/grant")
-    async def grant(site: Site, wid: str) -> Response:
-        permissions = site.opened(wid).asks.permissions
-        body = await read_body(GrantRequest)
-        if body.action not in set(PermissionAction):
-            raise PermissionActionInvalid(body.action)
-        action = PermissionAction(body.action)
-        return _resolved(permissions.answer(body.permission.id, action, body.scope))
+def skipping(call: Call) -> PermissionSkip:
+    """Return whether permissions are granted without asking."""
+    return PermissionSkip(skip=call.workspace.asks.permissions.skip)
 
 
-def _grants(group: Blueprint) -> None:
-    @group.get(f"{_PERMISSIONS}/grants")
-    def grants(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).asks.permissions.grants)
+def skip(call: Call) -> None:
+    """Decide whether permissions are granted without asking."""
+    call.workspace.asks.permissions.skip = call.body.skip
 
-    @group.delete(f"{_PERMISSIONS}/grants/<gid>")
-    def revoke(site: Site, wid: str, gid: str) -> Response:
-        return _resolved(site.opened(wid).asks.permissions.revoke(AskId(gid)))
+
+def grant(call: Call) -> Resolved:
+    """Answer a permission request."""
+    body: GrantRequest = call.body
+    if body.action not in set(PermissionAction):
+        raise PermissionActionInvalid(body.action)
+    action = PermissionAction(body.action)
+    permissions = call.workspace.asks.permissions
+    return _resolved(permissions.answer(body.permission.id, action, body.scope))
+
+
+def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
+    """Return the pending permission requests."""
+    return call.workspace.asks.permissions.pending
+
+
+def grants(call: Call) -> tuple[Grant, ...]:
+    """Return what is allowed without asking."""
+    return tuple(call.workspace.asks.permissions.grants)
+
+
+def revoke(call: Call) -> Resolved:
+    """Revoke a grant."""
+    return _resolved(call.workspace.asks.permissions.revoke(AskId(call.values["gid"])))
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _questions(group: Blueprint) -> None:
-    @group.get(_QUESTIONS)
-    def pending_questions(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).asks.questions.pending)
-
-    @group.post(f"{_QUESTIONS}/answer")
-    async def answer_questions(site: Site, wid: str) -> Response:
-        questions = site.opened(wid).asks.questions
-        body = await read_body(AnswerRequest)
-        return _resolved(questions.answer(body.batch_request_id, body.responses))
-
-    @group.post(f"{_QUESTIONS}/cancel")
-    async def cancel_questions(site: Site, wid: str) -> Response:
-        questions = site.opened(wid).asks.questions
-        body = await read_body(RefusalRequest, RefusalRequest())
-        return _resolved(questions.cancel(body.batch_request_id))
+def pending_questions(call: Call) -> tuple[QuestionRequest, ...]:
+    """Return the pending questions."""
+    return call.workspace.asks.questions.pending
 
 
-def _resolved(resolved: bool) -> Response:
+def answer_questions(call: Call) -> Resolved:
+    """Answer a batch of questions."""
+    questions, body = call.workspace.asks.questions, call.body
+    return _resolved(questions.answer(body.batch_request_id, body.responses))
+
+
+def cancel_questions(call: Call) -> Resolved:
+    """Refuse to answer a batch of questions."""
+    return _resolved(call.workspace.asks.questions.cancel(call.body.batch_request_id))
+
+
+def _resolved(resolved: bool) -> Resolved:
     """Say whether a call settled anything; that it did not is no error (F2, F13)."""
-    return answer(Resolved(resolved=resolved))
+    return Resolved(resolved=resolved)
+
+
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/permissions",
+        Route(
+            "GET",
+            "/skip",
+            "Say whether permissions are granted without asking.",
+            skipping,
+            answer=PermissionSkip,
+        ),
+        Route(
+            "POST",
+            "/skip",
+            "Decide whether permissions are granted without asking.",
+            skip,
+            body=PermissionSkip,
+        ),
+        Route(
+            "POST",
+            "/grant",
+            "Answer a permission request; the first answer counts.",
+            grant,
+            body=GrantRequest,
+            answer=Resolved,
+            errors=("permission_action_invalid",),
+            direct=True,
+        ),
+        group="Permissions",
+    ),
+    *under(
+        f"{WORKSPACE}/questions",
+        Route(
+            "POST",
+            "/answer",
+            "Answer a batch of questions.",
+            answer_questions,
+            body=AnswerRequest,
+            answer=Resolved,
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "/cancel",
+            "Refuse to answer a batch of questions.",
+            cancel_questions,
+            body=RefusalRequest,
+            body_optional=True,
+            answer=Resolved,
+        ),
+        group="Questions",
+    ),
+    *under(
+        WORKSPACE,
+        Route(
+            "GET",
+            "/permissions",
+            "List the pending permission requests.",
+            pending_permissions,
+            answer=tuple[PermissionRequest, ...],
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/permissions/grants",
+            "List what is allowed without asking.",
+            grants,
+            answer=tuple[Grant, ...],
+        ),
+        Route(
+            "DELETE",
+            "/permissions/grants/{gid}",
+            "Revoke a grant.",
+            revoke,
+            answer=Resolved,
+        ),
+        Route(
+            "GET",
+            "/questions",
+            "List the pending questions.",
+            pending_questions,
+            answer=tuple[QuestionRequest, ...],
+            direct=True,
+        ),
+        group=EXTENSIONS,
+    ),
+)

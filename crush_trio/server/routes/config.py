@@ -1,22 +1,16 @@
 """Routes about configuration and the project (wire.md §3.8).
 
 A change is written to the file that its scope names, read back, and then told to every client of the
-workspace. What would make the configuration invalid is refused, and nothing is written.
-
-The prompt by which a client has a project introduced to agents.
+workspace. A change that would make the configuration invalid is refused, and nothing is written.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Final
 
 import trio
-from quart import Blueprint, Response
 
-from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.context_files import DEFAULT_INITIALIZE_AS
 from crush_trio.config.errors import NotConfigured
-from crush_trio.server.answers import answer, nothing, read_body
-from crush_trio.server.server import Site
+from crush_trio.server.routing import WORKSPACE, Call, Route, under
 from crush_trio.wire.config import TokenImport
 from crush_trio.wire.requests import (
     ConfigCompactRequest,
@@ -28,7 +22,9 @@ from crush_trio.wire.requests import (
 )
 from crush_trio.wire.views import NeedsInit, PromptText
 
-_TEXT = """\
+_WRITING: Final = (*("config_invalid", "workspace_closing", "config_locked", "config_not_written"),)
+
+_INIT_PROMPT: Final = """\
 Write `{name}` for this project: the file that tells coding agents how to work here.
 
 Look first: the manifest and build files, the CI configuration, the readme, the layout, a few typical \
@@ -44,85 +40,137 @@ whole files into it, and leave out advice that holds for every project."""
 
 
 def init_prompt(name: str) -> str:
-    """Return what to ask the agent so that it writes the file *name*."""
-    return _TEXT.format(name=name)
+    """Return the prompt that has the agent write the file *name*, which introduces agents to the project."""
+    return _INIT_PROMPT.format(name=name)
 
 
-_BASE = "/v1/workspaces/<wid>"
+# ── Configuration ───────────────────────────────────────────────────────────────────────────────
 
 
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("config", __name__)
-    _writes(group)
-    _project(group)
-    return group
+async def set_value(call: Call) -> None:
+    """Set the value at a key."""
+    body: ConfigSetRequest = call.body
+    await call.workspace.config.set(body.scope, body.key, body.value)
 
 
-def _writes(group: Blueprint) -> None:
-    changes: dict[str, tuple[type[Any], Callable[[HostedWorkspace, Any], Awaitable[object]]]] = {
-        "set": (ConfigSetRequest, lambda o, b: o.config.set(b.scope, b.key, b.value)),
-        "remove": (ConfigRemoveRequest, lambda o, b: o.config.remove(b.scope, b.key)),
-        "model": (
-            ConfigModelRequest,
-            lambda o, b: o.config.set_model(b.scope, b.model_type, b.model),
-        ),
-        "compact": (
-            ConfigCompactRequest,
-            lambda o, b: o.config.set_compact_mode(b.scope, b.enabled),
-        ),
-        "provider-key": (
-            ProviderKeyRequest,
-            lambda o, b: o.config.set_provider_key(b.scope, b.provider_id, b.kind, b.api_key),
-        ),
-        "refresh-oauth": (RefreshOAuthRequest, _refresh_oauth),
-    }
-    for name, (body, change) in changes.items():
-        group.add_url_rule(
-            f"{_BASE}/config/{name}", f"write_{name}", _writer(body, change), methods=["POST"]
-        )
-
-    @group.post(f"{_BASE}/config/import-copilot")
-    def import_copilot(site: Site, wid: str) -> Response:
-        """Answer that there was no token: other programs' files are not looked into."""
-        site.opened(wid)
-        return answer(TokenImport(token=None, success=False))
+async def remove_key(call: Call) -> None:
+    """Remove a key."""
+    body: ConfigRemoveRequest = call.body
+    await call.workspace.config.remove(body.scope, body.key)
 
 
-def _writer(
-    body: type[Any], change: Callable[[HostedWorkspace, Any], Awaitable[object]]
-) -> Callable[[Site, str], Awaitable[Response]]:
-    async def write(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        await change(opened, await read_body(body))
-        return nothing()
-
-    return write
+async def select_model(call: Call) -> None:
+    """Select a model."""
+    body: ConfigModelRequest = call.body
+    await call.workspace.config.set_model(body.scope, body.model_type, body.model)
 
 
-async def _refresh_oauth(opened: HostedWorkspace, body: RefreshOAuthRequest) -> None:
+async def set_compact(call: Call) -> None:
+    """Switch the compact view."""
+    body: ConfigCompactRequest = call.body
+    await call.workspace.config.set_compact_mode(body.scope, body.enabled)
+
+
+async def set_provider_key(call: Call) -> None:
+    """Store a provider's key."""
+    body: ProviderKeyRequest = call.body
+    config = call.workspace.config
+    await config.set_provider_key(body.scope, body.provider_id, body.kind, body.api_key)
+
+
+async def refresh_oauth(call: Call) -> None:
     """Read the configuration again: a token that another program renewed is then the one in use."""
-    if body.provider_id not in opened.config.current.providers:
+    config, provider_id = call.workspace.config, call.body.provider_id
+    if provider_id not in config.current.providers:
         await trio.lowlevel.checkpoint()
-        raise NotConfigured(f"provider {body.provider_id}")
-    await opened.config.reload()
+        raise NotConfigured(f"provider {provider_id}")
+    await config.reload()
 
 
-def _project(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/project/needs-init")
-    async def needs(site: Site, wid: str) -> Response:
-        return answer(NeedsInit(needs_init=await site.opened(wid).config.needs_init()))
+def import_copilot(_call: Call) -> TokenImport:
+    """Return that there was no token: the files of other programs are not read."""
+    return TokenImport(token=None, success=False)
 
-    @group.post(f"{_BASE}/project/init")
-    async def init(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        await opened.config.mark_initialized()
-        opened.config_changed()
-        return nothing()
 
-    @group.get(f"{_BASE}/project/init-prompt")
-    def prompt(site: Site, wid: str) -> Response:
-        options = site.opened(wid).config.current.config.options
-        return answer(
-            PromptText(prompt=init_prompt(options.initialize_as or DEFAULT_INITIALIZE_AS))
-        )
+# ── The project ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def needs_init(call: Call) -> NeedsInit:
+    """Return whether the project was never set up."""
+    return NeedsInit(needs_init=await call.workspace.config.needs_init())
+
+
+async def mark_initialized(call: Call) -> None:
+    """Note that the project is set up, and tell the clients."""
+    workspace = call.workspace
+    await workspace.config.mark_initialized()
+    workspace.config_changed()
+
+
+def project_prompt(call: Call) -> PromptText:
+    """Return the prompt that sets the project up."""
+    options = call.workspace.config.current.config.options
+    return PromptText(prompt=init_prompt(options.initialize_as or DEFAULT_INITIALIZE_AS))
+
+
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/config",
+        Route("POST", "/set", "Set the value at a key.", set_value, body=ConfigSetRequest),
+        Route("POST", "/remove", "Remove a key.", remove_key, body=ConfigRemoveRequest),
+        Route("POST", "/model", "Select a model.", select_model, body=ConfigModelRequest),
+        Route(
+            "POST",
+            "/compact",
+            "Switch the compact view.",
+            set_compact,
+            body=ConfigCompactRequest,
+        ),
+        Route(
+            "POST",
+            "/provider-key",
+            "Store a provider's key.",
+            set_provider_key,
+            body=ProviderKeyRequest,
+            errors=("provider_key_invalid",),
+        ),
+        Route(
+            "POST",
+            "/refresh-oauth",
+            "Use a token that another program renewed.",
+            refresh_oauth,
+            body=RefreshOAuthRequest,
+            errors=("not_configured",),
+            state="reads the token again; renews none by itself",
+        ),
+        Route(
+            "POST",
+            "/import-copilot",
+            "Use another program's token.",
+            import_copilot,
+            answer=TokenImport,
+            state="never finds one: other programs' files are not read",
+        ),
+        group="Configuration",
+        errors=_WRITING,
+    ),
+    *under(
+        f"{WORKSPACE}/project",
+        Route(
+            "GET",
+            "/needs-init",
+            "Show whether the project was never set up.",
+            needs_init,
+            answer=NeedsInit,
+        ),
+        Route("POST", "/init", "Note that the project is set up.", mark_initialized),
+        Route(
+            "GET",
+            "/init-prompt",
+            "Show the prompt that sets the project up.",
+            project_prompt,
+            answer=PromptText,
+        ),
+        group="Project",
+    ),
+)

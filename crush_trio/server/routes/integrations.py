@@ -1,20 +1,28 @@
 """Routes about language servers, MCP servers and skills (wire.md §3.5, §3.9, §3.10).
 
-Each asks the integrations of its workspace. Four of the routes know no unknown workspace: to them it
-is one that has nothing.
+Each asks the integrations of its workspace. Four of the routes accept an unknown workspace, as the Go
+program does: they treat it as one without MCP servers.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeVar
-
-from quart import Blueprint, Response, request
+from functools import partial
+from typing import Final
 
 from crush_trio.errors import NameMissing, WorkspaceNotFound
 from crush_trio.integrations.base import NO_INTEGRATIONS, McpServers
-from crush_trio.server.answers import answer, nothing, read_body
-from crush_trio.server.server import Site
-from crush_trio.wire.integrations import AuthUrl
+from crush_trio.server.routing import WORKSPACE, Call, Query, Route, under
+from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.integrations import (
+    AuthUrl,
+    LspClientInfo,
+    McpClientInfo,
+    McpPrompt,
+    McpResource,
+    PendingAuth,
+    SkillContent,
+    SkillInfo,
+)
 from crush_trio.wire.requests import (
     LspStartRequest,
     McpPromptRequest,
@@ -22,139 +30,265 @@ from crush_trio.wire.requests import (
     McpServerRequest,
     SkillReadRequest,
 )
-from crush_trio.wire.views import PromptText
+from crush_trio.wire.views import Diagnostics, PromptText
 
-B = TypeVar("B")
-
-_BASE = "/v1/workspaces/<wid>"
-
-
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("integrations", __name__)
-    _lsp(group)
-    _skills(group)
-    _mcp_reads(group)
-    _mcp_actions(group)
-    return group
+_NO_LOGIN: Final = "never has one: logging in to MCP servers is not built"
+_NO_DOCKER: Final = "never changes anything: the gateway is configured like any server"
 
 
-def _lsp(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/lsps")
-    def lsps(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).integrations.lsp.states())
-
-    @group.get(f"{_BASE}/lsps/<name>/diagnostics")
-    def diagnostics(site: Site, wid: str, name: str) -> Response:
-        return answer(site.opened(wid).integrations.lsp.diagnostics(name))
-
-    @group.post(f"{_BASE}/lsps/start")
-    async def lsp_start(site: Site, wid: str) -> Response:
-        servers = site.opened(wid).integrations.lsp
-        await servers.start((await read_body(LspStartRequest)).path)
-        return nothing()
-
-    @group.post(f"{_BASE}/lsps/stop")
-    async def lsp_stop(site: Site, wid: str) -> Response:
-        await site.opened(wid).integrations.lsp.stop()
-        return nothing()
+# ── Language servers and skills ─────────────────────────────────────────────────────────────────
 
 
-def _skills(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/skills")
-    def skills(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).integrations.skills.listed())
-
-    @group.post(f"{_BASE}/skills/read")
-    async def read_skill(site: Site, wid: str) -> Response:
-        known = site.opened(wid).integrations.skills
-        return answer(await known.read((await read_body(SkillReadRequest)).skill_id))
+def lsp_states(call: Call) -> Mapping[str, LspClientInfo]:
+    """Return the language servers by name."""
+    return call.workspace.integrations.lsp.states()
 
 
-def _mcp_reads(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/mcp/states")
-    def states(site: Site, wid: str) -> Response:
-        return answer(_anywhere(site, wid).states())
-
-    @group.get(f"{_BASE}/mcp/pending-auth")
-    def pending_auth(site: Site, wid: str) -> Response:
-        return answer(_mcp(site, wid).pending_logins())
-
-    @group.get(f"{_BASE}/mcp/auth-url")
-    def auth_url(site: Site, wid: str) -> Response:
-        name = request.args.get("name")
-        if not name:
-            raise NameMissing
-        return answer(AuthUrl(auth_url=_anywhere(site, wid).login_url(name)))
-
-    @group.get(f"{_BASE}/mcp/prompts")
-    def prompts(site: Site, wid: str) -> Response:
-        return answer(_mcp(site, wid).prompts())
+def diagnostics(call: Call) -> Diagnostics:
+    """Return a language server's diagnostics by document."""
+    return call.workspace.integrations.lsp.diagnostics(call.values["name"])
 
 
-def _mcp_actions(group: Blueprint) -> None:
-    def add(
-        name: str,
-        body: type[B],
-        act: Callable[[McpServers, B], Awaitable[object]],
-        find: Callable[[Site, str], McpServers] = _mcp,
-    ) -> None:
-        """Add a route that reads its body, acts, and answers with what that gave, if anything."""
-
-        async def handle(site: Site, wid: str) -> Response:
-            servers = find(site, wid)
-            given = await act(servers, await read_body(body))
-            return nothing() if given is None else answer(given)
-
-        group.add_url_rule(f"{_BASE}/mcp/{name}", f"mcp_{name}", handle, methods=["POST"])
-
-    add("auth", McpServerRequest, _log_in)
-    add("get-prompt", McpPromptRequest, _prompt)
-    add("read-resource", McpResourceRequest, lambda mcp, of: mcp.read_resource(of.name, of.uri))
-    add("refresh-tools", McpServerRequest, lambda mcp, of: mcp.refresh_tools(of.name))
-    add(
-        "refresh-prompts", McpServerRequest, lambda mcp, of: mcp.refresh_prompts(of.name), _anywhere
-    )
-    add(
-        "refresh-resources",
-        McpServerRequest,
-        lambda mcp, of: mcp.refresh_resources(of.name),
-        _anywhere,
-    )
-
-    @group.post(f"{_BASE}/mcp/docker/enable")
-    async def docker_enable(site: Site, wid: str) -> Response:
-        return await _use_docker(site, wid, True)
-
-    @group.post(f"{_BASE}/mcp/docker/disable")
-    async def docker_disable(site: Site, wid: str) -> Response:
-        return await _use_docker(site, wid, False)
+async def start_lsp(call: Call) -> None:
+    """Start the language servers for a file."""
+    await call.workspace.integrations.lsp.start(call.body.path)
 
 
-def _mcp(site: Site, wid: str) -> McpServers:
-    """Return the MCP servers of a workspace that must be there."""
-    return site.opened(wid).integrations.mcp
+async def stop_lsp(call: Call) -> None:
+    """Stop every language server."""
+    await call.workspace.integrations.lsp.stop()
 
 
-def _anywhere(site: Site, wid: str) -> McpServers:
-    """Return the MCP servers of a workspace; one that is not there has none."""
+def skills(call: Call) -> tuple[SkillInfo, ...]:
+    """Return the skills."""
+    return tuple(call.workspace.integrations.skills.listed())
+
+
+async def read_skill(call: Call) -> SkillContent:
+    """Return the text of a skill."""
+    return await call.workspace.integrations.skills.read(call.body.skill_id)
+
+
+# ── MCP servers ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _mcp(call: Call) -> McpServers:
+    """Return the MCP servers of a workspace that must exist."""
+    return call.workspace.integrations.mcp
+
+
+def _mcp_if_any(call: Call) -> McpServers:
+    """Return the MCP servers of a workspace; an unknown workspace has none."""
     with suppress(WorkspaceNotFound):
-        return _mcp(site, wid)
+        return _mcp(call)
     return NO_INTEGRATIONS.mcp
 
 
-async def _log_in(mcp: McpServers, wanted: McpServerRequest) -> object:
-    await mcp.log_in(wanted.name)
+def mcp_states(call: Call) -> Mapping[str, McpClientInfo]:
+    """Return the MCP servers by name."""
+    return _mcp_if_any(call).states()
+
+
+def pending_logins(call: Call) -> tuple[PendingAuth, ...]:
+    """Return the MCP servers that wait for a login."""
+    return tuple(_mcp(call).pending_logins())
+
+
+def login_url(call: Call) -> AuthUrl:
+    """Return the URL to log in at."""
+    return AuthUrl(auth_url=_mcp_if_any(call).login_url(call.query["name"]))
+
+
+async def log_in(call: Call) -> JsonObject:
+    """Log in to an MCP server."""
+    await _mcp(call).log_in(call.body.name)
     return {}
 
 
-async def _prompt(mcp: McpServers, wanted: McpPromptRequest) -> object:
-    return PromptText(prompt=await mcp.prompt(wanted.client_id, wanted.prompt_id, wanted.args))
+def mcp_prompts(call: Call) -> tuple[McpPrompt, ...]:
+    """Return the prompts that the MCP servers offer."""
+    return tuple(_mcp(call).prompts())
 
 
-async def _use_docker(site: Site, wid: str, wanted: bool) -> Response:
-    """Add Docker's gateway, or remove it; the clients are told if that made a difference (G7)."""
-    opened = site.opened(wid)
-    if await opened.integrations.mcp.use_docker(wanted):
-        opened.config_changed()
-    return nothing()
+async def fill_prompt(call: Call) -> PromptText:
+    """Return the text of an MCP server's prompt."""
+    body: McpPromptRequest = call.body
+    return PromptText(prompt=await _mcp(call).prompt(body.client_id, body.prompt_id, body.args))
+
+
+async def read_resource(call: Call) -> tuple[McpResource, ...]:
+    """Return the contents of an MCP server's resource."""
+    body: McpResourceRequest = call.body
+    return tuple(await _mcp(call).read_resource(body.name, body.uri))
+
+
+async def refresh_tools(call: Call) -> None:
+    """Ask an MCP server for its tools again."""
+    await _mcp(call).refresh_tools(call.body.name)
+
+
+async def refresh_prompts(call: Call) -> None:
+    """Ask an MCP server for its prompts again."""
+    await _mcp_if_any(call).refresh_prompts(call.body.name)
+
+
+async def refresh_resources(call: Call) -> None:
+    """Ask an MCP server for its resources again."""
+    await _mcp_if_any(call).refresh_resources(call.body.name)
+
+
+async def use_docker(wanted: bool, call: Call) -> None:
+    """Add Docker's gateway, or remove it; the clients are told if that changed anything (G7)."""
+    workspace = call.workspace
+    if await workspace.integrations.mcp.use_docker(wanted):
+        workspace.config_changed()
+
+
+def _check_name(name: str | None) -> None:
+    if not name:
+        raise NameMissing
+
+
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/lsps",
+        Route(
+            "GET",
+            "",
+            "Show the language servers by name.",
+            lsp_states,
+            answer=Mapping[str, LspClientInfo],
+        ),
+        Route(
+            "GET",
+            "/{name}/diagnostics",
+            "Show a language server's diagnostics by document.",
+            diagnostics,
+            answer=Diagnostics,
+            errors=("lsp_not_found",),
+        ),
+        Route(
+            "POST",
+            "/start",
+            "Start the language servers for a file.",
+            start_lsp,
+            body=LspStartRequest,
+        ),
+        Route("POST", "/stop", "Stop every language server.", stop_lsp),
+        group="Language servers",
+    ),
+    *under(
+        f"{WORKSPACE}/skills",
+        Route("GET", "", "List the skills.", skills, answer=tuple[SkillInfo, ...]),
+        Route(
+            "POST",
+            "/read",
+            "Read a skill.",
+            read_skill,
+            body=SkillReadRequest,
+            answer=SkillContent,
+            errors=("skill_not_found",),
+        ),
+        group="Skills",
+    ),
+    *under(
+        f"{WORKSPACE}/mcp",
+        Route(
+            "GET",
+            "/states",
+            "Show the MCP servers by name.",
+            mcp_states,
+            answer=Mapping[str, McpClientInfo],
+            needs_workspace=False,
+        ),
+        Route(
+            "GET",
+            "/pending-auth",
+            "List the MCP servers that wait for a login.",
+            pending_logins,
+            answer=tuple[PendingAuth, ...],
+            state=_NO_LOGIN,
+        ),
+        Route(
+            "GET",
+            "/auth-url",
+            "Show the URL to log in at.",
+            login_url,
+            answer=AuthUrl,
+            query=(Query("name", "the server", _check_name),),
+            errors=("name_missing",),
+            needs_workspace=False,
+            state=_NO_LOGIN,
+        ),
+        Route(
+            "POST",
+            "/auth",
+            "Log in to an MCP server; answers when that is done.",
+            log_in,
+            body=McpServerRequest,
+            answer=JsonObject,
+            state="never logs in: says what to configure instead",
+        ),
+        Route(
+            "GET",
+            "/prompts",
+            "List the prompts that the MCP servers offer.",
+            mcp_prompts,
+            answer=tuple[McpPrompt, ...],
+        ),
+        Route(
+            "POST",
+            "/get-prompt",
+            "Return the text of an MCP server's prompt.",
+            fill_prompt,
+            body=McpPromptRequest,
+            answer=PromptText,
+        ),
+        Route(
+            "POST",
+            "/read-resource",
+            "Read a resource of an MCP server.",
+            read_resource,
+            body=McpResourceRequest,
+            answer=tuple[McpResource, ...],
+        ),
+        Route(
+            "POST",
+            "/refresh-tools",
+            "Ask a server for its tools again.",
+            refresh_tools,
+            body=McpServerRequest,
+        ),
+        Route(
+            "POST",
+            "/refresh-prompts",
+            "Ask a server for its prompts again.",
+            refresh_prompts,
+            body=McpServerRequest,
+            needs_workspace=False,
+        ),
+        Route(
+            "POST",
+            "/refresh-resources",
+            "Ask a server for its resources again.",
+            refresh_resources,
+            body=McpServerRequest,
+            needs_workspace=False,
+        ),
+        Route(
+            "POST",
+            "/docker/enable",
+            "Add Docker's gateway.",
+            partial(use_docker, True),
+            state=_NO_DOCKER,
+        ),
+        Route(
+            "POST",
+            "/docker/disable",
+            "Remove Docker's gateway.",
+            partial(use_docker, False),
+            state=_NO_DOCKER,
+        ),
+        group="MCP servers",
+    ),
+)

@@ -1,114 +1,241 @@
-"""Routes that the Go program does not have: runs, queue items, tasks (docs/http.md)."""
+"""Routes that the Go program does not have: runs, cancel receipts, queue items, tasks (docs/http.md)."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import trio
-from quart import Blueprint, Response, request
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.server.answers import answer, answer_values, nothing, read_body
-from crush_trio.server.reads import number
-from crush_trio.server.routes.agent import queue_item, stopped
-from crush_trio.server.server import Site
-from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import QueueEdit, QueueItem, RunView
+from crush_trio.runtime.receipt import Hit, StopReceipt
+from crush_trio.server.routing import (
+    EXTENSIONS,
+    RECEIPT,
+    STORE_ERRORS,
+    WORKSPACE,
+    Call,
+    Query,
+    Route,
+    under,
+)
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.runs import HitView, QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
 
-_BASE = "/v1/workspaces/<wid>"
-_QUEUE = f"{_BASE}/agent/sessions/<sid>/queue"
+RUNS_LISTED: Final = 100
+RUNS_LISTED_AT_MOST: Final = 1000
 
-RUNS_LISTED = 100
-RUNS_LISTED_AT_MOST = 1000
-
-
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("native", __name__)
-    _runs(group)
-    _queue(group)
-
-    @group.get(f"{_BASE}/tasks")
-    def tasks(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).runs.tasks())
-
-    return group
+RECEIPT_LIMIT: Final = 20.0
+"""Seconds that a caller waits for a receipt; a turn that does not end cannot delay the answer for longer."""
 
 
 # ── Runs ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _runs(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/runs")
-    async def runs(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        session_id = request.args.get("session_id")
-        query = {"limit": str(RUNS_LISTED), **request.args.to_dict()}
-        limit = number(query, "limit", RUNS_LISTED_AT_MOST)
-        stored = await opened.store.runs(SessionId(session_id) if session_id else None, limit)
-        return await answer_values([_fresh(opened, view) for view in stored])
-
-    @group.get(f"{_BASE}/runs/<rid>")
-    async def run(site: Site, wid: str, rid: str) -> Response:
-        opened, run_id = site.opened(wid), RunId(rid)
-        await trio.lowlevel.checkpoint()
-        if opened.runs.knows(run_id):
-            return answer(opened.runs.find(run_id).view)
-        return answer((await opened.store.run(run_id)).view)
-
-    @group.post(f"{_BASE}/runs/<rid>/cancel")
-    async def cancel_run(site: Site, wid: str, rid: str) -> Response:
-        """Cancel one run. One that only the store remembers has ended: there is nothing to hit."""
-        opened, run_id = site.opened(wid), RunId(rid)
-        if not opened.runs.knows(run_id):
-            await opened.store.run(run_id)  # or there is no such run at all
-            return await stopped(lambda: StopReceipt(()))
-        return await stopped(partial(opened.runs.cancel_run, run_id))
+async def listed(call: Call) -> list[RunView]:
+    """Return the runs, the newest first."""
+    workspace, session_id = call.workspace, call.query.get("session_id")
+    limit = call.number("limit", RUNS_LISTED_AT_MOST) or RUNS_LISTED
+    stored = await workspace.store.runs(SessionId(session_id) if session_id else None, limit)
+    return [_fresh(workspace, view) for view in stored]
 
 
-def _fresh(opened: HostedWorkspace, stored: RunView) -> RunView:
+def _fresh(workspace: HostedWorkspace, stored: RunView) -> RunView:
     """Return the run as it is now: its row may be a moment behind."""
     with suppress(RunNotFound):
-        return opened.runs.find(stored.id).view
+        return workspace.runs.find(stored.id).view
     return stored
+
+
+async def show(call: Call) -> RunView:
+    """Return a run."""
+    await trio.lowlevel.checkpoint()
+    workspace = call.workspace
+    if workspace.runs.knows(call.run_id):
+        return workspace.runs.find(call.run_id).view
+    return (await workspace.store.run(call.run_id)).view
+
+
+async def cancel(call: Call) -> ReceiptView | None:
+    """Cancel one run. A run that only the store remembers has ended: there is nothing to hit."""
+    workspace = call.workspace
+    if not workspace.runs.knows(call.run_id):
+        await workspace.store.run(call.run_id)  # raises RunNotFound if there is no such run
+        return await stopped(call, lambda: StopReceipt(()))
+    return await stopped(call, partial(workspace.runs.cancel_run, call.run_id))
+
+
+def tasks(call: Call) -> TaskTree:
+    """Return the tasks of the workspace, and what each waits on."""
+    return call.workspace.runs.tasks()
+
+
+# ── Receipts ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def stopped(call: Call, stop: Callable[[], StopReceipt]) -> ReceiptView | None:
+    """Cancel, and return at once, or with `?receipt=1` when everything that was hit has ended.
+
+    A query that makes no sense is refused first. After that there is no checkpoint before the
+    cancel, and a caller that disconnects only stops waiting: the runs end all the same.
+    """
+    wanted = call.flag("receipt")
+    receipt = stop()
+    await trio.lowlevel.checkpoint()
+    if not wanted:
+        return None
+    with trio.move_on_after(RECEIPT_LIMIT):
+        await receipt.settled()
+    return receipt_view(receipt)
+
+
+def receipt_view(receipt: StopReceipt) -> ReceiptView:
+    """Return a receipt as it stands now."""
+    return ReceiptView(complete=receipt.complete, hits=tuple(map(_hit, receipt.hits)))
+
+
+def _hit(hit: Hit) -> HitView:
+    outcome, took = hit.outcome, hit.took
+    return HitView(
+        id=hit.run_id,
+        run_id=hit.run.submission.run_id,
+        session_id=hit.session_id,
+        state=hit.state,
+        ended=None if outcome is None else outcome.state,
+        error="" if outcome is None else outcome.error,
+        seconds=None if took is None else round(took, 6),
+        processes=hit.processes,
+        left=hit.left,
+    )
 
 
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _queue(group: Blueprint) -> None:
-    @group.get(_QUEUE)
-    async def queue(site: Site, wid: str, sid: str) -> Response:
-        return await answer_values(_items(site.opened(wid), sid))
-
-    @group.patch(f"{_QUEUE}/<rid>")
-    async def edit_item(site: Site, wid: str, sid: str, rid: str) -> Response:
-        body = await read_body(QueueEdit)
-        if body.index is not None and body.index < 0:
-            raise DecodeError("index is negative")
-        opened = site.opened(wid)
-        run = _waiting(opened, sid, rid)
-        await opened.edit_queued(run.id, body.prompt, body.index)
-        return await answer_values(_items(opened, sid))
-
-    @group.delete(f"{_QUEUE}/<rid>")
-    def delete_item(site: Site, wid: str, sid: str, rid: str) -> Response:
-        opened = site.opened(wid)
-        opened.runs.cancel_run(_waiting(opened, sid, rid).id)
-        return nothing()
+def queue(call: Call) -> list[QueueItem]:
+    """Return the queued runs of a session."""
+    return [_item(run) for run in call.workspace.runs.queue(call.session_id)]
 
 
-def _items(opened: HostedWorkspace, sid: str) -> list[QueueItem]:
-    return [queue_item(run) for run in opened.runs.queue(SessionId(sid))]
+async def edit_item(call: Call) -> list[QueueItem]:
+    """Change the text or the place of a queued run."""
+    body: QueueEdit = call.body
+    if body.index is not None and body.index < 0:
+        raise DecodeError("index is negative")
+    run = _queued(call)
+    await call.workspace.edit_queued(run.id, body.prompt, body.index)
+    return queue(call)
 
 
-def _waiting(opened: HostedWorkspace, sid: str, rid: str) -> AcceptedRun:
-    """Return a run that waits in the queue of the session, or say what is wrong with it."""
-    run = opened.runs.find(RunId(rid))
-    if run.session_id != sid:
-        raise RunNotFound(rid)
-    if run not in opened.runs.queue(run.session_id):
-        raise RunNotQueued(rid)
+def delete_item(call: Call) -> None:
+    """Cancel a queued run."""
+    call.workspace.runs.cancel_run(_queued(call).id)
+
+
+def _queued(call: Call) -> AcceptedRun:
+    """Return a run that is in the queue of the session; raise `RunNotFound` or `RunNotQueued`."""
+    runs = call.workspace.runs
+    run = runs.find(call.run_id)
+    if run.session_id != call.session_id:
+        raise RunNotFound(call.run_id)
+    if run not in runs.queue(run.session_id):
+        raise RunNotQueued(call.run_id)
     return run
+
+
+def _item(run: AcceptedRun) -> QueueItem:
+    return QueueItem(
+        id=run.id,
+        run_id=run.submission.run_id,
+        prompt=run.submission.prompt,
+        attachments=len(run.submission.attachments),
+        accepted_at=run.view.accepted_at,
+        when_unclaimed=run.submission.when_unclaimed,
+    )
+
+
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/runs",
+        Route(
+            "GET",
+            "",
+            "List the runs, the newest first.",
+            listed,
+            answer=tuple[RunView, ...],
+            query=(
+                Query("session_id", "only of this session"),
+                Query("limit", "100, at most 1000"),
+            ),
+            errors=("bad_request",),
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/{rid}",
+            "Show a run.",
+            show,
+            answer=RunView,
+            errors=("run_not_found",),
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "/{rid}/cancel",
+            "Cancel one run.",
+            cancel,
+            answer=ReceiptView,
+            answer_optional=True,
+            query=(RECEIPT,),
+            errors=("bad_request", "run_not_found"),
+            direct=True,
+        ),
+        group=EXTENSIONS,
+        errors=STORE_ERRORS,
+    ),
+    *under(
+        f"{WORKSPACE}/agent/sessions/{{sid}}/queue",
+        Route(
+            "GET",
+            "",
+            "List the queued runs.",
+            queue,
+            answer=tuple[QueueItem, ...],
+            direct=True,
+        ),
+        Route(
+            "PATCH",
+            "/{rid}",
+            "Change the text or the place of a queued run.",
+            edit_item,
+            body=QueueEdit,
+            answer=tuple[QueueItem, ...],
+            errors=(
+                *("prompt_empty", "prompt_too_long", "run_not_found", "run_not_queued"),
+                *(*STORE_ERRORS, "workspace_not_found"),
+            ),
+            needs_workspace=False,
+        ),
+        Route(
+            "DELETE",
+            "/{rid}",
+            "Cancel a queued run.",
+            delete_item,
+            errors=("run_not_found", "run_not_queued"),
+        ),
+        group=EXTENSIONS,
+    ),
+    *under(
+        WORKSPACE,
+        Route(
+            "GET",
+            "/tasks",
+            "Show the tasks of the workspace, and what each waits on.",
+            tasks,
+            answer=TaskTree,
+        ),
+        group=EXTENSIONS,
+    ),
+)

@@ -1,103 +1,261 @@
 """Routes about sessions, their messages and files (wire.md §3.3, §3.4)."""
 
 from contextlib import suppress
+from functools import partial
+from typing import Final
 
-from quart import Blueprint, Response, request
-
-from crush_trio.errors import SessionNotFound
-from crush_trio.server import reads
-from crush_trio.server.answers import answer, nothing, read_body, respond
-from crush_trio.server.bodies import check_amounts
-from crush_trio.server.server import Site
+from crush_trio.backend.workspace import HostedWorkspace
+from crush_trio.errors import DecodeError, MessageNotFound, SessionNotFound
+from crush_trio.server.bodies import JsonPages, check_amounts, check_id
+from crush_trio.server.routing import (
+    STORE_ERRORS,
+    WORKSPACE,
+    Call,
+    Query,
+    Reply,
+    Route,
+    paged,
+    under,
+)
 from crush_trio.store.changes import FileRead
-from crush_trio.wire.fields import ZERO_TIME, timestamp
-from crush_trio.wire.ids import SessionId, WorkspaceId
+from crush_trio.store.pages import (
+    SESSION_REST,
+    FileVersions,
+    Hole,
+    SessionList,
+    SessionMessages,
+    UserMessages,
+)
+from crush_trio.wire.codec import encode
+from crush_trio.wire.fields import ZERO_TIME, Timestamp, timestamp
+from crush_trio.wire.ids import MessageId, SessionId
+from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import FileReadRequest
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import File, Session
 
-_BASE = "/v1/workspaces/<wid>"
+MESSAGES_AT_MOST: Final = 1_000_000
+"""The highest number of messages that can be asked for by number."""
 
-
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("sessions", __name__)
-    _sessions(group)
-    _messages(group)
-    _files(group)
-    return group
+_NO_SESSION: Final = ("session_not_found",)
+_TITLE: Final = ("title_too_long",)
 
 
-def _sessions(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/sessions")
-    async def listed(site: Site, wid: str) -> Response:
-        return respond(await reads.sessions(site, request.args, wid))
-
-    @group.post(f"{_BASE}/sessions")
-    async def create(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        body = await read_body(Session)
-        return answer(_seen(site, wid, await opened.create_session(body.title)))
-
-    @group.get(f"{_BASE}/sessions/<sid>")
-    async def get(site: Site, wid: str, sid: str) -> Response:
-        return respond(await reads.session(site, request.args, wid, sid))
-
-    @group.put(f"{_BASE}/sessions/<sid>")
-    async def put(site: Site, wid: str, sid: str) -> Response:
-        opened = site.opened(wid)
-        body = await read_body(Session)
-        check_amounts(body)
-        return answer(_seen(site, wid, await opened.edit_session(body)))
-
-    @group.delete(f"{_BASE}/sessions/<sid>")
-    async def delete(site: Site, wid: str, sid: str) -> Response:
-        await site.opened(wid).delete_session(SessionId(sid))
-        return nothing()
+# ── Sessions ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _seen(site: Site, wid: str, session: Session) -> Session:
+def listed(call: Call) -> JsonPages:
+    """Return the sessions, each with whether it is busy and how many clients look at it."""
+    workspace, clients = call.workspace, call.server.attached_clients(call.values["wid"])
+
+    def present(hole: Hole) -> bytes:
+        busy = workspace.runs.session_busy(SessionId(hole.id))
+        return SESSION_REST % (b"true" if busy else b"false", clients[SessionId(hole.id)])
+
+    return JsonPages(workspace.store.pages(SessionList()), present)
+
+
+async def create(call: Call) -> Session:
+    """Store a new session."""
+    return _seen(call, await call.workspace.create_session(call.body.title))
+
+
+async def show(call: Call) -> Session:
+    """Return a session."""
+    return _seen(call, await call.workspace.store.session(call.session_id))
+
+
+async def save(call: Call) -> Session:
+    """Store what a client may change of the session in the body."""
+    check_amounts(call.body)
+    return _seen(call, await call.workspace.edit_session(call.body))
+
+
+async def delete(call: Call) -> None:
+    """Stop a session's runs and delete it."""
+    await call.workspace.delete_session(call.session_id)
+
+
+def _seen(call: Call, session: Session) -> Session:
     """Return a session with what is known about it now: whether it is busy, and who looks at it."""
-    clients = site.backend.attached_clients(WorkspaceId(wid), session.id)
-    return site.opened(wid).seen(session, clients)
+    clients = call.server.attached_clients(call.values["wid"])
+    return call.workspace.seen(session, clients[session.id])
 
 
-def _messages(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/sessions/<sid>/history")
-    async def history(site: Site, wid: str, sid: str) -> Response:
-        return respond(await reads.history(site, request.args, wid, sid))
-
-    @group.get(f"{_BASE}/sessions/<sid>/messages")
-    async def messages(site: Site, wid: str, sid: str) -> Response:
-        return respond(await reads.messages(site, request.args, wid, sid))
-
-    @group.get(f"{_BASE}/sessions/<sid>/messages/user")
-    async def user_messages(site: Site, wid: str, sid: str) -> Response:
-        return respond(await reads.user_messages(site, request.args, wid, sid))
-
-    @group.get(f"{_BASE}/messages/user")
-    async def all_user_messages(site: Site, wid: str) -> Response:
-        return respond(await reads.user_messages(site, request.args, wid))
+# ── Messages and files ──────────────────────────────────────────────────────────────────────────
 
 
-def _files(group: Blueprint) -> None:
-    @group.get(f"{_BASE}/sessions/<sid>/filetracker/files")
-    async def read_paths(site: Site, wid: str, sid: str) -> Response:
-        return answer(await site.opened(wid).store.read_paths(SessionId(sid)))
+async def messages(call: Call) -> Reply:
+    """Return the messages of a session: all, or the newest `limit` of those `before` one."""
+    workspace = call.workspace
+    wanted = SessionMessages(
+        session_id=call.session_id,
+        limit=call.number("limit", MESSAGES_AT_MOST),
+        before=_before(call.query.get("before")),
+    )
+    pages = JsonPages(workspace.store.pages(wanted), partial(_growing, workspace))
+    try:
+        return await paged(pages)
+    except MessageNotFound as error:
+        raise DecodeError(f"before: this session has no message {wanted.before}") from error
 
-    @group.post(f"{_BASE}/filetracker/read")
-    async def mark_read(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        body = await read_body(FileReadRequest)
-        path = str(opened.directory / body.path)
-        read = FileRead(session_id=body.session_id, path=path, at=opened.clock.unix())
-        with suppress(SessionNotFound):  # there is nobody to tell it to
-            await opened.store.commit(read)
-        return nothing()
 
-    @group.get(f"{_BASE}/filetracker/lastread")
-    async def last_read(site: Site, wid: str) -> Response:
-        opened = site.opened(wid)
-        path = str(opened.directory / request.args.get("path", ""))
-        session_id = SessionId(request.args.get("session_id", ""))
-        at = await opened.store.last_read(session_id, path)
-        return answer(ZERO_TIME if at is None else timestamp(at))
+def _before(text: str | None) -> MessageId | None:
+    if text is None:
+        return None
+    if not text:
+        raise DecodeError("before is empty; leave it out, or give the id of a message")
+    check_id(text, "before")
+    return MessageId(text)
+
+
+def _growing(workspace: HostedWorkspace, hole: Hole) -> bytes:
+    """Return a message without an end: as it is now if it is still being written (D12).
+
+    Text that is not stored yet is included: waiting for it would let each reader cause a commit.
+    """
+    for message in workspace.transcript.open_messages():
+        if message.open and message.id == hole.id:
+            return encode(message.message())
+    return hole.default
+
+
+def user_messages(call: Call) -> JsonPages:
+    """Return what people said in a session, or in all, the newest first."""
+    session_id = call.session_id if "sid" in call.values else None
+    return JsonPages(call.workspace.store.pages(UserMessages(session_id=session_id)))
+
+
+def history(call: Call) -> JsonPages:
+    """Return every version of every file of a session."""
+    return JsonPages(call.workspace.store.pages(FileVersions(session_id=call.session_id)))
+
+
+async def files_read(call: Call) -> list[str]:
+    """Return the paths that a session has read."""
+    return await call.workspace.store.read_paths(call.session_id)
+
+
+async def note_read(call: Call) -> None:  # noqa: ASYNC910 - the store is always asked
+    """Note that a session has read a file."""
+    workspace, body = call.workspace, call.body
+    path = str(workspace.directory / body.path)
+    read = FileRead(session_id=body.session_id, path=path, at=workspace.clock.unix())
+    with suppress(SessionNotFound):  # a session that was deleted needs no note
+        await workspace.store.commit(read)
+
+
+async def last_read(call: Call) -> str:
+    """Return when a session read a file last."""
+    workspace = call.workspace
+    path = str(workspace.directory / call.query.get("path", ""))
+    session_id = SessionId(call.query.get("session_id", ""))
+    at = await workspace.store.last_read(session_id, path)
+    return ZERO_TIME if at is None else timestamp(at)
+
+
+ROUTES: Final = (
+    *under(
+        f"{WORKSPACE}/sessions",
+        Route(
+            "GET",
+            "",
+            "List the sessions, the last used first.",
+            listed,
+            answer=tuple[Session, ...],
+            direct=True,
+        ),
+        Route(
+            "POST",
+            "",
+            "Create a session; only the title is used.",
+            create,
+            body=Session,
+            answer=Session,
+            errors=_TITLE,
+        ),
+        Route(
+            "GET",
+            "/{sid}",
+            "Show a session.",
+            show,
+            answer=Session,
+            errors=_NO_SESSION,
+            direct=True,
+        ),
+        Route(
+            "PUT",
+            "/{sid}",
+            "Save the session in the body.",
+            save,
+            body=Session,
+            answer=Session,
+            errors=(*_NO_SESSION, *_TITLE),
+        ),
+        Route(
+            "DELETE", "/{sid}", "Stop a session's runs and delete it.", delete, errors=_NO_SESSION
+        ),
+        Route(
+            "GET",
+            "/{sid}/history",
+            "List the file versions of a session.",
+            history,
+            answer=tuple[File, ...],
+        ),
+        Route(
+            "GET",
+            "/{sid}/messages",
+            "List the messages of a session, oldest first.",
+            messages,
+            answer=tuple[Message, ...],
+            query=(
+                Query("limit", "how many, the newest of them; default all"),
+                Query("before", "the id of a message: only those that came before it"),
+            ),
+            errors=("bad_request",),
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/{sid}/messages/user",
+            "List the messages of people in a session.",
+            user_messages,
+            answer=tuple[Message, ...],
+        ),
+        group="Sessions",
+        errors=STORE_ERRORS,
+    ),
+    *under(
+        WORKSPACE,
+        Route(
+            "GET",
+            "/messages/user",
+            "List the messages of people in all sessions.",
+            user_messages,
+            answer=tuple[Message, ...],
+        ),
+        Route(
+            "GET",
+            "/sessions/{sid}/filetracker/files",
+            "List the files that a session has read.",
+            files_read,
+            answer=tuple[str, ...],
+        ),
+        Route(
+            "POST",
+            "/filetracker/read",
+            "Note that a session has read a file.",
+            note_read,
+            body=FileReadRequest,
+        ),
+        Route(
+            "GET",
+            "/filetracker/lastread",
+            "Show when a session last read a file; the zero time for never.",
+            last_read,
+            answer=Timestamp,
+            query=(Query("session_id", "the session"), Query("path", "the file")),
+        ),
+        group="Messages and files",
+        errors=STORE_ERRORS,
+    ),
+)

@@ -1,39 +1,174 @@
-"""Routes about the server itself (wire.md §3.1)."""
+"""Routes about the server itself (wire.md §3.1), its metrics, and the documents that describe it."""
 
-from quart import Blueprint, Response
+from functools import cache
+from typing import Final
 
-from crush_trio.server import reads
-from crush_trio.server.answers import answer, nothing, read_body, respond
+from crush_trio.config.checks import file_schema
 from crush_trio.server.bodies import parse_client_id
-from crush_trio.server.server import Site
+from crush_trio.server.prometheus import exposition
+from crush_trio.server.routing import (
+    EXTENSIONS,
+    HTML,
+    JSON,
+    METRICS,
+    Call,
+    Reply,
+    Route,
+    under,
+)
+from crush_trio.wire.codec import encode
+from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.requests import ControlRequest
+from crush_trio.wire.views import Version
+
+_PAGE_HEADERS: Final = (
+    (b"content-type", HTML.encode()),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"x-content-type-options", b"nosniff"),
+)
 
 
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("system", __name__)
+def health(_call: Call) -> None:
+    """Answer that the server is there."""
 
-    @group.get("/v1/health")
-    async def health(site: Site) -> Response:
-        return respond(await reads.health(site, {}))
 
-    @group.get("/v1/version")
-    def version(site: Site) -> Response:
-        return answer(site.version)
+def version(call: Call) -> Version:
+    """Return what is serving."""
+    return call.server.version
 
-    @group.get("/v1/config")
-    def config(site: Site) -> Response:
-        return answer({})
 
-    @group.post("/v1/control")
-    async def control(site: Site) -> Response:
-        body = await read_body(ControlRequest)
-        site.backend.control(body.command)
-        return nothing()
+def server_config(_call: Call) -> JsonObject:
+    """Return the server's configuration, of which there is none to show."""
+    return {}
 
-    @group.delete("/v1/clients/<client_id>")
-    def retire(site: Site, client_id: str) -> Response:
-        site.backend.retire(parse_client_id(client_id))
-        return nothing()
 
-    return group
+def control(call: Call) -> None:
+    """Do what the command in the body says."""
+    call.server.backend.control(call.body.command)
+
+
+def retire(call: Call) -> None:
+    """Drop every claim of a client."""
+    call.server.backend.retire(parse_client_id(call.values["client_id"]))
+
+
+def metrics(call: Call) -> Reply:
+    """Return the metrics. The guard applies to a scraper as well: it needs the token."""
+    body, media = exposition(call.server, call.header(b"accept") or "")
+    return Reply(body, headers=((b"content-type", media.encode()),))
+
+
+# ── Documents ───────────────────────────────────────────────────────────────────────────────────
+
+
+def openapi(call: Call) -> Reply:
+    """Return the OpenAPI document."""
+    return _json(_documents(call.server.version.version)[0])
+
+
+def config_schema(_call: Call) -> Reply:
+    """Return the schema of configuration files."""
+    return _json(_config_schema())
+
+
+def docs_moved(_call: Call) -> Reply:
+    """Redirect to the docs page."""
+    headers = ((b"content-type", HTML.encode()), (b"location", b"/v1/docs/"))
+    return Reply(status=308, headers=headers)
+
+
+def docs(call: Call) -> Reply:
+    """Return the docs page."""
+    return Reply(_documents(call.server.version.version)[1], headers=_PAGE_HEADERS)
+
+
+def _json(body: bytes) -> Reply:
+    return Reply(body, headers=((b"content-type", JSON.encode()),))
+
+
+@cache
+def _config_schema() -> bytes:
+    return encode(file_schema())
+
+
+@cache
+def _documents(version: str) -> tuple[bytes, bytes]:
+    """Return the OpenAPI document and the page made from it; made once, when first asked for."""
+    from crush_trio.server.openapi import docs_page, openapi_document
+
+    document = openapi_document(version)
+    return encode(document), docs_page(document).encode()
+
+
+ROUTES: Final = (
+    *under(
+        "/v1",
+        Route("GET", "/health", "Answer if the server is there.", health, direct=True),
+        Route(
+            "GET",
+            "/version",
+            "Show the version of the server.",
+            version,
+            answer=Version,
+            direct=True,
+        ),
+        Route(
+            "GET",
+            "/config",
+            "Show the server's configuration, which is empty.",
+            server_config,
+            answer=JsonObject,
+        ),
+        Route(
+            "POST",
+            "/control",
+            "Ask the server to end, which it does if it hosts no workspace.",
+            control,
+            body=ControlRequest,
+            errors=("unknown_command", "server_not_idle", "server_stays"),
+        ),
+        Route(
+            "DELETE",
+            "/clients/{client_id}",
+            "Retire a client: drop all its claims, and refuse its later creates.",
+            retire,
+            errors=("client_id_invalid",),
+        ),
+        group="System",
+    ),
+    *under(
+        "/v1",
+        Route(
+            "GET",
+            "/metrics",
+            "Show the metrics, for Prometheus.",
+            metrics,
+            answer=str,
+            media=METRICS,
+        ),
+        Route(
+            "GET",
+            "/openapi.json",
+            "Show this interface as an OpenAPI document.",
+            openapi,
+            answer=JsonObject,
+        ),
+        Route(
+            "GET",
+            "/crush.schema.json",
+            "Show the schema of configuration files.",
+            config_schema,
+            answer=JsonObject,
+        ),
+        Route("GET", "/docs", "Redirect to the docs page.", docs_moved, status=308),
+        Route(
+            "GET",
+            "/docs/",
+            "Show this interface as a page for people.",
+            docs,
+            answer=str,
+            media=HTML,
+        ),
+        group=EXTENSIONS,
+    ),
+)

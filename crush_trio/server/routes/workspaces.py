@@ -1,107 +1,119 @@
 """Routes about workspaces, and their event streams (wire.md §3.2, §4)."""
 
 from functools import partial
+from typing import Final
 
 import trio
 from attrs import asdict
-from quart import Blueprint, Response, request
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
-from crush_trio.server.answers import answer, cleanup, nothing, read_body
-from crush_trio.server.bodies import parse_client_id, query_client_id
+from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.http.outgoing import begin_stream
-from crush_trio.server.server import Site
+from crush_trio.server.routing import (
+    CLIENT,
+    EVENTS,
+    STORE_ERRORS,
+    Call,
+    Query,
+    Reply,
+    Route,
+    under,
+)
+from crush_trio.server.server import Server
 from crush_trio.server.sse import position_from, stream
+from crush_trio.wire.config import CatalogProvider, Config
+from crush_trio.wire.events import Envelope
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
 from crush_trio.wire.views import ErrorBody, Workspace
 
+_NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
+_ADMISSION: Final = (
+    *("channel_mismatch", "client_retired", "server_shutting_down", "too_many_workspaces"),
+)
+_OPENING: Final = (
+    *("config_invalid", "migration_failed", "store_corrupt", "store_locked", "store_too_new"),
+)
 
-def routes() -> Blueprint:
-    """Return the routes of this group."""
-    group = Blueprint("workspaces", __name__)
-
-    @group.get("/v1/workspaces")
-    def listed(site: Site) -> Response:
-        return answer([_view(site, hosted) for hosted in site.backend.workspaces()])
-
-    @group.post("/v1/workspaces")
-    async def create(site: Site) -> Response:
-        body = await read_body(WorkspaceRequest)
-        if body.path:
-            parse_client_id(body.client_id)
-        return answer(_view(site, await site.backend.create(body)))
-
-    @group.get("/v1/workspaces/<wid>")
-    def get(site: Site, wid: str) -> Response:
-        return answer(_view(site, site.backend.workspace(WorkspaceId(wid))))
-
-    @group.delete("/v1/workspaces/<wid>")
-    def release(site: Site, wid: str) -> Response:
-        site.backend.release(WorkspaceId(wid), query_client_id(request.args.get("client_id")))
-        return nothing()
-
-    @group.post("/v1/workspaces/<wid>/current-session")
-    async def select(site: Site, wid: str) -> Response:
-        client = query_client_id(request.args.get("client_id"))
-        body = await read_body(CurrentSessionRequest)
-        site.backend.set_current_session(WorkspaceId(wid), client, body.session_id)
-        return nothing()
-
-    @group.get("/v1/workspaces/<wid>/config")
-    def config(site: Site, wid: str) -> Response:
-        return answer(site.opened(wid).shown_config())
-
-    @group.get("/v1/workspaces/<wid>/providers")
-    def providers(site: Site, wid: str) -> Response:
-        """Answer with the catalogue; which of its providers can be used is in the configuration."""
-        site.opened(wid)
-        return answer(catalog_providers())
-
-    @group.get("/v1/workspaces/<wid>/events")
-    async def events(site: Site, wid: str) -> Response:
-        return await _events(site, wid)
-
-    return group
+_STREAM_HEADERS: Final = (
+    (b"content-type", EVENTS.encode()),
+    (b"cache-control", b"no-cache"),
+)
 
 
-async def _events(site: Site, wid: str) -> Response:
+def listed(call: Call) -> list[Workspace]:
+    """Return the hosted workspaces."""
+    return [_view(call.server, hosted) for hosted in call.server.backend.workspaces()]
+
+
+async def create(call: Call) -> Workspace:
+    """Host a directory for a client."""
+    body: WorkspaceRequest = call.body
+    if body.path:
+        parse_client_id(body.client_id)
+    return _view(call.server, await call.server.backend.create(body))
+
+
+def show(call: Call) -> Workspace:
+    """Return a workspace."""
+    return _view(call.server, call.server.backend.workspace(WorkspaceId(call.values["wid"])))
+
+
+def release(call: Call) -> None:
+    """Give up a client's claim."""
+    call.server.backend.release(WorkspaceId(call.values["wid"]), call.client_id)
+
+
+def select(call: Call) -> None:
+    """Note which session an attached client looks at."""
+    workspace_id, session_id = WorkspaceId(call.values["wid"]), call.body.session_id
+    call.server.backend.set_current_session(workspace_id, call.client_id, session_id)
+
+
+def shown_config(call: Call) -> Config:
+    """Return the configuration, without secrets."""
+    return call.workspace.shown_config()
+
+
+def providers(_call: Call) -> tuple[CatalogProvider, ...]:
+    """Return the catalogue; which of its providers can be used is in the configuration."""
+    return catalog_providers()
+
+
+async def events(call: Call) -> Reply:
     """Open a stream: find the workspace, take a place in its log, count the stream, answer (G8).
 
-    The stream is counted out when the request is over, also if its body was never asked for. A
-    reader that names no place is told what waits for an answer, in the step in which it gets one;
-    one that resumes hears of it from the log.
+    The stream is counted out when the request is over, also if its body was never asked for. A reader
+    that names no place is told which asks are pending, in the same step in which it gets its place;
+    a reader that resumes learns of them from the log.
     """
     await trio.lowlevel.checkpoint()
-    client = query_client_id(request.args.get("client_id"))
-    opened = site.opened(wid)
-    form = _form(request.args.get("form"))
-    place = position_from(request.headers.get("Last-Event-ID"), request.args.get("after"))
-    log, asks = opened.events, partial(site.asks.frames, opened, form)
-    reader = await opened.new_reader(form, place)
+    server, workspace = call.server, call.workspace
+    form = _form(call.query.get("form"))
+    place = position_from(call.header(b"last-event-id"), call.query.get("after"))
+    asks = partial(server.asks.frames, workspace, form)
+    reader = await workspace.new_reader(form, place)
     first = asks() if place is None else b""
-    if request.method == "HEAD":
-        return Response(b"", content_type="text/event-stream")
-    cleanup(request.scope).enter_context(site.backend.attach(WorkspaceId(wid), client))
-    cleanup(request.scope).enter_context(site.streams.attached(reader))
-    cleanup(request.scope).enter_context(opened.asks.permissions.attendance.present())
+    if call.head_only:
+        return Reply(headers=_STREAM_HEADERS[:1])
+    hold = server.backend.attach(WorkspaceId(call.values["wid"]), call.client_id)
+    call.cleanup.enter_context(hold)
+    call.cleanup.enter_context(server.streams.attached(reader))
+    call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
     frames = stream(
         reader,
-        boot=log.boot,
-        drain=site.drain,
+        boot=workspace.events.boot,
+        drain=server.drain,
         first=first,
         missed=reader.missed,
         asks=asks,
-        heartbeat=site.heartbeat,
-        send_now=begin_stream(request.scope),
-        turns=site.streams.turns,
+        heartbeat=server.heartbeat,
+        send_now=begin_stream(call.scope),
+        turns=server.streams.turns,
     )
-    response = Response(frames, content_type="text/event-stream")
-    response.headers["Cache-Control"] = "no-cache"
-    response.timeout = None
-    return response
+    return Reply(headers=_STREAM_HEADERS, pieces=frames)
 
 
 def _form(name: str | None) -> Form:
@@ -112,19 +124,89 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(site: Site, hosted: HostedWorkspace) -> Workspace:
-    """Return a workspace as clients see it; their environment is nobody else's business."""
-    warning = hosted.store.warning
+def _view(server: Server, workspace: HostedWorkspace) -> Workspace:
+    """Return a workspace as clients see it, without the environment that its creator sent."""
+    terms = workspace.plan.terms
+    warning = workspace.store.warning
     return Workspace(
-        id=hosted.id,
-        path=str(hosted.directory),
-        yolo=hosted.plan.terms.yolo,
-        debug=hosted.plan.terms.debug,
-        data_dir=str(hosted.data_dir),
-        version=site.version.version,
-        config=hosted.shown_config(),
-        channels=hosted.plan.terms.channels,
-        skills=hosted.integrations.skills.states(),
-        degraded=hosted.degraded or "",
+        id=workspace.id,
+        path=str(workspace.directory),
+        yolo=terms.yolo,
+        debug=terms.debug,
+        data_dir=str(workspace.data_dir),
+        version=server.version.version,
+        config=workspace.shown_config(),
+        channels=terms.channels,
+        skills=workspace.integrations.skills.states(),
+        degraded=workspace.degraded or "",
         warnings=() if warning is None else (ErrorBody(**asdict(warning)),),
     )
+
+
+ROUTES: Final = under(
+    "/v1/workspaces",
+    Route("GET", "", "List the hosted workspaces.", listed, answer=tuple[Workspace, ...]),
+    Route(
+        "POST",
+        "",
+        "Host a directory for a client; the same directory is the same workspace.",
+        create,
+        body=WorkspaceRequest,
+        answer=Workspace,
+        errors=(
+            *("client_id_invalid", "path_missing", "path_invalid"),
+            *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
+        ),
+    ),
+    Route("GET", "/{wid}", "Show a workspace.", show, answer=Workspace, direct=True),
+    Route(
+        "DELETE",
+        "/{wid}",
+        "Give up a client's claim; its open streams still hold it.",
+        release,
+        query=(CLIENT,),
+        errors=_NO_CLIENT,
+        needs_workspace=False,
+    ),
+    Route(
+        "POST",
+        "/{wid}/current-session",
+        "Note which session an attached client looks at.",
+        select,
+        body=CurrentSessionRequest,
+        query=(CLIENT,),
+        errors=(*_NO_CLIENT, "client_not_attached", "workspace_not_found"),
+        needs_workspace=False,
+    ),
+    Route(
+        "GET",
+        "/{wid}/config",
+        "Show the configuration, without secrets.",
+        shown_config,
+        answer=Config,
+    ),
+    Route(
+        "GET",
+        "/{wid}/providers",
+        "List the providers of the catalogue.",
+        providers,
+        answer=tuple[CatalogProvider, ...],
+    ),
+    Route(
+        "GET",
+        "/{wid}/events",
+        "Attach: stream what happens in the workspace, until either side ends it.",
+        events,
+        answer=Envelope,
+        query=(
+            CLIENT,
+            Query("form", "`crush`, bare frames; `native`, with ids, deltas and heartbeats"),
+            Query("after", "the id to resume after, for those that cannot set Last-Event-ID"),
+        ),
+        errors=(*_NO_CLIENT, "http_version_unsupported", "workspace_not_found", *STORE_ERRORS),
+        media=EVENTS,
+        needs_workspace=False,
+        direct=True,
+    ),
+    group="Workspaces",
+)

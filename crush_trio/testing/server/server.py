@@ -40,8 +40,8 @@ from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run, Turn
 from crush_trio.server.app import create_app
-from crush_trio.server.guard import GuardSettings
-from crush_trio.server.server import Meters, Site, metered
+from crush_trio.server.server import Meters, Server, metered
+from crush_trio.server.settings import GuardSettings
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.open import StoreSettings
 from crush_trio.testing.server.asgi import AsgiDriver, AsgiResponse, Exchange
@@ -243,7 +243,7 @@ class Served:
     """A server under test."""
 
     backend: Backend[HostedWorkspace]
-    site: Site
+    server: Server
     driver: AsgiDriver
     stores: "MemoryStores"
 
@@ -341,6 +341,6 @@ async def open_test_server(
             clock=clock,
             ids=CountingIds("workspace"),
         ) as backend:
-            site = Site(backend, meters=meters)
-            yield Served(backend, site, AsgiDriver(create_app(site, guard), requests), stores)
-        site.drain.end_streams()
+            server = Server(backend, meters=meters)
+            yield Served(backend, server, AsgiDriver(create_app(server, guard), requests), stores)
+        server.drain.end_streams()

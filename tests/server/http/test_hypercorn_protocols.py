@@ -284,7 +284,7 @@ async def test_a_safe_app_that_cannot_start_says_why(app):
 @pytest.mark.slow
 @pytest.mark.real_clock
 async def test_our_own_server_leaves_hypercorns_worker_as_it_is(app):
-    async with open_own_server(safe_app(app.quart)) as server:
+    async with open_own_server(app.quart) as server:
         async with open_client(server.address) as client:
             assert await client.get("/hello") == (200, b"hello")
             assert hypercorn_worker.TCPServer is TCPServer

@@ -18,9 +18,9 @@ from crush_trio.server import (
     TcpAddress,
     UnixAddress,
     parse_address,
+    serve,
     wait_for_signal,
 )
-from crush_trio.server.http.serve import serve
 from tests.server.raw_client import SMALL, open_client
 from tests.server.tiny_app import FRAME, HERE, LAST, TinyApp, open_own_server
 

@@ -13,7 +13,7 @@ from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.backend.workspace import keeps_open
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.server.app import create_app
-from crush_trio.server.server import Site
+from crush_trio.server.server import Server
 from crush_trio.testing import Gate
 from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.config import no_commands, open_fixed_config
@@ -310,7 +310,7 @@ async def open_holding_server(turn):
             settings=BackendSettings(),
             keeps_open=keeps_open,
         ) as backend:
-            site = Site(backend)
+            site = Server(backend)
             yield Served(backend, site, AsgiDriver(create_app(site), requests), stores)
 
 

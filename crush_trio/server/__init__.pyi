@@ -1,0 +1,47 @@
+# The names of `__init__.py`, for type checkers and editors.
+
+from crush_trio.net.address import (
+    Address,
+    BadAddress,
+    TcpAddress,
+    UnixAddress,
+    default_address,
+    is_loopback,
+    parse_address,
+)
+from crush_trio.server.embed import open_server
+from crush_trio.server.http.hypercorn import safe_app
+from crush_trio.server.http.outgoing import StreamNeedsHttp1, begin_stream
+from crush_trio.server.http.serve import LifespanFailed, serve, wait_for_signal
+from crush_trio.server.http.sockets import (
+    AddressExposed,
+    AddressInUse,
+    CannotListen,
+    Listening,
+    open_listeners,
+)
+from crush_trio.server.settings import GuardSettings, ServerSettings
+
+__all__ = [
+    "Address",
+    "AddressExposed",
+    "AddressInUse",
+    "BadAddress",
+    "CannotListen",
+    "GuardSettings",
+    "LifespanFailed",
+    "Listening",
+    "ServerSettings",
+    "StreamNeedsHttp1",
+    "TcpAddress",
+    "UnixAddress",
+    "begin_stream",
+    "default_address",
+    "is_loopback",
+    "open_listeners",
+    "open_server",
+    "parse_address",
+    "safe_app",
+    "serve",
+    "wait_for_signal",
+]

@@ -1,0 +1,153 @@
+"""Settings of a server: its guard and token, its backend, its limits.
+
+Importing this module loads neither Quart nor Hypercorn, so a program can make its settings before it
+decides to serve.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Final, Self
+
+from attrs import evolve, field, frozen
+
+from crush_trio.agent.asks.attendance import PATIENCE
+from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
+from crush_trio.config.load import chosen_limits
+from crush_trio.errors import CrushError
+from crush_trio.limits import DEFAULTS, SizeLimits
+
+TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
+"""The environment variable that holds the token."""
+
+TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
+"""The environment variable that names the file which holds the token."""
+
+PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
+"""The environment variable with the seconds that an ask waits while no client is attached."""
+
+TOKEN_LENGTH: Final = 16
+"""The fewest characters a token may have; a shorter one can be guessed."""
+
+_TOKEN_FILE_LIMIT: Final = 4096
+
+_OWN_SECRETS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE})
+"""Variables that commands of a workspace must not see."""
+
+
+class TokenUnusable(CrushError):
+    """The server's token cannot be used. The server does not start, rather than start without one."""
+
+    code = "token_unusable"
+    message = "the server's token cannot be used"
+
+
+def _lowered(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+@frozen(kw_only=True)
+class GuardSettings:
+    """Which requests are let in. The default: all from this machine, except those of foreign web pages."""
+
+    hosts: frozenset[str] = field(default=frozenset(), converter=_lowered)
+    """Names of this server besides those of the loopback: `name` for any port, or `name:port`."""
+    origins: frozenset[str] = field(default=frozenset(), converter=_lowered)
+    """Foreign web pages that may use this server, as `https://name[:port]`."""
+    token: str | None = field(default=None, repr=False)
+    """The token that every request must carry, on either transport; None requires none."""
+    loopback_only: bool = False
+    """Whether a server without a token refuses requests on addresses that other machines can reach.
+
+    For servers whose sockets are opened by another program, which does not know this rule.
+    """
+
+    @token.validator
+    def _must_not_be_empty(self, _attribute: object, token: str | None) -> None:
+        if token == "":
+            raise TokenUnusable("it is empty")
+
+
+@frozen(kw_only=True)
+class ServerSettings:
+    """How a server treats its workspaces and its clients."""
+
+    backend: BackendSettings = field(factory=lambda: BackendSettings(idle_linger=inf))
+    guard: GuardSettings = field(factory=GuardSettings)
+    sizes: SizeLimits = DEFAULTS
+    """Limits on what the server accepts, stores and does at once."""
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
+    """The environment that configures workspaces whose clients send none of their own."""
+    patience: float = PATIENCE
+    """Seconds that an ask waits while no client is attached to answer it."""
+
+    @property
+    def home(self) -> Path:
+        """The user's home directory, which holds the user's own configuration."""
+        return Path(self.environment.get("HOME") or "/")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings from *environ*; reads the token's file if *environ* names one.
+
+        Workspaces get all of *environ* except the server's token. A server stays until it is stopped,
+        unless the variable for the idle time is set, as it is for a server that a client starts for
+        itself. Raises `TokenUnusable`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
+        files.
+        """
+        backend = BackendSettings.from_environment(environ)
+        if not environ.get(IDLE_VARIABLE):
+            backend = evolve(backend, idle_linger=inf)
+        return cls(
+            backend=backend,
+            guard=GuardSettings(token=load_token(environ)),
+            environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
+            patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
+            sizes=chosen_limits(environ),
+        )
+
+
+# ── The server's token ──────────────────────────────────────────────────────────────────────────
+
+
+def load_token(environ: Mapping[str, str]) -> str | None:
+    """Return the token from *environ*, or from the file that it names; None if it has neither.
+
+    Raises `TokenUnusable` for anything doubtful: a variable that is set and empty is most likely a
+    token that got lost, not a wish to do without one. Reads a small file.
+    """
+    token, path = environ.get(TOKEN_VARIABLE), environ.get(TOKEN_FILE_VARIABLE)
+    if token is not None and path is not None:
+        raise TokenUnusable(f"set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}, not both")
+    if token is not None:
+        return _checked(token, TOKEN_VARIABLE)
+    if path is not None:
+        return _checked(_read_private(path), path)
+    return None
+
+
+def _checked(token: str, source: str) -> str:
+    if not token:
+        raise TokenUnusable(f"{source} is empty; put a token there, or unset the variable")
+    if len(token) < TOKEN_LENGTH:
+        raise TokenUnusable(f"the token in {source} needs at least {TOKEN_LENGTH} characters")
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise TokenUnusable(f"the token in {source} may hold letters, digits and signs only")
+    return token
+
+
+def _read_private(path: str) -> str:
+    """Return the one line of a file that other users cannot read; the open file is what is checked."""
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_TOKEN_FILE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        raise TokenUnusable(f"{TOKEN_FILE_VARIABLE}: {error}") from error
+    if mode & stat.S_IRWXO:
+        raise TokenUnusable(f"{path} is open to every user of this machine; chmod o-rwx it")
+    if len(data) > _TOKEN_FILE_LIMIT:
+        raise TokenUnusable(f"{path} is too large to be a token")
+    return data.decode(errors="replace").strip()
