@@ -21,7 +21,7 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import session_fact
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import JournalEntry, ImmediateEntry
+from crush_trio.runtime.journal import ImmediateEntry, JournalEntry
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import (

@@ -29,7 +29,7 @@ from crush_trio.events.facts import MessageChange
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import JournalEntry, ImmediateEntry
+from crush_trio.runtime.journal import ImmediateEntry, JournalEntry
 from crush_trio.runtime.outcome import Completion, Outcome, Submission
 from crush_trio.runtime.run import Run
 from crush_trio.testing.explore.checkpoints import Gate
