@@ -46,7 +46,7 @@ from crush_trio.wire.views import (
     Session,
     ShellResult,
     Version,
-    Workspace,
+    WorkspaceView,
 )
 
 _CLIENT: Final = Query("client_id", "the client's UUID", required=True)
@@ -97,19 +97,19 @@ CATALOGUE: Final[Mapping[str, tuple[Route, ...]]] = {
     ),
     "Workspaces": under(
         "/v1/workspaces",
-        Route("GET", "", "List the hosted workspaces.", tuple[Workspace, ...]),
+        Route("GET", "", "List the hosted workspaces.", tuple[WorkspaceView, ...]),
         Route(
             "POST",
             "",
             "Host a directory for a client; the same directory is the same workspace.",
-            Workspace,
+            WorkspaceView,
             sent.WorkspaceRequest,
             errors=(
                 *("client_id_invalid", "path_missing", "path_invalid"),
                 *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
             ),
         ),
-        Route("GET", "/{wid}", "Show a workspace.", Workspace),
+        Route("GET", "/{wid}", "Show a workspace.", WorkspaceView),
         Route(
             "DELETE",
             "/{wid}",

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.store.pages import Hole, Pages, Piece, filled
+from crush_trio.store.pages import Hole, PagePiece, Pages, fill_holes
 from crush_trio.wire.codec import encode
 
 _VALUES_AT_ONCE: Final = 200
@@ -38,7 +38,7 @@ class JsonPages:
 
     async def read(self) -> bytes:
         """Return the next piece of the array; the last one closes it."""
-        items = filled(await self._pages.read(), self._fill)
+        items = fill_holes(await self._pages.read(), self._fill)
         end = b"" if self._pages.more else b"]"
         if not items and end:
             return b"[]" if self._joint == b"[" else end
@@ -70,7 +70,7 @@ class ValuePages:
         """Whether there is another page; an empty list has one, too."""
         return self._at < max(len(self._values), 1)
 
-    async def read(self) -> Sequence[Piece]:
+    async def read(self) -> Sequence[PagePiece]:
         """Return the next page."""
         await trio.lowlevel.checkpoint()
         values = self._values[self._at : self._at + _VALUES_AT_ONCE]

@@ -1,8 +1,8 @@
-"""A workspace's durable tables, and what can go wrong with them.
+"""Stores: the durable tables of a workspace.
 
-`base` is the seam: what a store offers, one small Protocol per consumer. `changes` is what can be
-written to one. `memory` keeps everything in memory; `sqlite` is the embedded store that needs no
-server and is imported by whoever opens it. `errors` holds for every store.
+`base` has the protocols, one per consumer. `changes` are the values that can be written, `commit` is a write under
+way, `pages` are long lists, `errors` are the errors of every store. `memory` keeps everything in memory; `sqlite` is
+the embedded database. `go_import` reads the Go program's database.
 """
 
 from crush_trio.store.base import (

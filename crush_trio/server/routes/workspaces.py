@@ -17,7 +17,7 @@ from crush_trio.server.server import Site
 from crush_trio.server.sse import position_from, stream
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
-from crush_trio.wire.views import ErrorBody, Workspace
+from crush_trio.wire.views import ErrorBody, WorkspaceView
 
 
 def routes() -> Blueprint:
@@ -113,10 +113,10 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(site: Site, hosted: Hosted[HostedWorkspace]) -> Workspace:
+def _view(site: Site, hosted: Hosted[HostedWorkspace]) -> WorkspaceView:
     """Return a workspace as clients see it; their environment is nobody else's business."""
     warning = hosted.opened.store.warning
-    return Workspace(
+    return WorkspaceView(
         id=hosted.id,
         path=str(hosted.opened.directory),
         yolo=hosted.terms.yolo,

@@ -25,14 +25,14 @@ from outcome import Error, Value
 from typing_extensions import override
 
 from crush_trio.store.base import (
-    Conversation,
-    Load,
     Orphan,
     PendingAsk,
     Store,
+    StoredConversation,
     StoredEnding,
     StoredMessage,
     StoredRun,
+    StoreLoad,
     StoreWarning,
     TailEvent,
     Totals,
@@ -213,7 +213,7 @@ class FaultyStore(Store):
 
     @property
     @override
-    def load(self) -> Load:
+    def load(self) -> StoreLoad:
         """What the real store has to do, and how long that takes."""
         return self.inner.load
 
@@ -332,7 +332,7 @@ class FaultyStore(Store):
     @override
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
+    ) -> StoredConversation:
         return await self.inner.conversation(session_id, run_id)
 
     @override
