@@ -25,7 +25,7 @@ from crush_trio.backend.assemble import open_durable_workspace
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.config.errors import Notice, NoticeKind
+from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.live import Configuration, open_live_config
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
@@ -269,7 +269,7 @@ class _Opener:
                     ids=self.ids,
                     sizes=self.sizes,
                 )
-                _log_notices(live.current.notices)
+                _log_notices(live.current.warnings)
                 durable.runs.services.start_soon(_tell_changes, opened, name="configuration")
                 yield opened
 
@@ -333,15 +333,15 @@ async def _tell_changes(opened: HostedWorkspace) -> None:
             newer = await opened.config.newer_than(known.revision)
         except WorkspaceClosing:
             return  # noqa: ASYNC910  # waiting for a newer one is a checkpoint, also when it raises
-        _log_notices(notice for notice in newer.notices if notice not in known.notices)
+        _log_notices(notice for notice in newer.warnings if notice not in known.warnings)
         known = newer
         opened.config_changed()
 
 
-def _log_notices(notices: Iterable[Notice]) -> None:
+def _log_notices(notices: Iterable[ConfigWarning]) -> None:
     """Log what loading the configuration had to say; that nothing is configured is no mistake."""
     for notice in notices:
-        level = logging.INFO if notice.kind is NoticeKind.DEMO else logging.WARNING
+        level = logging.INFO if notice.kind is ConfigWarningKind.DEMO else logging.WARNING
         extra = {
             "kind": notice.kind.value,
             "file": "" if notice.file is None else str(notice.file),

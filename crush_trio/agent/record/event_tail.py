@@ -70,7 +70,9 @@ class Recall:
         assert entry is not None
         return entry
 
-    async def _entry(self, key: Key, load: Callable[[], Awaitable[Event | None]]) -> LogEntry | None:
+    async def _entry(
+        self, key: Key, load: Callable[[], Awaitable[Event | None]]
+    ) -> LogEntry | None:
         """Return an entry, loaded once for all readers that want it at the same time."""
         await trio.lowlevel.checkpoint()
         while key in self._loading:
