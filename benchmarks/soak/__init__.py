@@ -1,4 +1,4 @@
-"""A soak: every promise of the server, kept under load and faults for minutes.
+"""Soak test: checks every promise of the server under load and faults for minutes.
 
 `python -m benchmarks.soak` starts a real server and a model of its own, and mixes prompts, cancels, queue
 edits, slow and vanishing readers, a full disk, a held database, kills and restarts. What the server
