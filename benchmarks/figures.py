@@ -1,7 +1,8 @@
 """Figures: measured values with their spread, ratios to the baseline, and promises.
 
-Plain data. A figure has one value per round. Both servers are measured within each round, so that the ratio of a
-round is of values under the same conditions. The median of these ratios counts; the spread says how reliable it is.
+Plain data. A figure has one value per round. Both servers are measured within each round, so that
+the ratio of a round is of values under the same conditions. The median of these ratios counts; the
+spread says how reliable it is.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """`Clock` and `IdSource`: the sources of time and of ids.
 
-Code that needs the time takes a `Clock`, and code that makes ids takes an `IdSource`. Production uses the
-system's; tests pass counters, so that a failing test prints the same ids and times whenever it is replayed.
+Code that needs the time takes a `Clock`, and code that makes ids takes an `IdSource`. Production
+uses the system's; tests pass counters, so that a failing test prints the same ids and times
+whenever it is replayed.
 """
 
 import time

@@ -1,8 +1,8 @@
 """The errors: each class has a stable `code` for programs and a `message` for people.
 
-The messages of errors that cross HTTP are part of the wire contract, so they are defined here and not where
-they are raised. The HTTP status of a code is defined in the server only. Every class without subclasses has a
-code of its own; a test keeps the codes unique and the classes documented.
+The messages of errors that cross HTTP are part of the wire contract, so they are defined here and
+not where they are raised. The HTTP status of a code is defined in the server only. Every class
+without subclasses has a code of its own; a test keeps the codes unique and the classes documented.
 """
 
 from typing import ClassVar

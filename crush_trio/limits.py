@@ -1,8 +1,8 @@
-"""Limits: `SizeLimits` on sizes and numbers, which users can set, and `Limits` on the waits of a workspace.
+"""Limits: `SizeLimits` on sizes and numbers, which users can set; `Limits` on waits.
 
-Each size limit is defined once, with default, unit, meaning and error code. Its name is what users write: in
-`crush_trio.limits` of their configuration file, in `CRUSH_TRIO_LIMITS`, and after `crush-trio serve --limit`.
-Time limits of a server are beside the code that waits.
+Each size limit is defined once, with default, unit, meaning and error code. Its name is what users
+write: in `crush_trio.limits` of their configuration file, in `CRUSH_TRIO_LIMITS`, and after
+`crush-trio serve --limit`. Time limits of a server are beside the code that waits.
 """
 
 import re
@@ -30,8 +30,8 @@ class Limits:
     courtesy: int = 0
     """Checkpoints that a stored run yields before it starts, so that its caller is answered first.
 
-    The caller's task is woken at the same moment and needs one step, which may come after the first of
-    these checkpoints; with two, the answer is sent before the run starts to work.
+    The caller's task is woken at the same moment and needs one step, which may come after the first
+    of these checkpoints; with two, the answer is sent before the run starts to work.
     """
 
 

@@ -1,8 +1,8 @@
 """The workspace of a log record, by a context variable.
 
-Code deep down in a provider or a store does not know which workspace it works for. So the workspace's id is
-set once, around everything that is started for it: tasks and threads inherit the context in which they were
-started. A record with its own `workspace_id` keeps it.
+Code deep down in a provider or a store does not know which workspace it works for. So the
+workspace's id is set once, around everything that is started for it: tasks and threads inherit the
+context in which they were started. A record with its own `workspace_id` keeps it.
 """
 
 from collections.abc import Iterator

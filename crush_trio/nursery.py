@@ -1,9 +1,9 @@
-"""`open_hidden_nursery`: a nursery inside a context manager; `Interrupt`: one call that ends many waits.
+"""`open_hidden_nursery`: a nursery inside a context manager; `Interrupt`: ends many waits.
 
-`open_workspace()` and similar context managers hold a nursery open around their `yield`. Trio wraps every
-exception that leaves a nursery in an exception group, so a plain `ValueError` raised in the caller's block
-would come back to the caller as a group. A manager that hides its nursery therefore unwraps a single
-exception and leaves groups of several alone.
+`open_workspace()` and similar context managers hold a nursery open around their `yield`. Trio wraps
+every exception that leaves a nursery in an exception group, so a plain `ValueError` raised in the
+caller's block would come back to the caller as a group. A manager that hides its nursery therefore
+unwraps a single exception and leaves groups of several alone.
 """
 
 from collections.abc import AsyncIterator, Iterator

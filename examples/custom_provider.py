@@ -1,8 +1,8 @@
 """A custom provider: anything that can stream text can be the model of an agent.
 
-A provider opens a stream per request and yields parts; the last one is `Finished`. It has nothing to do with runs or
-sessions: the caller leaves the block when it has enough, or is cancelled. The program provides the model, and the
-configuration selects it.
+A provider opens a stream per request and yields parts; the last one is `Finished`. It has nothing
+to do with runs or sessions: the caller leaves the block when it has enough, or is cancelled. The
+program provides the model, and the configuration selects it.
 """
 
 import json

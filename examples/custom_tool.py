@@ -1,7 +1,7 @@
 """A custom tool: the agent closes tickets, which only your program can do.
 
-The model gets the schema of the arguments. `permit` asks a person for permission, unless permissions are skipped, as
-here. A `ToolError` is an answer that the model can act on; any other exception fails the run.
+The model gets the schema of the arguments. `permit` asks a person, unless permissions are
+skipped, as here. The model can act on a `ToolError`; any other exception fails the run.
 """
 
 from pathlib import Path

@@ -1,8 +1,9 @@
 """The whole thing in a quarter of a minute: a server, two clients, a cancel, a permission, a crash.
 
-`make demo` runs it. Everything is real but the model, which is the offline demo: the server is a process
-of its own on a private socket, with a home directory that is gone afterwards; the clients are those of
-`crush_trio.client`; what is shown at the end was read from disk by another server. Needs no key.
+`make demo` runs it. Everything is real but the model, which is the offline demo: the server is a
+process of its own on a private socket, with a home directory that is gone afterwards; the clients
+are those of `crush_trio.client`; what is shown at the end was read from disk by another server.
+Needs no key.
 """
 
 import os

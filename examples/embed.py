@@ -1,8 +1,8 @@
 """A server inside a Trio program, during a block.
 
-Inside the block the server answers clients: other programs, or this one, as below. Leaving the block cancels the runs,
-which write their endings, sends the endings to clients, and then stops the server. The other tasks of the program are
-not affected.
+Inside the block the server answers clients: other programs, or this one, as below. Leaving the
+block cancels the runs, which write their endings, sends the endings to clients, and then stops the
+server. The other tasks of the program are not affected.
 """
 
 import os

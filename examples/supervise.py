@@ -1,4 +1,4 @@
-"""Two clients of one workspace: one submits prompts; the other answers permissions and cancels slow runs."""
+"""Two clients of one workspace: one works; the other grants permissions and cancels slow runs."""
 
 from tempfile import TemporaryDirectory
 

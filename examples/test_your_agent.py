@@ -1,7 +1,8 @@
 """How another project tests its own agent for races, with crush_trio's harness.
 
-The agent takes a lease, works in two steps and gives the lease back. The tests check that it does so in every order of
-events. With `crush-trio[testing]` and `trio_mode = true`, tests have a virtual clock and a seeded task order.
+The agent takes a lease, works in two steps and gives the lease back. The tests check that it does
+so in every order of events. With `crush-trio[testing]` and `trio_mode = true`, tests have a virtual
+clock and a seeded task order.
 """
 
 import pytest

@@ -151,7 +151,7 @@ class Workspace:
                 if line.startswith("data: ") and line != "data: [DONE]":
                     piece = _piece(json.loads(line[6:]))
                     if piece:
-                        yield piece  # noqa: ASYNC119 - as everybody writes it
+                        yield piece  # noqa: ASYNC119 - as in most asyncio programs
 
 
 def _now() -> int:

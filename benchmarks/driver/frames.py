@@ -1,8 +1,8 @@
 """Parser of event streams, in either form.
 
-Plain data, no I/O. A `Reader` takes bytes that may be cut anywhere and yields `Grew` and `Ended`, the two events
-that the workloads wait for. It reads the crush form and the native form, so that a server with either of them can
-be measured.
+Plain data, no I/O. A `Reader` takes bytes that may be cut anywhere and yields `Grew` and `Ended`,
+the two events that the workloads wait for. It reads the crush form and the native form, so that a
+server with either of them can be measured.
 """
 
 from collections.abc import Iterator

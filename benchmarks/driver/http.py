@@ -1,7 +1,7 @@
 """Requests to a server under test, over a connection that is kept.
 
-With little overhead in the measured time: one connection, one exchange at a time, and the bytes of a request are
-made before the clock is read.
+With little overhead in the measured time: one connection, one exchange at a time, and the bytes of
+a request are made before the clock is read.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""Clients that are attached to a server's event stream: a `Witness`, which parses it, and a `Crowd`, which counts bytes.
+"""Attached clients: a `Witness`, which parses the event stream, and a `Crowd`, which counts bytes.
 
-The witness parses every frame and records times. A crowd is up to hundreds of connections that are read by one task:
-it counts bytes and searches for the last frame of a run, without parsing, so that on a machine with two cores the
-measurement waits for the server and not for its clients.
+The witness parses every frame and records times. A crowd is up to hundreds of connections that are
+read by one task: it counts bytes and searches for the last frame of a run, without parsing, so that
+on a machine with two cores the measurement waits for the server and not for its clients.
 """
 
 import select

@@ -1,7 +1,8 @@
 """A server under test as a process: started, measured from outside, and stopped.
 
-CPU time is the kernel's clock of the process, which counts all threads, also ended ones, in nanoseconds; `/proc` has
-the same number in ticks of 10 ms, which is too coarse. Memory is the resident set size.
+CPU time is the kernel's clock of the process, which counts all threads, also ended ones, in
+nanoseconds; `/proc` has the same number in ticks of 10 ms, which is too coarse. Memory is the
+resident set size.
 """
 
 import os

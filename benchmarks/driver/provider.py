@@ -1,7 +1,7 @@
 """The scripted model of all servers under test: it answers what the prompt tells it to.
 
-A prompt is a line of the grammar below, so a workload decides what is streamed, how fast, and can ask
-afterwards when. The chunks are those of the test harness's OpenAI format, encoded once and
+A prompt is a line of the grammar below, so a workload decides what is streamed, how fast, and can
+ask afterwards when. The chunks are those of the test harness's OpenAI format, encoded once and
 kept: a burst costs one write, so what is measured is the server and not the model.
 
     say 2000            two thousand tokens at once
@@ -177,7 +177,10 @@ class Provider:
 
 
 async def watch_leaving(stream: trio.SocketStream, call: Call, scope: trio.CancelScope) -> None:
-    """Detect that the server disconnects. Data it sends is its next request and is not read here."""
+    """Detect that the server disconnects.
+
+    Data it sends is its next request and is not read here.
+    """
     sock = stream.socket
     await trio.lowlevel.wait_readable(sock.fileno())
     try:

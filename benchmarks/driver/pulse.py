@@ -1,8 +1,8 @@
 """Response times of a server's health route, requested all the time by another process.
 
-The driver itself would send requests late whenever it is busy. `python -m benchmarks.driver.pulse HOST PORT`
-sends requests until its input ends and then prints the seconds of each. Times without a server,
-while it is restarted, are left out.
+The driver itself would send requests late whenever it is busy. `python -m benchmarks.driver.pulse
+HOST PORT` sends requests until its input ends and then prints the seconds of each. Times without a
+server, while it is restarted, are left out.
 """
 
 import http.client

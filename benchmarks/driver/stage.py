@@ -145,8 +145,8 @@ class Stage:
     async def crowd(self, clients: int, form: str) -> AsyncIterator[Crowd]:
         """Attach *clients* clients in *form*, one of them a witness, during the block.
 
-        The first witness stays attached, so that the workspace stays open: it is one more client, in both
-        servers that are compared.
+        The first witness stays attached, so that the workspace stays open: it is one more client,
+        in both servers that are compared.
         """
         place = self.served.place
         async with open_witness(place, events_target(self.base, form), form) as witness:

@@ -1,8 +1,9 @@
 """Servers that can be measured: this project's, the baseline, and one that is already running.
 
-The driver speaks the crush wire. Besides that it needs to know how to start the server or where it listens, which
-process to measure, and it writes a crush.json into the workspace that points the server at the scripted model. So any
-server that speaks the wire and reads that file can be measured.
+The driver speaks the crush wire. Besides that it needs to know how to start the server or where it
+listens, which process to measure, and it writes a crush.json into the workspace that points the
+server at the scripted model. So any server that speaks the wire and reads that file can be
+measured.
 """
 
 import sys

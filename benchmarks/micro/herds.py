@@ -1,8 +1,9 @@
 """The time for thousands of endings at once: of cancelled prompts, and of runs after a crash.
 
 A session has so many waiting prompts, on SQLite, and is cancelled; then as many runs that a killed
-program left without an ending are recovered. Both have to grow with their number and not much faster, and
-meanwhile another session has to be usable. Run it with `python -m benchmarks.micro.herds`.
+program left without an ending are recovered. Both have to grow with their number and not much
+faster, and meanwhile another session has to be usable. Run it with `python -m
+benchmarks.micro.herds`.
 """
 
 import sys

@@ -1,10 +1,10 @@
 """The bytes that are written to store an answer while it grows.
 
 An answer of n tokens arrives in small flushes, each committed on its own. If every flush wrote the
-whole message again, ten times the tokens would cost a hundred times the bytes; here they should cost
-about ten times. Three things are counted: what SQLite is given (statements with their values), what
-it writes to its log (whole pages), and by how much the database has grown in the end. Run it with
-`python -m benchmarks.micro.stored_bytes`.
+whole message again, ten times the tokens would cost a hundred times the bytes; here they should
+cost about ten times. Three things are counted: what SQLite is given (statements with their values),
+what it writes to its log (whole pages), and by how much the database has grown in the end. Run it
+with `python -m benchmarks.micro.stored_bytes`.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
 """Timing of micro benchmarks: in alternation, in CPU time, and with medians.
 
-A ratio of two costs is only reliable if both were measured under the same conditions. So the two alternate in one
-process, each round gives a ratio, and the median of those counts.
-Processor time leaves out the moments in which the machine did something else.
+A ratio of two costs is only reliable if both were measured under the same conditions. So the two
+alternate in one process, each round gives a ratio, and the median of those counts. Processor time
+leaves out the moments in which the machine did something else.
 """
 
 import gc

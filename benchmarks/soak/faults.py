@@ -1,7 +1,8 @@
 """Faults of a soak: a full disk, a database locked by another program, kills, restarts.
 
-A full disk is a limit on the size of the server's files, set from outside: at 0 every write fails; a
-little above the size of the write-ahead log, later writes fail. Neither needs privileges or mounts.
+A full disk is a limit on the size of the server's files, set from outside: at 0 every write fails;
+a little above the size of the write-ahead log, later writes fail. Neither needs privileges or
+mounts.
 """
 
 import random

@@ -1,9 +1,9 @@
 """Readers of a soak: native and crush; steady, slow, disconnecting, and not reading at all.
 
-A native reader is one client for the whole soak. However often its connection is cut, and by which side, it
-resumes from its position and must know every ending in the end: each once per start of the server,
-and never two different ones. A crush reader has no position; it must get the endings of the runs that
-were accepted and ended while it was connected.
+A native reader is one client for the whole soak. However often its connection is cut, and by which
+side, it resumes from its position and must know every ending in the end: each once per start of the
+server, and never two different ones. A crush reader has no position; it must get the endings of the
+runs that were accepted and ended while it was connected.
 """
 
 import random
@@ -29,8 +29,8 @@ _PRUNE: Final = 2000
 _IN_ORDER: Final = 2.0
 """Seconds after a SIGTERM in which a stream ends only because its workspace has closed.
 
-After three quarters of the grace of 3 s it ends anyway, and endings that are not stored by then are not
-on it.
+After three quarters of the grace of 3 s it ends anyway, and endings that are not stored by then are
+not on it.
 """
 
 
@@ -279,7 +279,8 @@ class Reader:
     def check_complete(self) -> None:
         """Check that nothing was missing on the last stream, if the server has ended it properly.
 
-        A stream that ends late was ended before its workspace had closed; in crush form both look the same.
+        A stream that ends late was ended before its workspace had closed; in crush form both look
+        the same.
         """
         stopped = self.site.stopped.get(self._life, float("inf"))
         if self.habit.form != CRUSH or not stopped <= self._left < stopped + _IN_ORDER:

@@ -1,7 +1,7 @@
 """The server of a soak: started, killed, stopped and started again at the same address.
 
-Its log goes through a pipe, so that a limit on the size of its files does not affect it, and every line is checked
-at once.
+Its log goes through a pipe, so that a limit on the size of its files does not affect it, and every
+line is checked at once.
 """
 
 import os

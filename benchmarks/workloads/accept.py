@@ -1,7 +1,7 @@
 """(b) Time until a client gets the 202 for its prompt.
 
-One prompt after the other, and then waves of one prompt in each of 64 sessions at once. Each wave is answered
-completely before the next; only the acceptances are timed.
+One prompt after the other, and then waves of one prompt in each of 64 sessions at once. Each wave
+is answered completely before the next; only the acceptances are timed.
 """
 
 from typing import Final

@@ -1,12 +1,13 @@
 """(h) Whether a server that has completed 500 runs is as fast as a new one.
 
-Measured are first words, an answer to a hundred clients, and cancels. The old process is compared with a new
-one, in alternation: figures of the same process from half a minute before are not comparable, because the
-driver ages as well and the machine's speed changes. Each round starts a new process for the comparison. A
-server that was already running (`--target`) is compared with its own figures from the beginning.
+Measured are first words, an answer to a hundred clients, and cancels. The old process is compared
+with a new one, in alternation: figures of the same process from half a minute before are not
+comparable, because the driver ages as well and the machine's speed changes. Each round starts a new
+process for the comparison. A server that was already running (`--target`) is compared with its own
+figures from the beginning.
 
-Everything is measured in new sessions, so that the age of the process differs and not the length of a
-conversation.
+Everything is measured in new sessions, so that the age of the process differs and not the length of
+a conversation.
 """
 
 from collections.abc import Mapping, Sequence

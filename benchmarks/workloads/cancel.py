@@ -1,7 +1,8 @@
 """(e) Time from a cancel until the model's connection is closed and until a client has the ending.
 
-First single cancels, in the middle of an answer. Then a storm of a thousand cancels, each at a random moment
-within 5 ms of its 202, whatever the run does then. Each run must end exactly once, as cancelled.
+First single cancels, in the middle of an answer. Then a storm of a thousand cancels, each at a
+random moment within 5 ms of its 202, whatever the run does then. Each run must end exactly once, as
+cancelled.
 """
 
 import random

@@ -1,7 +1,7 @@
 """(d) The cost of streaming an answer of 2,000 tokens to 1, 10, 100 and 500 clients.
 
-As a burst, which is the highest rate of the server, and at 5 ms per token, which is the rate of models.
-In native form and in crush form; all clients are attached before.
+As a burst, which is the highest rate of the server, and at 5 ms per token, which is the rate of
+models. In native form and in crush form; all clients are attached before.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Sessions with a long history, written directly into the store before the server opens it.
 
-Ten thousand messages cannot be made by runs within a minute. They are written as the server would have stored
-them, into the data directory of its workspace.
+Ten thousand messages cannot be made by runs within a minute. They are written as the server would
+have stored them, into the data directory of its workspace.
 """
 
 from collections.abc import Iterator

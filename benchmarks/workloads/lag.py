@@ -1,7 +1,7 @@
 """(c) Latency from the model's first word until a client has it.
 
-The model starts its answer and pauses; then it sends a word, and the time runs until the witness has read it.
-Model and witness are in the same process, so there is one clock.
+The model starts its answer and pauses; then it sends a word, and the time runs until the witness
+has read it. Model and witness are in the same process, so there is one clock.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """(f) Memory of an idle session, of an idle stream and of a long message.
 
-Each server is started for this. The figures are differences of resident memory over many of a kind, after a few
-of the same kind have been made as a warm-up.
+Each server is started for this. The figures are differences of resident memory over many of a kind,
+after a few of the same kind have been made as a warm-up.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,8 @@
 """(i) Response time for polling clients while runs are active.
 
-Not every client reads a stream: scripts and dashboards poll the sessions, the messages of one session and the
-state of the agent. Here 64 clients do, each on its own connection and without a pause, while the model streams
-answers in some of the sessions.
+Not every client reads a stream: scripts and dashboards poll the sessions, the messages of one
+session and the state of the agent. Here 64 clients do, each on its own connection and without a
+pause, while the model streams answers in some of the sessions.
 """
 
 from collections.abc import Sequence

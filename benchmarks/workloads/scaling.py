@@ -1,8 +1,9 @@
 """(g) How the cost grows with the length of an answer, and with the stored history of the session.
 
-The target is compared with itself. An answer that is sixteen times as long may cost sixteen times as much, plus
-a margin for noise. A long history must not make it more expensive to stream and store a new answer; building the
-model request from the history does grow with it, and has rows of its own.
+The target is compared with itself. An answer that is sixteen times as long may cost sixteen times
+as much, plus a margin for noise. A long history must not make it more expensive to stream and store
+a new answer; building the model request from the history does grow with it, and has rows of its
+own.
 """
 
 from pathlib import Path

@@ -1,8 +1,9 @@
 """(j) Memory for attached clients that do not read, when a large event comes.
 
-Two hundred clients, half in each form, and one prompt with a file of 5 MiB. The server's memory is compared
-with its maximum for such a prompt without them; the connections are part of the difference. Meanwhile another
-process requests the server's health. The baseline is not measured: it has no attachments.
+Two hundred clients, half in each form, and one prompt with a file of 5 MiB. The server's memory is
+compared with its maximum for such a prompt without them; the connections are part of the
+difference. Meanwhile another process requests the server's health. The baseline is not measured: it
+has no attachments.
 """
 
 import base64

@@ -1,8 +1,9 @@
 """Configuration: its files, its meaning, and what clients see of it.
 
-`sources` finds and merges the files, `files` reads and writes them, `checks` validates them, `template` and `expander`
-fill in variables and commands, `models` selects providers and models, and `load` turns it all into an immutable
-`LoadedConfig` (`snapshot`). `live` holds the newest one of an open workspace and applies `edits`.
+`sources` finds and merges the files, `files` reads and writes them, `checks` validates them,
+`template` and `expander` fill in variables and commands, `models` selects providers and models, and
+`load` turns it all into an immutable `LoadedConfig` (`snapshot`). `live` holds the newest one of an
+open workspace and applies `edits`.
 """
 
 from crush_trio.config.context_files import (

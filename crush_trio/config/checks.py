@@ -1,19 +1,22 @@
 """Checks of the merged configuration: values, trust, hook events; and the JSON Schema of a file.
 
-Values: what has the right type may still be wrong. Providers and hooks are checked once, on the merged files, because a
-custom provider may come from several files. The error names the file that set the value last.
+Values: what has the right type may still be wrong. Providers and hooks are checked once, on the
+merged files, because a custom provider may come from several files. The error names the file that
+set the value last.
 
-Trust: four things in a configuration are dangerous. The variables of `env` decide which program a command name means. A
-tool in `permissions.allowed_tools` is used without asking. A hook is a command that is run, and a list of hooks replaces
-the user's own. And the file that sets the address or headers of a provider gets the key that is sent there. So in a file
-of an untrusted project the first three are ignored, and the fourth is if something would be sent that is not from the
-same project. A warning says so, and how to trust the file.
+Trust: four things in a configuration are dangerous. The variables of `env` decide which program a
+command name means. A tool in `permissions.allowed_tools` is used without asking. A hook is a
+command that is run, and a list of hooks replaces the user's own. And the file that sets the address
+or headers of a provider gets the key that is sent there. So in a file of an untrusted project the
+first three are ignored, and the fourth is if something would be sent that is not from the same
+project. A warning says so, and how to trust the file.
 
-Hooks: there is one event, before a tool is used (I9). Other programs spell its name differently, so case and underscores
-are ignored. Hooks under any other name are kept but never run, and a warning says so.
+Hooks: there is one event, before a tool is used (I9). Other programs spell its name differently, so
+case and underscores are ignored. Hooks under any other name are kept but never run, and a warning
+says so.
 
-Schema: made from the classes that files are read into, so that it agrees with the loader, plus a few values that are
-checked later. `python -m crush_trio.config.checks` prints it, for editors.
+Schema: made from the classes that files are read into, so that it agrees with the loader, plus a
+few values that are checked later. `python -m crush_trio.config.checks` prints it, for editors.
 """
 
 import re

@@ -1,11 +1,11 @@
-"""Context files: instructions for the agent, by fixed names, from the configuration and of the user; project set-up.
+"""Context files, which have instructions for the agent; and project set-up.
 
-They are read when a prompt is built, not at start. Each file is read once, even if several names lead to it; names that
-differ in case only count as one. Links in a checkout are followed only within it: a link out of it could lead to any
-file of the machine.
+They are read when a prompt is built, not at start. Each file is read once, even if several names
+lead to it; names that differ in case only count as one. Links in a checkout are followed only
+within it: a link out of it could lead to any file of the machine.
 
-A project is set up for agents if it has such a file, or if a flag file in the data directory says so. An empty directory
-needs no set-up.
+A project is set up for agents if it has such a file, or if a flag file in the data directory says
+so. An empty directory needs no set-up.
 """
 
 import os
@@ -71,8 +71,8 @@ async def read_context_files(
 ) -> tuple[ContextFile, ...]:
     """Return the context files: those of the workspace, *configured* ones, then the user's.
 
-    A file that is missing or cannot be read is left out. Invalid UTF-8 is replaced, and a long file is
-    cut, with a note at its end.
+    A file that is missing or cannot be read is left out. Invalid UTF-8 is replaced, and a long file
+    is cut, with a note at its end.
     """
     wanted = (*configured, *_in_user_directory(user_directory), *everywhere)
     return await trio.to_thread.run_sync(_read_all, project, wanted)

@@ -1,10 +1,12 @@
 r"""Changes to configuration files.
 
-A change is a function from the content of a file to its new content. It is checked before it is written: the new content
-is merged with all other files and checked, and if that fails, nothing is written. Unknown keys of a file are kept.
+A change is a function from the content of a file to its new content. It is checked before it is
+written: the new content is merged with all other files and checked, and if that fails, nothing is
+written. Unknown keys of a file are kept.
 
-Reading, checking and writing are one synchronous call, which also takes and releases the lock between processes. So no
-lock is held over an `await`, and a cancelled caller cannot leave one behind.
+Reading, checking and writing are one synchronous call, which also takes and releases the lock
+between processes. So no lock is held over an `await`, and a cancelled caller cannot leave one
+behind.
 
 Keys are written with dots: `options.tui.compact_mode`. A dot inside a name is written `\.`.
 """

@@ -1,7 +1,7 @@
 """Configuration errors and warnings.
 
-No error or warning has a value of the configuration in it, because values may be secrets. They name the file, the key
-and what is expected there.
+No error or warning has a value of the configuration in it, because values may be secrets. They name
+the file, the key and what is expected there.
 """
 
 from enum import StrEnum

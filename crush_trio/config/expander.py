@@ -1,8 +1,9 @@
 """`Expander`: fills in the templates of one workspace, depending on whether their file is trusted.
 
-A command is run and a variable is read only if it is in a file of the user, or of a project whose directory the user
-trusts. Otherwise a project could send any of the user's keys to an address of its choice. An untrusted project may use
-variables in paths only, because those paths have to stay inside the project.
+A command is run and a variable is read only if it is in a file of the user, or of a project whose
+directory the user trusts. Otherwise a project could send any of the user's keys to an address of
+its choice. An untrusted project may use variables in paths only, because those paths have to stay
+inside the project.
 
 The table `TEMPLATES` lists the values that are templates (I4). All others are literal.
 """

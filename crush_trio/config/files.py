@@ -1,11 +1,11 @@
 """Configuration files: parsing and type checks; reading, replacing and locking.
 
-A value of the wrong type raises an error that names the file, the key and the expected type. An unknown key is kept and
-gives a warning: it may be a typing error, or from a newer version.
+A value of the wrong type raises an error that names the file, the key and the expected type. An
+unknown key is kept and gives a warning: it may be a typing error, or from a newer version.
 
-Reading needs no lock: a file is replaced atomically, so a reader sees either the old or the new content. The lock is for
-a process that reads in order to write. It is held during one synchronous call, and the kernel releases it if the process
-dies.
+Reading needs no lock: a file is replaced atomically, so a reader sees either the old or the new
+content. The lock is for a process that reads in order to write. It is held during one synchronous
+call, and the kernel releases it if the process dies.
 """
 
 import errno

@@ -1,8 +1,8 @@
 """Built-in providers, which need no configuration file: a key in the environment is enough.
 
-The catalogue has the models; this table has the variables with a provider's key and address. Both are templates, so that
-a variable that overrides an address needs no code. A provider that is in this table but not in the catalogue can be used
-once one of its models is named or discovered.
+The catalogue has the models; this table has the variables with a provider's key and address. Both
+are templates, so that a variable that overrides an address needs no code. A provider that is in
+this table but not in the catalogue can be used once one of its models is named or discovered.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,9 @@
 """`LiveConfig`: the configuration of an open workspace, and changes to it.
 
-One task makes all changes, in the order of the requests. Callers wait for its answer. A cancelled caller does not affect
-its change: what has been written is always read back and becomes `current`, even if the client disconnects in between. A
-lock around reading and writing in the caller's task could not guarantee that.
+One task makes all changes, in the order of the requests. Callers wait for its answer. A cancelled
+caller does not affect its change: what has been written is always read back and becomes `current`,
+even if the client disconnects in between. A lock around reading and writing in the caller's task
+could not guarantee that.
 
 `current` is an immutable snapshot that can be read at any time. Revisions only rise.
 """
@@ -245,9 +246,9 @@ async def open_live_config(
 ) -> AsyncIterator[LiveConfig]:
     """Load the configuration of a workspace and run the task that changes it, during the block.
 
-    The data directory is chosen now and does not change: the workspace's store is in it. A change of
-    `options.data_directory` takes effect at the next opening. Raises `ConfigInvalid` if a file is not
-    valid.
+    The data directory is chosen now and does not change: the workspace's store is in it. A change
+    of `options.data_directory` takes effect at the next opening. Raises `ConfigInvalid` if a file
+    is not valid.
     """
     first = await load_config(places, catalogue=catalogue, run_command=run_command)
     sender, receiver = trio.open_memory_channel[_Request](math.inf)

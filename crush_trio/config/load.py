@@ -1,13 +1,14 @@
 """Loads the configuration files into a snapshot, in two steps; and the limits of a server.
 
-The first step finds the files, checks the types in each, merges them and checks the result. It is synchronous, is run in
-a thread, and returns a `Draft`. A change is checked on a draft before it is written.
+The first step finds the files, checks the types in each, merges them and checks the result. It is
+synchronous, is run in a thread, and returns a `Draft`. A change is checked on a draft before it is
+written.
 
-The second step fills in `env`, which may run commands, and then decides which providers can be used and which models are
-selected. Other templates are filled in when their values are needed.
+The second step fills in `env`, which may run commands, and then decides which providers can be used
+and which models are selected. Other templates are filled in when their values are needed.
 
-Limits count for the whole server, so they are read once, when it starts. Files of a project cannot set them, and neither
-can the environment that a client sends.
+Limits count for the whole server, so they are read once, when it starts. Files of a project cannot
+set them, and neither can the environment that a client sends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,9 +77,9 @@ _SCRIPT: Final = (
     "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
-_NO_SUCH_EVENT: Final = f"there is no such event, so nothing in it is run; there is {PRE_TOOL_USE}"
-_FOREIGN_OWN: Final = "ignored: only the user's own files say whom to trust and what the limits are"
-_LIMITS_ELSEWHERE: Final = "ignored: limits hold for the whole server; write them into {file}"
+_NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
+_FOREIGN_OWN: Final = "ignored: only the user's own files can set trusted directories and limits"
+_LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LEADS_OUT: Final = (
     "expected a directory within the project, got a link out of it; remove it, trust the project, or "
@@ -109,8 +110,8 @@ async def load_config(
 ) -> LoadedConfig:
     """Return the configuration of a workspace as it is now.
 
-    Raises a `ConfigInvalid` if a file is not valid. Nothing is written, and only the commands of `env`
-    in trusted files are run.
+    Raises a `ConfigInvalid` if a file is not valid. Nothing is written, and only the commands of
+    `env` in trusted files are run.
     """
     draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
     return await finish_draft(
@@ -305,8 +306,8 @@ async def finish_draft(
 async def _expand_env(templates: Mapping[str, str], expander: Expander) -> ExpandedEnv:
     """Fill in `env`. Its values see the original environment, not each other: order does not matter.
 
-    A variable that cannot be filled in is left out, with a warning. An error would keep the workspace
-    from being opened, in which the user may want to repair it.
+    A variable that cannot be filled in is left out, with a warning. An error would keep the
+    workspace from being opened, in which the user may want to repair it.
     """
     await trio.lowlevel.checkpoint()
     values, warnings = {}, []

@@ -1,13 +1,14 @@
-"""The usable providers of a workspace, and its two models: `large` for the work, `small` for titles and the like.
+"""The usable providers of a workspace, and its two models, `large` and `small`.
 
-Usable providers come from the files, the catalogue and the environment. Those that a file names come first, in the order
-of the files; then those whose key is in the environment, in the order of the catalogue: what the user wrote down counts
-more than a variable that happens to be set. The first one provides the default model. Keys and addresses stay templates:
-no command is run here, and no value is kept.
+Usable providers come from the files, the catalogue and the environment. Those that a file names
+come first, in the order of the files; then those whose key is in the environment, in the order of
+the catalogue: what the user wrote down counts more than a variable that happens to be set. The
+first one provides the default model. Keys and addresses stay templates: no command is run here, and
+no value is kept.
 
-A selected model that is not available is replaced, with a warning: by the default of its provider, or, if the provider
-does not exist, by the overall default; the small model by the large one. Without any usable provider the offline demo is
-used, which needs no key.
+A selected model that is not available is replaced, with a warning: by the default of its provider,
+or, if the provider does not exist, by the overall default; the small model by the large one.
+Without any usable provider the offline demo is used, which needs no key.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,9 @@
 r"""Redaction: removes secrets from logs and from answers about the configuration.
 
-A secret is recognised by its name (`api_key`, `GITHUB_TOKEN`, `Authorization`), by its form (`sk-…`, `Bearer …`, a private
-key, a password in a URL), or because the caller passes it. In case of doubt text is removed. Only text is removed: numbers
-and structure stay, so that a client that expects an integer can still read the answer.
+A secret is recognised by its name (`api_key`, `GITHUB_TOKEN`, `Authorization`), by its form
+(`sk-…`, `Bearer …`, a private key, a password in a URL), or because the caller passes it. In case
+of doubt text is removed. Only text is removed: numbers and structure stay, so that a client that
+expects an integer can still read the answer.
 
 All patterns take time linear in the text, because untrusted text reaches the logs.
 """
@@ -42,8 +43,8 @@ _HEADERS: Final = {"authorization", "proxy-authorization", "cookie", "set-cookie
 def is_secret_name(name: str) -> bool:
     """Whether a value of this name is most likely a secret, in any spelling of the name.
 
-    The last word decides: `token_url` is an address. `max_tokens` counts as secret but holds a number,
-    which is not removed. A bare `key` and a public key are not secrets.
+    The last word decides: `token_url` is an address. `max_tokens` counts as secret but holds a
+    number, which is not removed. A bare `key` and a public key are not secrets.
     """
     words = [word.lower() for word in _WORDS.findall(name)]
     while words and words[-1] in _UNTELLING:
@@ -92,8 +93,8 @@ def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
 def _without_assigned(text: str) -> str:
     """Remove the values in `NAME=value`, `"name": "value"` and the like, if the name is a secret's.
 
-    Names are searched everywhere, also inside the values of other names: in `url=…?token=…` the second
-    one matters.
+    Names are searched everywhere, also inside the values of other names: in `url=…?token=…` the
+    second one matters.
     """
     kept, place = [], 0
     for name in _NAME.finditer(text):
@@ -113,8 +114,9 @@ def _without_assigned(text: str) -> str:
 def redact(value: Json, *, secrets: Collection[str] = ()) -> Json:
     """Return a copy of a tree of plain values without its secrets; see the module.
 
-    Under a secret's name all text is removed, however deep. In lists it also recognises `NAME=value` of
-    an environment, an option of a command before its value, and a header with its name.
+    Under a secret's name all text is removed, however deep. In lists it also recognises
+    `NAME=value` of an environment, an option of a command before its value, and a header with its
+    name.
     """
     match value:
         case str():

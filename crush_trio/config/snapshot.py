@@ -1,12 +1,12 @@
 """`LoadedConfig`: an immutable snapshot of the configuration; and the part of it that clients see.
 
-A change of the files makes a new snapshot with a higher revision. It holds keys as templates only. A value is filled in
-on request and returned in an object whose `repr` does not show it.
+A change of the files makes a new snapshot with a higher revision. It holds keys as templates only.
+A value is filled in on request and returned in an object whose `repr` does not show it.
 
-`shown_config` lists the fields that clients may see, so that a new field is hidden by default. Keys, tokens, headers,
-variables and bodies are never shown, not even as templates. Clients of the Go program read `options`, `options.tui`,
-`providers`, `mcp` and `lsp` without checking that they exist, and send metrics and load a catalogue of their own unless
-told not to (wire.md §2.2).
+`shown_config` lists the fields that clients may see, so that a new field is hidden by default.
+Keys, tokens, headers, variables and bodies are never shown, not even as templates. Clients of the
+Go program read `options`, `options.tui`, `providers`, `mcp` and `lsp` without checking that they
+exist, and send metrics and load a catalogue of their own unless told not to (wire.md §2.2).
 """
 
 import re
@@ -62,9 +62,10 @@ class ExpandedEnv:
 class LoadedConfig:
     """The configuration of a workspace at one moment.
 
-    In `config`, `providers` are the usable ones and `models` the selected ones. `env` has the variables
-    that the configuration sets. `environment` is what the programs of the workspace are started with:
-    the environment from the client, overridden by `env`; never that of this process (L31).
+    In `config`, `providers` are the usable ones and `models` the selected ones. `env` has the
+    variables that the configuration sets. `environment` is what the programs of the workspace are
+    started with: the environment from the client, overridden by `env`; never that of this process
+    (L31).
     """
 
     revision: int
@@ -107,8 +108,8 @@ class LoadedConfig:
     def may_run(self, *keys: str) -> bool:
         """Whether everything at *keys* comes from trusted files: a server, a hook, a variable.
 
-        False if a file of an untrusted project sets any of it. Values of such a file that are ignored,
-        as in `env`, do not count.
+        False if a file of an untrusted project sets any of it. Values of such a file that are
+        ignored, as in `env`, do not count.
         """
         return all(source.may_run for source in self.expander.layers.contributors(*keys))
 
@@ -137,8 +138,8 @@ class LoadedConfig:
     async def resolve_provider(self, provider_id: str) -> Resolved[ProviderConfig]:
         """Return a provider with its key, address and headers.
 
-        Raises `NotConfigured`, or `ExpansionFailed` if a template cannot be filled in. Commands are run
-        each time, so that a changed key is used at once.
+        Raises `NotConfigured`, or `ExpansionFailed` if a template cannot be filled in. Commands are
+        run each time, so that a changed key is used at once.
         """
         provider = self.providers.get(provider_id)
         entry = _there("provider", provider_id, None if provider is None else provider.config)

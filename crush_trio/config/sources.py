@@ -1,17 +1,18 @@
 """The configuration files: which ones, in which order, with which trust; and how they are merged.
 
-From the lowest to the highest (I1): the system's file, the user's, the one that this program writes for the user, those
-of the project from the root of its work tree down to the workspace, and the one in the data directory. The search upward
-ends at the root of the work tree, or at the directory itself if there is none: files further up do not belong to the
-project.
+From the lowest to the highest (I1): the system's file, the user's, the one that this program writes
+for the user, those of the project from the root of its work tree down to the workspace, and the one
+in the data directory. The search upward ends at the root of the work tree, or at the directory
+itself if there is none: files further up do not belong to the project.
 
-A checkout can contain anything, so files in it are not trusted by default. That includes the file in the data directory
-if a checkout could contain it.
+A checkout can contain anything, so files in it are not trusted by default. That includes the file
+in the data directory if a checkout could contain it.
 
-The files are merged deeply, and the later file wins. Objects are merged key by key. Everything else is replaced: text,
-numbers, null, and lists, too, since a list that is extended by every file could never be made shorter. A null restores
-the default. The layers are kept after merging, because the origin of a value decides what it may do: a command in the
-user's file is run, the same command in an untrusted project is not.
+The files are merged deeply, and the later file wins. Objects are merged key by key. Everything else
+is replaced: text, numbers, null, and lists, too, since a list that is extended by every file could
+never be made shorter. A null restores the default. The layers are kept after merging, because the
+origin of a value decides what it may do: a command in the user's file is run, the same command in
+an untrusted project is not.
 """
 
 import os

@@ -1,11 +1,11 @@
-r"""Templates: values with `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:?message}` and `$(command)` in them.
+r"""Templates: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:?message}` and `$(command)`.
 
-Parsing and filling in are synchronous; only commands are awaited, and only those whose output is needed. A variable that
-is not set is empty text. Any other `$` is an error, because it usually is a mistake: `\$` is a dollar sign. Quotes have no
-special meaning.
+Parsing and filling in are synchronous; only commands are awaited, and only those whose output is
+needed. A variable that is not set is empty text. Any other `$` is an error, because it usually is a
+mistake: `\$` is a dollar sign. Quotes have no special meaning.
 
-The value of a template may be a secret, and so may the plain text in it. No error repeats either: a template is shown with
-`…` in place of its plain text.
+The value of a template may be a secret, and so may the plain text in it. No error repeats either: a
+template is shown with `…` in place of its plain text.
 """
 
 import re
@@ -24,8 +24,8 @@ COMMAND_LIMIT: Final = 300.0
 RunCommand: TypeAlias = Callable[[str, Mapping[str, str], Path], Awaitable[str]]
 """Runs a shell command with this environment in this directory, and returns its standard output.
 
-It raises `CommandFailed` if the command could not be run or failed. When cancelled, it ends the command
-and everything the command has started; the caller sets the time limit.
+It raises `CommandFailed` if the command could not be run or failed. When cancelled, it ends the
+command and everything the command has started; the caller sets the time limit.
 """
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

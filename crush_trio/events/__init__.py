@@ -1,7 +1,7 @@
 """The event log: a workspace's events in order, for any number of readers.
 
-Read in this order: `facts` (events as values), `log`, `cursor` (a reader's place), `state` (what a resync needs);
-then how events become bytes: `entry`, `frames`, `growing_message`, `pieces`.
+Read in this order: `facts` (events as values), `log`, `cursor` (a reader's place), `state` (what a
+resync needs); then how events become bytes: `entry`, `frames`, `growing_message`, `pieces`.
 """
 
 from crush_trio.events.cursor import Batch, Cursor

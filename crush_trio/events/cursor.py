@@ -1,11 +1,11 @@
 """`Cursor`: a reader's place in an event log; `Batch`: what one read returns.
 
-A cursor belongs to one reader. It moves in the same step in which a batch is returned, so a read that is
-cancelled has read nothing. All readers of one form are a `ReaderGroup`: they may see the same events, wait
-at the same place and share batches.
+A cursor belongs to one reader. It moves in the same step in which a batch is returned, so a read
+that is cancelled has read nothing. All readers of one form are a `ReaderGroup`: they may see the
+same events, wait at the same place and share batches.
 
-A reader that lost its place gets a resync: first the endings that it missed, in several batches if there
-are many, then the last endings together with the state of everything that is still under way.
+A reader that lost its place gets a resync: first the endings that it missed, in several batches if
+there are many, then the last endings together with the state of everything that is still under way.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,8 +44,8 @@ _RUN_SIZE: Final = 400
 class ReaderGroup:
     """All readers of a log that want events in the same form; None is for events as values.
 
-    `head` is the newest event that they may see. `floor` is the newest event that the log can no longer
-    give them. Readers at the same place share a batch until the next event is published.
+    `head` is the newest event that they may see. `floor` is the newest event that the log can no
+    longer give them. Readers at the same place share a batch until the next event is published.
     """
 
     form: Form | None
@@ -87,7 +87,7 @@ class Batch:
         return tuple(entry.event for entry in self.entries if not entry.merged)
 
     def content(self, form: Form) -> Content:
-        """Return the bytes of the batch, shared by all readers; empty if *form* has no frame for it."""
+        """Return the bytes of the batch, shared by all readers; may be empty in crush form."""
         content = self._crush if form is Form.CRUSH else self._native
         if content is None:
             content = self._assembled(form)
@@ -113,9 +113,9 @@ class Batch:
     def rest(self, form: Form, sent: int) -> tuple[int, Iterator[bytes]]:
         """Return what to send next to a reader that stalled after *sent* bytes.
 
-        That is the rest of the frame it is in the middle of, and further frames that fit into a piece;
-        with the id of the last event among them. The reader reads what follows again later, perhaps in
-        a newer state, so it does not keep the whole batch alive while it stalls.
+        That is the rest of the frame it is in the middle of, and further frames that fit into a
+        piece; with the id of the last event among them. The reader reads what follows again later,
+        perhaps in a newer state, so it does not keep the whole batch alive while it stalls.
         """
         chunks: list[Chunk] = []
         offset = room = upto = 0
@@ -142,8 +142,8 @@ class Batch:
 class Cursor:
     """One reader's place. Iterating yields batches until the log is closed and read to its end.
 
-    While a reader is `lost`, it does not have the present state, and `after` is the last event up to
-    which it knows all endings.
+    While a reader is `lost`, it does not have the present state, and `after` is the last event up
+    to which it knows all endings.
     """
 
     _log: "EventLog"
@@ -200,14 +200,14 @@ class Cursor:
         return batch
 
     async def wait(self) -> None:
-        """Wait for something to read; raise `LogClosed` if the log is closed and read to its end."""
+        """Wait for something to read; raise `LogClosed` at the end of a closed log."""
         if self.lost:
             await self._log.wait_settled(self._group)
         elif not await self._log.wait_beyond(self.after, self._group):
             raise LogClosed
 
     async def read(self) -> Batch:
-        """Wait for a batch and return it; raise `LogClosed` if the log is closed and read to its end."""
+        """Wait for a batch and return it; raise `LogClosed` at the end of a closed log."""
         await self.wait()
         return self.take()
 
@@ -282,8 +282,8 @@ def _joined_messages(views: Sequence[MessageView]) -> Iterator[Chunk]:
 def ending_frames(missed: Sequence[LogEntry], form: Form) -> Content:
     """Return endings that a lost reader *missed*, which are sent before the present state.
 
-    In native form their ids are marked as not synced (`Position.synced`): a reader that resumes from
-    one gets the endings after it, and then the state of that moment.
+    In native form their ids are marked as not synced (`Position.synced`): a reader that resumes
+    from one gets the endings after it, and then the state of that moment.
     """
     return assemble(source for entry in missed for source in _ending_frame(entry, form))
 

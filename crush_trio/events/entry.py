@@ -1,9 +1,9 @@
 """`LogEntry`: an event at its place in a log, with its encoded bytes and its weight in memory.
 
-While an event is new it is encoded at most once per form, when the first reader wants it, and all readers
-share the bytes. A frame that is too long for one piece is encoded while it is sent (`events.pieces`). Later
-the event is packed: the entry then keeps only the bytes from which both forms can be made again, so that a
-log with many events takes little memory.
+While an event is new it is encoded at most once per form, when the first reader wants it, and all
+readers share the bytes. A frame that is too long for one piece is encoded while it is sent
+(`events.pieces`). Later the event is packed: the entry then keeps only the bytes from which both
+forms can be made again, so that a log with many events takes little memory.
 """
 
 from typing import Final
@@ -61,8 +61,8 @@ class ByteMeter:
 class LogEntry:
     """An event at its place in the log, with the bytes made of it so far.
 
-    `before` is the message as an earlier entry showed it last: the native form sends the difference.
-    A `superseded` entry holds nothing that a later entry does not hold too.
+    `before` is the message as an earlier entry showed it last: the native form sends the
+    difference. A `superseded` entry holds nothing that a later entry does not hold too.
     """
 
     id: int

@@ -1,8 +1,9 @@
 """Events as values, and positions in a log.
 
-There are three kinds of events. A `MessageChange` is a message at one moment, a `RunChange` is a run in a new
-state, and a `Fact` is any other change of something that the wire has a type for. `events.frames` turns them
-into bytes. The functions at the end make the facts that an agent publishes.
+There are three kinds of events. A `MessageChange` is a message at one moment, a `RunChange` is a
+run in a new state, and a `Fact` is any other change of something that the wire has a type for.
+`events.frames` turns them into bytes. The functions at the end make the facts that an agent
+publishes.
 """
 
 from typing import Final
@@ -32,8 +33,8 @@ _UNSYNCED: Final = "~"
 class Fact:
     """Something was created, updated or deleted; `entity` is its present value.
 
-    Encoded when it is made, once for all forms. So a value without JSON raises at the publisher, not
-    at a reader.
+    Encoded when it is made, once for all forms. So a value without JSON raises at the publisher,
+    not at a reader.
     """
 
     payload_type: PayloadType
@@ -57,9 +58,9 @@ class Fact:
 class MessageChange:
     """A message at the moment of a change.
 
-    A *plain* change appends to a growing answer: the next change of the same message includes it, so a
-    reader that has not seen it yet may skip it. All other changes (creation, tool calls, finish,
-    deletion) are structural and are never skipped.
+    A *plain* change appends to a growing answer: the next change of the same message includes it,
+    so a reader that has not seen it yet may skip it. All other changes (creation, tool calls,
+    finish, deletion) are structural and are never skipped.
     """
 
     change: EventType
@@ -95,11 +96,11 @@ Event = Fact | MessageChange | RunChange
 
 @frozen(kw_only=True)
 class Position:
-    """A place in a log that is valid across restarts: the boot (one start of the program) and the event.
+    """A place in a log, valid across restarts: the boot (one start of the program) and the event.
 
-    A reader that lost its place gets the endings it missed, and then the present state. In between, its
-    positions are not `synced`: it knows the endings up to there and nothing else. As text, such a
-    position has a `~` after the boot.
+    A reader that lost its place gets the endings it missed, and then the present state. In between,
+    its positions are not `synced`: it knows the endings up to there and nothing else. As text, such
+    a position has a `~` after the boot.
     """
 
     boot: str
@@ -124,8 +125,8 @@ class Position:
 class Resync:
     """The state at `position`, for a reader whose own place in the log is gone.
 
-    State and position are taken in the same step, so a reader that takes this state and reads on from
-    the position has missed history, but no state.
+    State and position are taken in the same step, so a reader that takes this state and reads on
+    from the position has missed history, but no state.
     """
 
     position: Position

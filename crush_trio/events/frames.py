@@ -1,12 +1,13 @@
 """The two forms of an event stream, their frames, and packed events.
 
-`crush` is the wire of the Go program: bare `data:` lines, a whole message per update, and of runs only the
-completion. `native` adds an id and a name to each event, shows every state of a run, and sends only what was
-appended to a growing message. Both come from the same log. The functions return a frame as unjoined sources
-of `events.pieces`.
+`crush` is the wire of the Go program: bare `data:` lines, a whole message per update, and of runs
+only the completion. `native` adds an id and a name to each event, shows every state of a run, and
+sends only what was appended to a growing message. Both come from the same log. The functions return
+a frame as unjoined sources of `events.pieces`.
 
-An event as a value is a few dozen objects, and most events of a log are never read again. So old events are
-packed: the log keeps only the bytes from which both forms, and the value itself, can be made again.
+An event as a value is a few dozen objects, and most events of a log are never read again. So old
+events are packed: the log keeps only the bytes from which both forms, and the value itself, can be
+made again.
 """
 
 from enum import Enum
@@ -35,7 +36,10 @@ from crush_trio.wire.runs import RunState, RunView
 
 _PLACEHOLDER: Final = "\0"
 _ESCAPED_PLACEHOLDER: Final = b"\\u0000"
-"""Stands for a long text while the JSON around it is encoded. It is unambiguous: no id has a NUL."""
+"""Stands for a long text while the JSON around it is encoded.
+
+It is unambiguous: no id has a NUL.
+"""
 
 
 class Form(Enum):
@@ -155,8 +159,8 @@ class PackedMessage:
 def compacted(sources: list[Chunk]) -> Content:
     """Return *sources* with growing text copied; files are not copied.
 
-    A slice keeps its `GrowingText` alive, which stores every appended piece as a string of its own and
-    takes many times the length of the text.
+    A slice keeps its `GrowingText` alive, which stores every appended piece as a string of its own
+    and takes many times the length of the text.
     """
     content = assemble(sources, JOINED)
     if isinstance(content, bytes):

@@ -1,13 +1,13 @@
 """`GrowingMessage`: a message while it is being written; `MessageView`: the message at one moment.
 
-A model's answer arrives in small pieces, and readers want the message after each of them. Copying it every
-time would make an answer of n pieces cost n² bytes. So text is only appended to, and a `MessageView` stores
-the length of each text, not the text itself. Taking a view, and encoding the difference of two views, costs
-as much as what was appended. Only a reader that wants the whole message pays for the whole message; the
-result is shared with all other readers.
+A model's answer arrives in small pieces, and readers want the message after each of them. Copying
+it every time would make an answer of n pieces cost n² bytes. So text is only appended to, and a
+`MessageView` stores the length of each text, not the text itself. Taking a view, and encoding the
+difference of two views, costs as much as what was appended. Only a reader that wants the whole
+message pays for the whole message; the result is shared with all other readers.
 
-Views are immutable. An earlier view keeps showing the message as it was then, whatever is appended later,
-because the part that it covers does not change any more.
+Views are immutable. An earlier view keeps showing the message as it was then, whatever is appended
+later, because the part that it covers does not change any more.
 """
 
 from typing import Final
@@ -68,7 +68,8 @@ class FixedPart:
 class GrownPart:
     """A text or reasoning part at one moment.
 
-    `blank` is the same part with empty text, and `frame` the two halves of its JSON around the text.
+    `blank` is the same part with empty text, and `frame` the two halves of its JSON around the
+    text.
     """
 
     blank: TextPart | ReasoningPart
@@ -243,7 +244,8 @@ class GrowingMessage:
     def close_reasoning(self, *, finished_at: int, signature: str | None = None) -> bool:
         """End the reasoning; return whether that changed anything.
 
-        A model that reasons more than once signs more than once; the last signature covers all of it.
+        A model that reasons more than once signs more than once; the last signature covers all of
+        it.
         """
         for growth in self._parts:
             if isinstance(growth, _Growth) and isinstance(growth.blank, ReasoningPart):

@@ -1,20 +1,23 @@
 """`EventLog`: a workspace's events in order, pulled by readers.
 
-There is no buffer per reader, so none can overflow, and a slow reader costs a publisher nothing. `publish`
-appends and returns. Readers keep a place in the log and are woken together, at most once per tick, by a task
-of the log. An ending wakes them at once, and so do the first words of a message.
+There is no buffer per reader, so none can overflow, and a slow reader costs a publisher nothing.
+`publish` appends and returns. Readers keep a place in the log and are woken together, at most once
+per tick, by a task of the log. An ending wakes them at once, and so do the first words of a
+message.
 
 Promises:
 
 * ids grow by one per event, and every reader sees events in that order;
-* an ending is never skipped: it is remembered beyond the window, so that a reader that fell out of the
-  window still learns how each run ended;
-* a reader whose place is gone gets a resync with the state of everything under way, taken in the same step
-  as the place from which it continues;
-* memory is bounded by count and by bytes, whatever readers do. All but the newest events are kept as bytes
-  only. A reader that does not read keeps one event alive, the one that it is in the middle of;
-* a reader that can come back after a crash (native form) sees an ending only after the place of that ending
-  is stored. So the store knows which endings such a reader has seen, and can give it the others.
+* an ending is never skipped: it is remembered beyond the window, so that a reader that fell out of
+  the window still learns how each run ended;
+* a reader whose place is gone gets a resync with the state of everything under way, taken in the
+  same step as the place from which it continues;
+* memory is bounded by count and by bytes, whatever readers do. All but the newest events are kept
+  as bytes only. A reader that does not read keeps one event alive, the one that it is in the middle
+  of;
+* a reader that can come back after a crash (native form) sees an ending only after the place of
+  that ending is stored. So the store knows which endings such a reader has seen, and can give it
+  the others.
 """
 
 from bisect import bisect_right
@@ -46,9 +49,10 @@ SHARED_BATCHES: Final = 32
 class Window:
     """How much a log keeps.
 
-    `events` and `weight` (bytes) bound the window. Beyond it the log keeps up to `endings` endings, whose
-    answers have up to `texts` characters together. The newest `fresh` events are kept as values with
-    their encoded frames, for readers that keep up; older ones are packed and encoded again on demand.
+    `events` and `weight` (bytes) bound the window. Beyond it the log keeps up to `endings` endings,
+    whose answers have up to `texts` characters together. The newest `fresh` events are kept as
+    values with their encoded frames, for readers that keep up; older ones are packed and encoded
+    again on demand.
 
     `batch` is the most events that one read returns; of missed endings, half as many.
     """
@@ -67,8 +71,8 @@ class EventKeeper(Protocol):
     def keep(self, seq: int, event: Event) -> bool:
         """Take an event while it is published.
 
-        True means that it is an ending whose place is not stored yet: native readers see it, and the
-        events after it, only when `EventLog.settle` is called.
+        True means that it is an ending whose place is not stored yet: native readers see it, and
+        the events after it, only when `EventLog.settle` is called.
         """
         ...
 
@@ -202,8 +206,9 @@ class EventLog:
     def cursor(self, form: Form | None = None, after: Position | None = None) -> Cursor:
         """Return a reader's place: after *after*, or after everything published so far.
 
-        *form* None is for readers in this process that want events as values. A reader whose position
-        is from another boot gets the newest endings of this boot, at most `Window.endings`.
+        *form* None is for readers in this process that want events as values. A reader whose
+        position is from another boot gets the newest endings of this boot, at most
+        `Window.endings`.
         """
         group = {None: self._own, Form.CRUSH: self._crush, Form.NATIVE: self._native}[form]
         if after is None:
@@ -303,8 +308,9 @@ class EventLog:
     def _trim(self) -> None:
         """Drop entries until the window fits again: superseded ones first, then the oldest.
 
-        The newest entries stay, superseded or not: a native reader that is only a little behind needs
-        their deltas. Frees half of the window at a time, so that the cost per event is constant.
+        The newest entries stay, superseded or not: a native reader that is only a little behind
+        needs their deltas. Frees half of the window at a time, so that the cost per event is
+        constant.
         """
         newest = max(0, len(self._entries) - self.window.events)
         kept = []

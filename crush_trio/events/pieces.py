@@ -1,16 +1,17 @@
 """Frames of any length as pieces of bounded size, and the sources that they are made of.
 
-A frame may be many megabytes long: a message with attachments, an answer, the state of a resync. Such a
-frame is never one bytes object. It is a list of sources that all readers share, and each reader iterates
-over them at its own speed: a reader owns only its position and at most one piece. Shorter frames are joined
-once, for the readers that keep up; a reader that stalls drops that object and iterates over the sources too.
+A frame may be many megabytes long: a message with attachments, an answer, the state of a resync.
+Such a frame is never one bytes object. It is a list of sources that all readers share, and each
+reader iterates over them at its own speed: a reader owns only its position and at most one piece.
+Shorter frames are joined once, for the readers that keep up; a reader that stalls drops that object
+and iterates over the sources too.
 
-Sources encode while they are iterated over. So making a large frame takes no time, and no step of a reader
-takes longer than one piece.
+Sources encode while they are iterated over. So making a large frame takes no time, and no step of a
+reader takes longer than one piece.
 
-`GrowingText` keeps the bytes of a growing text once, escaped as JSON. Every view of the text, and every frame
-with it, refers to a slice of these bytes; a reader that is in the middle of an old frame keeps nothing alive
-that the newest frame does not need too.
+`GrowingText` keeps the bytes of a growing text once, escaped as JSON. Every view of the text, and
+every frame with it, refers to a slice of these bytes; a reader that is in the middle of an old
+frame keeps nothing alive that the newest frame does not need too.
 """
 
 from binascii import b2a_base64
@@ -25,14 +26,20 @@ PIECE: Final = 16 * 1024
 """The most bytes that one reader holds and has not sent."""
 
 JOINED: Final = 128 * 1024
-"""The most bytes that are joined. One object serves all readers that keep up, with one send each."""
+"""The most bytes that are joined.
+
+One object serves all readers that keep up, with one send each.
+"""
 
 GRAIN: Final = 4 * 1024
 """The most bytes that a source yields at a time, unless it says otherwise."""
 
 _RAW: Final = GRAIN // 4 * 3
 _CHARACTERS: Final = 2048
-"""Characters that are escaped at a time. Each becomes at most six bytes, so they fit into a piece."""
+"""Characters that are escaped at a time.
+
+Each becomes at most six bytes, so they fit into a piece.
+"""
 
 
 class Source(Protocol):

@@ -1,8 +1,9 @@
 """The state behind an event log: runs and messages under way, and endings outside the window.
 
-`LiveState` holds the runs and messages that have not ended; a message is represented by the entry that showed
-it last. `Endings` holds the endings that a log remembers beyond its window, and which endings are *unsettled*:
-published, but with a place in the log that is not stored yet. Both are plain data.
+`LiveState` holds the runs and messages that have not ended; a message is represented by the entry
+that showed it last. `Endings` holds the endings that a log remembers beyond its window, and which
+endings are *unsettled*: published, but with a place in the log that is not stored yet. Both are
+plain data.
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
 """The run core: accepts runs, decides when each executes, cancels them, and ends each exactly once.
 
-It imports no HTTP, no SQL and no model. Read in this order: `outcome` (values), `lane`, `accepted`, `run`,
-`ending`, `workspace`; then `receipt` (what a cancel returns), `journal` (the seam to the store) and `tasks`
-(inspection).
+It imports no HTTP, no SQL and no model. Read in this order: `outcome` (values), `lane`, `accepted`,
+`run`, `ending`, `workspace`; then `receipt` (what a cancel returns), `journal` (the seam to the
+store) and `tasks` (inspection).
 """
 
 from crush_trio.limits import Limits

@@ -1,10 +1,10 @@
 """`AcceptedRun`: the token of a submission that the workspace has promised to end.
 
 The token exists from the instant of acceptance, with its cancel scope and its place in its lane. A
-cancel that comes before the run has begun takes the run out of the lane in the same step. A later one
-cancels the scope, and Trio remembers that even if the scope is not entered yet. So no cancel is lost, and
-no flag or counter is needed for it. A run that is accepted later has another scope and another place,
-and an earlier cancel cannot hit it.
+cancel that comes before the run has begun takes the run out of the lane in the same step. A later
+one cancels the scope, and Trio remembers that even if the scope is not entered yet. So no cancel is
+lost, and no flag or counter is needed for it. A run that is accepted later has another scope and
+another place, and an earlier cancel cannot hit it.
 
 The run's own task consumes the token by entering it, once. `KnownRuns` finds tokens by id.
 """

@@ -5,9 +5,9 @@ is stored the run is shown as `ending`, with the outcome that will follow. A wri
 retried until it succeeds (`wait_stored`).
 
 One cancel may withdraw thousands of waiting runs (`Withdrawal`). Their endings go to the journal in
-batches, in the order of the lane, and are announced in that order as they are stored: writing all of
-them at once would delay the other sessions and the readers. The lane starts no run before all of them
-have left.
+batches, in the order of the lane, and are announced in that order as they are stored: writing all
+of them at once would delay the other sessions and the readers. The lane starts no run before all of
+them have left.
 """
 
 import logging
@@ -120,8 +120,8 @@ def _names(runs: Sequence[AcceptedRun]) -> dict[str, object]:
 class Withdrawal:
     """Ends the runs of one lane that a cancel withdrew, in the order of the lane.
 
-    The constructor hands over the endings of the first batch, in the same step as the cancel. If the
-    cancel also hit the active run, *after* is that run: its record must be complete before the
+    The constructor hands over the endings of the first batch, in the same step as the cancel. If
+    the cancel also hit the active run, *after* is that run: its record must be complete before the
     records of the withdrawn runs begin, so nothing is handed over until it has ended.
     """
 

@@ -1,10 +1,10 @@
 """Two seams of the runtime: the journal, which stores runs, and the metrics hooks.
 
-`Journal` stores every change of a run, in the order of the changes. The agent satisfies it with a durable
-store; `MemoryJournal` is for programs that need no durability, and for tests.
+`Journal` stores every change of a run, in the order of the changes. The agent satisfies it with a
+durable store; `MemoryJournal` is for programs that need no durability, and for tests.
 
-`RunMeter` is called when a run is accepted and when it ends. Values that can be read at any time, such as
-the number of active runs, have no hook.
+`RunMeter` is called when a run is accepted and when it ends. Values that can be read at any time,
+such as the number of active runs, have no hook.
 """
 
 from collections.abc import Callable, Sequence
@@ -181,7 +181,10 @@ class MemoryJournal:
 
 
 class RunMeter(Protocol):
-    """Metrics hooks of a workspace. Both are called in the middle of a step: they must only count."""
+    """Metrics hooks of a workspace.
+
+    Both are called in the middle of a step: they must only count.
+    """
 
     def run_accepted(self, run: AcceptedRun) -> None:
         """Count a run that was accepted just now."""

@@ -1,10 +1,10 @@
-"""`Lane`: one session's active run and the runs waiting behind it; `Capacity`: the limit of active runs.
+"""`Lane`: one session's active run and the waiting runs; `Capacity`: the limit of active runs.
 
-Both are plain data: no task, no lock. Every method is synchronous. Trio switches tasks only at `await`, so
-each method is one atomic step for all other tasks.
+Both are plain data: no task, no lock. Every method is synchronous. Trio switches tasks only at
+`await`, so each method is one atomic step for all other tasks.
 
-A run gets its place when it is accepted, so the order of the queue is the order of acceptance unless
-the queue is edited. It is in exactly one of these places:
+A run gets its place when it is accepted, so the order of the queue is the order of acceptance
+unless the queue is edited. It is in exactly one of these places:
 
 * it has the *turn*: it is active, or will be as soon as its acceptance is stored;
 * it *waits* in the queue;
@@ -13,8 +13,8 @@ the queue is edited. It is in exactly one of these places:
 
 Invariants between any two steps:
 
-* a run waits only while another has the turn, a withdrawn run has not left yet, the lane is held, or the
-  workspace has no capacity for another active run;
+* a run waits only while another has the turn, a withdrawn run has not left yet, the lane is held,
+  or the workspace has no capacity for another active run;
 * a cancel of the lane reaches every run that is in it now, and no run that comes later.
 """
 
@@ -98,15 +98,18 @@ class LaneRun(Protocol):
 class Capacity:
     """The limit of runs that are active at once. Several workspaces may share one.
 
-    A lane that finds no free place registers a callback. A place that is given back is offered to the
-    registered lanes first, in the order of registration, so that a session with a long queue does not
-    keep the other sessions waiting.
+    A lane that finds no free place registers a callback. A place that is given back is offered to
+    the registered lanes first, in the order of registration, so that a session with a long queue
+    does not keep the other sessions waiting.
     """
 
     limit: float = inf
     taken: int = field(default=0, init=False)
     _waiting: dict[Callable[[], bool], None] = field(factory=dict, init=False, repr=False)
-    """Callbacks in the order of registration. A dict: thousands may wait, and any may be removed."""
+    """Callbacks in the order of registration.
+
+    A dict: thousands may wait, and any may be removed.
+    """
 
     def take(self, ask_again: Callable[[], bool]) -> bool:
         """Take a place and return True; if none is free, call *ask_again* when one is.

@@ -1,4 +1,4 @@
-"""The values of a run: `Submission` (what a caller sends), `Completion` (what a turn returns), `Outcome`."""
+"""`Submission` (what a caller sends), `Completion` (what a turn returns) and `Outcome`."""
 
 from collections.abc import Iterable
 

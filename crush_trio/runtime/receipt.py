@@ -1,7 +1,7 @@
-"""`StopReceipt`: the runs that a cancel hit, and how each ended; `CloseReport`: how a workspace closed.
+"""`StopReceipt`: the runs that a cancel hit; `CloseReport`: how a workspace closed.
 
-A cancel returns a receipt at once, with the state of each run at that moment. The receipt fills in as the
-runs end; `settled` waits until all have.
+A cancel returns a receipt at once, with the state of each run at that moment. The receipt fills in
+as the runs end; `settled` waits until all have.
 """
 
 from collections.abc import Iterable
@@ -95,8 +95,8 @@ class StopReceipt:
 class CloseReport:
     """How a workspace closed: the runs it stopped, how long that took, and which did not end.
 
-    `unfinished` is empty unless a turn shields itself from cancellation for ever. Trio cannot abandon
-    such a task, so the report names it.
+    `unfinished` is empty unless a turn shields itself from cancellation for ever. Trio cannot
+    abandon such a task, so the report names it.
     """
 
     receipt: StopReceipt

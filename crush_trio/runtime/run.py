@@ -1,10 +1,11 @@
 """A run's task, from acceptance to its one ending.
 
-`conduct` is the body of the task: wait until the acceptance is stored, wait for the turn, play it, turn
-the result into an outcome, store the ending, announce it. An error inside never reaches other runs.
+`conduct` is the body of the task: wait until the acceptance is stored, wait for the turn, play it,
+turn the result into an outcome, store the ending, announce it. An error inside never reaches other
+runs.
 
-A run that is folded, or cancelled before it began, does not end here: the run that folded it (`fold`,
-contract C2 and C3), or the cancel (`ending.Withdrawal`), ends it together with others.
+A run that is folded, or cancelled before it began, does not end here: the run that folded it
+(`fold`, contract C2 and C3), or the cancel (`ending.Withdrawal`), ends it together with others.
 """
 
 import logging

@@ -1,15 +1,15 @@
 """Task inspection: the task tree of a workspace, and detection of swallowed cancellations.
 
-`task_tree` reads the live tasks and where each one waits. It needs no lock: no other task runs between
-two checkpoints, so the result is one consistent snapshot. The reported place is the innermost frame
-that is neither Trio's nor a wrapper's: "waits in `read_part` at line 80" helps, "waits in `Event.wait`"
-does not.
+`task_tree` reads the live tasks and where each one waits. It needs no lock: no other task runs
+between two checkpoints, so the result is one consistent snapshot. The reported place is the
+innermost frame that is neither Trio's nor a wrapper's: "waits in `read_part` at line 80" helps,
+"waits in `Event.wait`" does not.
 
-`CancelWatch` detects a turn that catches `Cancelled` and goes on. The result alone does not show it: a
-turn that returns after a cancel may have been past its last checkpoint when the cancel came, and then
-it *is* completed. The difference is whether Trio delivered the exception to it. So the turn is driven
-through `CancelWatch`, which passes everything between the turn and Trio on unchanged and looks for that
-exception.
+`CancelWatch` detects a turn that catches `Cancelled` and goes on. The result alone does not show
+it: a turn that returns after a cancel may have been past its last checkpoint when the cancel came,
+and then it *is* completed. The difference is whether Trio delivered the exception to it. So the
+turn is driven through `CancelWatch`, which passes everything between the turn and Trio on unchanged
+and looks for that exception.
 """
 
 import gc

@@ -1,8 +1,9 @@
 """`Workspace`: the nursery that owns the runs of one directory.
 
-`Workspace.accept` makes the promise: it checks the submission, makes the token with its cancel scope, puts
-it into its session's lane and starts the run's task, with no checkpoint in between. From then on every
-cancel reaches the run, and the run's own task ends it even if the caller disconnects.
+`Workspace.accept` makes the promise: it checks the submission, makes the token with its cancel
+scope, puts it into its session's lane and starts the run's task, with no checkpoint in between.
+From then on every cancel reaches the run, and the run's own task ends it even if the caller
+disconnects.
 
 All decisions are synchronous methods. The async methods only wait for other tasks.
 """
@@ -37,7 +38,10 @@ log = logging.getLogger(__name__)
 
 @define(eq=False)
 class Workspace:
-    """Accepts runs, cancels them, and answers what they are doing. Made by `open_workspace` only."""
+    """Accepts runs, cancels them, and answers what they are doing.
+
+    Made by `open_workspace` only.
+    """
 
     events: EventLog
     services: trio.Nursery = field(repr=False)
@@ -65,13 +69,13 @@ class Workspace:
         """Promise to end *submission*, and start its run. Never waits.
 
         Raises without accepting anything if the prompt is empty or too long, if the workspace is
-        closing, if the session's queue is full, or if the caller's run id names another run. The same
-        submission under the same run id is one run: the caller gets the same token again, and no
-        policy is applied again.
+        closing, if the session's queue is full, or if the caller's run id names another run. The
+        same submission under the same run id is one run: the caller gets the same token again, and
+        no policy is applied again.
 
-        `WhenBusy.REJECT` raises `SessionBusy` if the session has any run, even one that was accepted
-        just now. `WhenBusy.INTERRUPT` cancels the runs that were accepted before this one, but only
-        after its own acceptance is stored: a submission that is refused changes nothing.
+        `WhenBusy.REJECT` raises `SessionBusy` if the session has any run, even one that was
+        accepted just now. `WhenBusy.INTERRUPT` cancels the runs that were accepted before this one,
+        but only after its own acceptance is stored: a submission that is refused changes nothing.
         """
         submission.check(self._sizes)
         if self._closing is not None:
@@ -300,8 +304,8 @@ class Workspace:
     def _announce_ended(self, lane: RunLane) -> None:
         """Announce the endings that are due, and let the next run begin, in one step.
 
-        When a reader sees an ending, the session is no longer busy with that run. No reader ever sees
-        the session idle while another run is waiting.
+        When a reader sees an ending, the session is no longer busy with that run. No reader ever
+        sees the session idle while another run is waiting.
         """
         while (ended := lane.next_ended()) is not None:
             accepted, outcome = ended
@@ -342,10 +346,11 @@ async def open_workspace(
 ) -> AsyncIterator[Workspace]:
     """Open a workspace in which an active run does *turn*.
 
-    Without *events* the workspace has its own event log; without a *journal* runs are kept in memory
-    only. *sizes* limits prompts and queues, *capacity* the active runs of all workspaces that share it.
-    Leaving the block for any reason stops the workspace: it refuses new runs, cancels every run, and
-    gives each time to write its ending. An exception raised in the block leaves it unwrapped.
+    Without *events* the workspace has its own event log; without a *journal* runs are kept in
+    memory only. *sizes* limits prompts and queues, *capacity* the active runs of all workspaces
+    that share it. Leaving the block for any reason stops the workspace: it refuses new runs,
+    cancels every run, and gives each time to write its ending. An exception raised in the block
+    leaves it unwrapped.
     """
     ids = RandomIds() if ids is None else ids
     async with (

@@ -1,8 +1,9 @@
 """Stores: the durable tables of a workspace.
 
-`base` has the protocols, one per consumer. `changes` are the values that can be written, `commit` is a write under
-way, `pages` are long lists, `errors` are the errors of every store. `memory` keeps everything in memory; `sqlite` is
-the embedded database. `go_import` reads the Go program's database.
+`base` has the protocols, one per consumer. `changes` are the values that can be written, `commit`
+is a write under way, `pages` are long lists, `errors` are the errors of every store. `memory` keeps
+everything in memory; `sqlite` is the embedded database. `go_import` reads the Go program's
+database.
 """
 
 from crush_trio.store.base import (

@@ -1,11 +1,11 @@
 """The protocols of a store, one per consumer, and the values that a store returns.
 
-All writers do the same: they give changes and wait until they are durable (`commit`) or do not wait (`post`).
-Reads are split by consumer. `Store` is everything together. `store.memory` and `store.sqlite` satisfy it and pass the
-same conformance tests.
+All writers do the same: they give changes and wait until they are durable (`commit`) or do not wait
+(`post`). Reads are split by consumer. `Store` is everything together. `store.memory` and
+`store.sqlite` satisfy it and pass the same conformance tests.
 
-`StoreLoad` and `Timings` are metrics. Counting costs one search in a short tuple; summing up and printing is done by
-the code that reads them.
+`StoreLoad` and `Timings` are metrics. Counting costs one search in a short tuple; summing up and
+printing is done by the code that reads them.
 """
 
 from bisect import bisect_left
@@ -290,8 +290,8 @@ class TailReads(Protocol):
         for those after the last one. Events of the present start are not included: they are in its
         log.
 
-        None if events may be missing: the start is unknown, it or a later one crashed, or some of the
-        events have been trimmed.
+        None if events may be missing: the start is unknown, it or a later one crashed, or some of
+        the events have been trimmed.
         """
         ...
 
@@ -301,8 +301,8 @@ class TailReads(Protocol):
         """Return the endings of runs after a place in this start or an earlier one, in order.
 
         Endings of this start are included up to the seq *upto*. Endings of a start that was killed
-        before their events were stored have a seq of `UNPLACED` or more. *limit* and *size* are as in
-        `tail_after`, and an answer with more than *size* characters is cut. None if the start is
+        before their events were stored have a seq of `UNPLACED` or more. *limit* and *size* are as
+        in `tail_after`, and an answer with more than *size* characters is cut. None if the start is
         unknown.
         """
         ...
@@ -349,8 +349,8 @@ class Timings:
 class StoreLoad:
     """The load of a store: writes that are not durable yet, and the times of its commits.
 
-    A commit may hold many writes. It is timed from begin to end in the store's own thread, also if it
-    fails; the time that a write waits in the queue is not part of it.
+    A commit may hold many writes. It is timed from begin to end in the store's own thread, also if
+    it fails; the time that a write waits in the queue is not part of it.
     """
 
     pending: int = 0

@@ -1,11 +1,13 @@
 """Changes: the values that can be written to a store, and rules that all stores share.
 
-Changes that are given together are applied in one transaction. Changes are frozen and complete, so that a store may
-apply them later, in another thread, or again after a failed attempt. There is no change that replaces a whole row: two
-writers that touch different columns never undo each other. Times are unix seconds.
+Changes that are given together are applied in one transaction. Changes are frozen and complete, so
+that a store may apply them later, in another thread, or again after a failed attempt. There is no
+change that replaces a whole row: two writers that touch different columns never undo each other.
+Times are unix seconds.
 
-The functions at the end are the same for all stores: `storable` checks and cleans a change before it is applied, and
-the others say how a part grows, when a new message is complete and how long a page is.
+The functions at the end are the same for all stores: `storable` checks and cleans a change before
+it is applied, and the others say how a part grows, when a new message is complete and how long a
+page is.
 """
 
 from collections.abc import Callable, Iterable
@@ -227,10 +229,10 @@ class FileRead:
 class TailKept:
     """An event to keep across a restart; the store keeps the newest *keep* of all.
 
-    `event` is the JSON of a `store.base.TailEvent`'s content. `previous` is the seq of the event that
-    was handed over before this one. If the store does not have it, that write was lost, and readers
-    from before it cannot be continued. `ended` is the run whose ending the event is; the place of an
-    ending is kept as long as the run.
+    `event` is the JSON of a `store.base.TailEvent`'s content. `previous` is the seq of the event
+    that was handed over before this one. If the store does not have it, that write was lost, and
+    readers from before it cannot be continued. `ended` is the run whose ending the event is; the
+    place of an ending is kept as long as the run.
     """
 
     seq: int

@@ -1,7 +1,8 @@
 """`Commit`: a write that was handed to a store, and its result.
 
-A store does its commits in the order in which they were handed over, each completely or not at all. Handing over never
-waits. A caller that has to keep an order hands the write over in the same step in which it decides, and waits afterwards.
+A store does its commits in the order in which they were handed over, each completely or not at all.
+Handing over never waits. A caller that has to keep an order hands the write over in the same step
+in which it decides, and waits afterwards.
 """
 
 from collections.abc import Callable

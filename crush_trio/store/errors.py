@@ -1,7 +1,8 @@
 """Store errors, the same for every database.
 
-Each message says what happened, what a user can do about it, and which file it is about. Each store translates its own
-errors into these, so that callers and the table of HTTP statuses see the same codes for every store.
+Each message says what happened, what a user can do about it, and which file it is about. Each store
+translates its own errors into these, so that callers and the table of HTTP statuses see the same
+codes for every store.
 """
 
 from crush_trio.errors import Unavailable

@@ -1,11 +1,11 @@
 """Import of the Go program's database, `crush.db`, so that its sessions can be continued here.
 
-The file is opened read-only and nothing is created beside it. Its content is turned into changes, which
-`import_go_database` commits to any store. Its rows have no sequence numbers: messages are ordered by time, and those
-of the same second by insertion (J8).
+The file is opened read-only and nothing is created beside it. Its content is turned into changes,
+which `import_go_database` commits to any store. Its rows have no sequence numbers: messages are
+ordered by time, and those of the same second by insertion (J8).
 
-Two things cannot be imported: parts of an unknown kind, which are counted and reported, and a provider's private data,
-which is dropped.
+Two things cannot be imported: parts of an unknown kind, which are counted and reported, and a
+provider's private data, which is dropped.
 """
 
 import os
@@ -243,8 +243,8 @@ class _Row:
 def _uri(path: Path) -> str:
     """Return the URI that opens *path* without creating files.
 
-    A database in WAL mode is read together with its log. If there is no log, SQLite would create one
-    even for reading, unless the URI says that the file is immutable.
+    A database in WAL mode is read together with its log. If there is no log, SQLite would create
+    one even for reading, unless the URI says that the file is immutable.
     """
     log = path.with_name(f"{path.name}-wal")
     alone = not log.exists() or log.stat().st_size == 0
@@ -264,9 +264,9 @@ async def import_go_database(path: Path, store: Store, *, root: Path) -> ImportR
     """Import the sessions of the `crush.db` at *path*, with their messages and files.
 
     Each session is one commit, so it is imported completely or not at all. A session that is in the
-    store already is not changed, even if it has changed on either side since; missing versions of its
-    files are added. So an import can be repeated, and an interrupted one continues where it stopped.
-    Versions of files get the numbers of this store (J5), in the old order.
+    store already is not changed, even if it has changed on either side since; missing versions of
+    its files are added. So an import can be repeated, and an interrupted one continues where it
+    stopped. Versions of files get the numbers of this store (J5), in the old order.
 
     Relative paths are relative to *root*, where the Go program was started.
     """

@@ -1,11 +1,11 @@
 """Long lists, read page by page as JSON that is ready to be sent.
 
-A session can have a hundred thousand messages. Sending them needs no values, only bytes, and few of them at a time. So
-a list is read as pages of JSON, with commas between the items. Each page is a snapshot of its own; a list has the items
-that existed when its first page was read.
+A session can have a hundred thousand messages. Sending them needs no values, only bytes, and few of
+them at a time. So a list is read as pages of JSON, with commas between the items. Each page is a
+snapshot of its own; a list has the items that existed when its first page was read.
 
-A page may have holes, for what a store does not know: whether a session is busy, or the text of a message that is still
-being written. Each hole has a default, which is what is stored.
+A page may have holes, for what a store does not know: whether a session is busy, or the text of a
+message that is still being written. Each hole has a default, which is what is stored.
 """
 
 from collections.abc import Callable, Sequence

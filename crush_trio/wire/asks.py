@@ -48,8 +48,8 @@ class QuestionType(StrEnum):
 class PermissionRequest:
     """A tool asks for permission to do something.
 
-    `params` are the tool's, an object or None; `path` is the directory that the action touches. Peers
-    send the request back with their answer, not always with the same params.
+    `params` are the tool's, an object or None; `path` is the directory that the action touches.
+    Peers send the request back with their answer, not always with the same params.
     """
 
     id: AskId
@@ -66,8 +66,8 @@ class PermissionRequest:
 class PermissionNotification:
     """The state of a permission request: asked (neither flag), granted or denied.
 
-    A request whose run was stopped is `withdrawn`: it was not answered and needs no answer any more.
-    It is `denied` as well, which makes peers close their dialog.
+    A request whose run was stopped is `withdrawn`: it was not answered and needs no answer any
+    more. It is `denied` as well, which makes peers close their dialog.
     """
 
     tool_call_id: ToolCallId
@@ -80,8 +80,8 @@ class PermissionNotification:
 class PermissionPolicy:
     """The permission policy of a submission. An extension of the crush wire.
 
-    `allow_list` has the tools, `tool` or `tool:action`, that its run may use without asking; `mode` is
-    for requests that neither the list nor any other rule decides.
+    `allow_list` has the tools, `tool` or `tool:action`, that its run may use without asking; `mode`
+    is for requests that neither the list nor any other rule decides.
     """
 
     mode: PermissionMode = PermissionMode.ASK

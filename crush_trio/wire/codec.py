@@ -1,12 +1,13 @@
 """The codec: wire values to JSON and back.
 
-Everything about the JSON that the classes do not show is here: the wrapping of parts and events, and words that differ
-from ours (`canceled`). One cattrs converter holds the rules for all types; it makes the reader and writer of a class
-when the class is first used.
+Everything about the JSON that the classes do not show is here: the wrapping of parts and events,
+and words that differ from ours (`canceled`). One cattrs converter holds the rules for all types; it
+makes the reader and writer of a class when the class is first used.
 
-A message that is being written is encoded many times while only its last part changes. So a message can also be put
-together from the bytes of its parts: `message_frame` does that, `MessageEncoder` caches those bytes, and `escape` lets
-the bytes of a text grow with the text. The result is byte for byte that of `encode`.
+A message that is being written is encoded many times while only its last part changes. So a message
+can also be put together from the bytes of its parts: `message_frame` does that, `MessageEncoder`
+caches those bytes, and `escape` lets the bytes of a text grow with the text. The result is byte for
+byte that of `encode`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

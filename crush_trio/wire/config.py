@@ -1,8 +1,9 @@
 """The configuration of a workspace as clients see it; models, providers and their keys.
 
-Clients read four of its keys without checking that they exist (`providers`, `mcp`, `lsp` and `options` with
-`options.tui`), so those are always written, empty or not. Objects without a schema of ours, such as a provider's own
-options, pass through unchanged. Fields that may hold a secret are left out of `repr`.
+Clients read four of its keys without checking that they exist (`providers`, `mcp`, `lsp` and
+`options` with `options.tui`), so those are always written, empty or not. Objects without a schema
+of ours, such as a provider's own options, pass through unchanged. Fields that may hold a secret are
+left out of `repr`.
 """
 
 from collections.abc import Mapping

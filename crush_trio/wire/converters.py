@@ -1,13 +1,14 @@
-"""Readers and writers: parsed JSON to wire values, and wire values to JSON. The codec assigns them to types.
+"""Readers (parsed JSON to wire values) and writers; the codec assigns them to types.
 
-Readers check types and never convert: an integer is not a float without a fraction, a boolean is not an integer. They
-accept what peers are known to leave out: unknown keys are skipped, and an absent key or a null means the field's
-default, or the zero value of its type. So every reader returns its zero value for None. The first value that does not
-fit raises a `Mismatch`, which collects its path on the way out.
+Readers check types and never convert: an integer is not a float without a fraction, a boolean is
+not an integer. They accept what peers are known to leave out: unknown keys are skipped, and an
+absent key or a null means the field's default, or the zero value of its type. So every reader
+returns its zero value for None. The first value that does not fit raises a `Mismatch`, which
+collects its path on the way out.
 
-Writing cannot fail for a value that has the declared types. A string may have a lone surrogate, from a model or a file
-name, which JSON cannot hold: it is replaced, but only after writing has failed, so that ordinary text need not be
-searched.
+Writing cannot fail for a value that has the declared types. A string may have a lone surrogate,
+from a model or a file name, which JSON cannot hold: it is replaced, but only after writing has
+failed, so that ordinary text need not be searched.
 """
 
 import binascii
@@ -99,7 +100,7 @@ Reader: TypeAlias = Callable[[Any, Any], Any]
 """Takes a parsed value and the type it should have; the form of a cattrs hook."""
 
 OPEN_DEPTH: Final = 100
-"""How deep an open value may nest: less than the encoder's own limit, with room for what is around it."""
+"""How deep an open value may nest: less than the encoder's limit for the whole answer."""
 
 _SHOWN: Final = 40
 _INT64: Final = range(-(2**63), 2**63)

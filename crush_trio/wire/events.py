@@ -1,7 +1,7 @@
 """Events of the event stream, and the entities that only events carry.
 
-An event on the wire is an `Envelope`: the type of its payload, the kind of change, and the entity. `ENTITIES` has the
-class of each payload type.
+An event on the wire is an `Envelope`: the type of its payload, the kind of change, and the entity.
+`ENTITIES` has the class of each payload type.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
 """Annotations of wire fields: how each is written as JSON; and timestamps.
 
-A wire class is an attrs class whose field order is the key order of its JSON object. By default the key is the field's
-name and is always written. Other fields have a marker:
+A wire class is an attrs class whose field order is the key order of its JSON object. By default the
+key is the field's name and is always written. Other fields have a marker:
 
 * `OmitEmpty[str]` omits the key if the field equals its default;
 * `Annotated[str, Key("Path")]` sets another key;
 * `ObjectOrNothing` reads everything but an object as None.
 
-`wire_fields` returns the fields of a class for the codec. This module does not import the codec, so values do not
-either.
+`wire_fields` returns the fields of a class for the codec. This module does not import the codec, so
+values do not either.
 
-Most times on the wire are unix seconds. The few that are text are a `Timestamp`, which stays text in Python: peers
-write nanoseconds, which `datetime` would drop, and nothing computes with them.
+Most times on the wire are unix seconds. The few that are text are a `Timestamp`, which stays text
+in Python: peers write nanoseconds, which `datetime` would drop, and nothing computes with them.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Id types, one for each kind of thing, so that the type checker finds mix-ups.
 
-At run time an id is a plain string. An id that is always written is the empty string on the wire for "none"; an id that
-may be omitted is `None` in Python.
+At run time an id is a plain string. An id that is always written is the empty string on the wire
+for "none"; an id that may be omitted is `None` in Python.
 """
 
 from typing import Final, NewType

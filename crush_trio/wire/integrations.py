@@ -1,7 +1,7 @@
 """Language servers, MCP servers and skills as clients see them.
 
-The state of a language server is a number on the wire, that of an MCP server a word. An `error` is the first key if
-there is one.
+The state of a language server is a number on the wire, that of an MCP server a word. An `error` is
+the first key if there is one.
 """
 
 from enum import IntEnum, StrEnum

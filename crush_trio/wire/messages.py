@@ -1,9 +1,10 @@
 """Messages and their parts.
 
-On the wire every part is wrapped as `{"type": …, "data": …}`; the codec does that, with `kind` as the type.
+On the wire every part is wrapped as `{"type": …, "data": …}`; the codec does that, with `kind` as
+the type.
 
-A part is immutable: a growing message gets a new part in place of the old one, so the encoded bytes of all other parts
-can be reused.
+A part is immutable: a growing message gets a new part in place of the old one, so the encoded bytes
+of all other parts can be reused.
 """
 
 from collections.abc import Mapping

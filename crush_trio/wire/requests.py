@@ -1,8 +1,8 @@
 """Request bodies. Each class is the body of the routes that its docstring names.
 
-The body for creating and updating a session is `views.Session`, which is also an answer. Fields whose wrong values have
-an error text of their own (a permission action, a control command, the kind of a key) are plain text here; the route
-checks them.
+The body for creating and updating a session is `views.Session`, which is also an answer. Fields
+whose wrong values have an error text of their own (a permission action, a control command, the kind
+of a key) are plain text here; the route checks them.
 """
 
 from collections.abc import Mapping
@@ -112,7 +112,7 @@ class LspStartRequest:
 
 @frozen(kw_only=True)
 class PermissionSkip:
-    """`POST permissions/skip`, and the answer to its GET: whether all permissions are granted unasked."""
+    """`POST permissions/skip`, and the answer to its GET: whether asking is skipped."""
 
     skip: bool
 
@@ -139,7 +139,7 @@ class AnswerRequest:
 
 @frozen(kw_only=True)
 class RefusalRequest:
-    """`POST questions/cancel`; without a body, as the Go program's clients send it, the batch that waits."""
+    """`POST questions/cancel`; without a body it means the batch that waits."""
 
     batch_request_id: OmitEmpty[AskId] = NO_ASK
 

@@ -1,7 +1,7 @@
-"""Runs, receipts, queues and task trees: values of the native form and routes, which the crush wire does not have.
+"""Runs, receipts, queues and task trees: values of the native form and its routes.
 
-A run is visible from acceptance to its end: as `run` events of the native form, in the answers of the run routes, and as
-rows of a store. `RunView` serves all three.
+A run is visible from acceptance to its end: as `run` events of the native form, in the answers of
+the run routes, and as rows of a store. `RunView` serves all three.
 """
 
 from enum import StrEnum
@@ -62,8 +62,8 @@ class RunView:
     """A run as clients see it. Times are unix seconds, 0 if not known yet.
 
     `id` is ours and always set; `run_id` is the caller's, if it gave one. `message_id`, `text` and
-    `error` describe the ending; `folded_into` is the run that absorbed this one. `outcome` is set while
-    the state is `ending`: the state that will follow once the ending is stored.
+    `error` describe the ending; `folded_into` is the run that absorbed this one. `outcome` is set
+    while the state is `ending`: the state that will follow once the ending is stored.
     """
 
     id: RunId
@@ -121,8 +121,8 @@ class Repeated:
 class HitView:
     """One run that a cancel hit: its state at that moment, and how it ended.
 
-    `ended` is absent while the run has not ended. It may be other than `cancelled`: a run whose turn
-    had returned when the cancel came is completed. `seconds` is from the cancel to the end,
+    `ended` is absent while the run has not ended. It may be other than `cancelled`: a run whose
+    turn had returned when the cancel came is completed. `seconds` is from the cancel to the end,
     `processes` are those that were stopped with the run, `left` those that could not be stopped.
     """
 
@@ -187,9 +187,9 @@ class SubtaskView:
 class TaskView:
     """A live task, and every task below it.
 
-    The task of a run has the run's id, its state, and for how many seconds it has been in that state.
-    `below` is the tree of its subtasks as a list, like a table of contents: each task is followed by
-    those it started, whose `depth` is one more.
+    The task of a run has the run's id, its state, and for how many seconds it has been in that
+    state. `below` is the tree of its subtasks as a list, like a table of contents: each task is
+    followed by those it started, whose `depth` is one more.
     """
 
     name: str

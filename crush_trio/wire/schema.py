@@ -1,6 +1,7 @@
 """JSON Schemas of wire classes, made from the same fields that the codec uses.
 
-Keys, types, defaults and optional keys come from the classes, and the values of an enum from the codec.
+Keys, types, defaults and optional keys come from the classes, and the values of an enum from the
+codec.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -37,9 +38,9 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
 class Schemas:
     """The schemas of the types of one direction, each wire class once and by reference.
 
-    For outgoing values, a key is required if it is always written. With *incoming*, a key is required
-    if its field has no default, although the codec accepts its absence. A class whose name is *taken*
-    gets the suffix `Input`.
+    For outgoing values, a key is required if it is always written. With *incoming*, a key is
+    required if its field has no default, although the codec accepts its absence. A class whose name
+    is *taken* gets the suffix `Input`.
     """
 
     incoming: bool = False

@@ -48,8 +48,8 @@ async def test_an_event_that_never_comes_is_told_of(home):
     assert texts(await home.load(), ConfigWarningKind.NOT_USED) == []
     home.write(home.user_file, hooks("x", event="PostToolUse"))
     assert texts(await home.load(), ConfigWarningKind.NOT_USED) == [
-        f"{home.user_file}: hooks.PostToolUse: there is no such event, so nothing in it is run; "
-        "there is PreToolUse"
+        f"{home.user_file}: hooks.PostToolUse: unknown event, its hooks are never run; "
+        "the only event is PreToolUse"
     ]
 
 

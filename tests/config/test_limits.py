@@ -35,8 +35,8 @@ async def test_a_project_sets_no_limit_and_is_told_so_even_if_it_is_trusted(home
     home.trust()
     loaded = await home.load()
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [
-        f"{file}: crush_trio: ignored: only the user's own files say whom to trust and what the "
-        "limits are"
+        f"{file}: crush_trio: ignored: only the user's own files can set trusted directories "
+        "and limits"
     ]
 
 
@@ -45,7 +45,7 @@ async def test_a_file_of_one_workspace_that_is_the_users_sets_none_either(home):
     file = home.write(home.root / "data" / "crush.json", own(answer=1))
     loaded = await home.load()
     assert texts(loaded, ConfigWarningKind.NOT_USED) == [
-        f"{file}: crush_trio.limits: ignored: limits hold for the whole server; write them into "
+        f"{file}: crush_trio.limits: ignored: limits count for the whole server; write them into "
         f"{home.data_file}"
     ]
 

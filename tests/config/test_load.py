@@ -257,7 +257,7 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     loaded = await home.load()
     assert loaded.env == {}
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED)[0].endswith(
-        "say whom to trust and what the limits are"
+        "can set trusted directories and limits"
     )
 
 

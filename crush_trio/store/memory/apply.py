@@ -1,6 +1,7 @@
 """Applies changes to the tables of the in-memory store.
 
-Has the same rules as the statements of `store.sqlite`, in Python; the conformance tests compare the two.
+Has the same rules as the statements of `store.sqlite`, in Python; the conformance tests compare the
+two.
 """
 
 from typing import TypeVar, assert_never

@@ -1,10 +1,11 @@
 """`MemoryStore`: a store that keeps everything in memory.
 
-For programs that need no durability, and for tests: it satisfies all of `store.base`, runs under a virtual clock, and
-passes the same conformance tests as the durable store.
+For programs that need no durability, and for tests: it satisfies all of `store.base`, runs under a
+virtual clock, and passes the same conformance tests as the durable store.
 
-Changes take effect at the call, before the first checkpoint, in the order of the calls. So a commit whose wait is
-cancelled has been applied completely, as with a writer thread. Every async method has exactly one checkpoint.
+Changes take effect at the call, before the first checkpoint, in the order of the calls. So a commit
+whose wait is cancelled has been applied completely, as with a writer thread. Every async method has
+exactly one checkpoint.
 
 Each commit copies the tables, but not their rows: its cost grows with the number of rows.
 """

@@ -1,8 +1,8 @@
 """The tables of the in-memory store, and long lists read from them.
 
-Rows are immutable and tables are plain dicts, so a copy of all tables is cheap and changes to the copy do not show in
-the original. Changes are applied to a copy (`MemoryStore._apply`), which replaces the tables if all of them succeed and
-is dropped if not.
+Rows are immutable and tables are plain dicts, so a copy of all tables is cheap and changes to the
+copy do not show in the original. Changes are applied to a copy (`MemoryStore._apply`), which
+replaces the tables if all of them succeed and is dropped if not.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

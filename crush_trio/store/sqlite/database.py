@@ -1,13 +1,13 @@
 """`Database`: one SQLite file in one data directory, and its migrations.
 
-`open_database` takes the directory's lock, migrates the file, and opens a writer and a few readers. The readers close
-before the writer, because the last connection to close merges the write-ahead log into the file, and only the writer
-can do that. The file is `crush-trio.db`. A `crush.db` in the same directory belongs to the Go program and is never
-touched.
+`open_database` takes the directory's lock, migrates the file, and opens a writer and a few readers.
+The readers close before the writer, because the last connection to close merges the write-ahead log
+into the file, and only the writer can do that. The file is `crush-trio.db`. A `crush.db` in the
+same directory belongs to the Go program and is never touched.
 
-The schema grows by numbered files, `schema/NNNN_name.sql`; a released file is never edited. SQLite's `user_version` is
-the number of the last one that was applied. It is set in the same transaction, so a database is always exactly at one
-version, also after a crash.
+The schema grows by numbered files, `schema/NNNN_name.sql`; a released file is never edited.
+SQLite's `user_version` is the number of the last one that was applied. It is set in the same
+transaction, so a database is always exactly at one version, also after a crash.
 """
 
 import logging
@@ -45,7 +45,10 @@ DATABASE_NAME: Final = "crush-trio.db"
 BUSY_TIMEOUT: Final = 30.0
 
 CACHE_KIB: Final = 512
-"""SQLite's page cache of the writer, in KiB. It writes at the ends of its tables, so little is enough."""
+"""SQLite's page cache of the writer, in KiB.
+
+It writes at the ends of its tables, so little is enough.
+"""
 
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
@@ -62,8 +65,8 @@ log = logging.getLogger(__name__)
 class Database:
     """An open database: `transact`, `post` and `read` for the modules with the SQL, and its health.
 
-    `boot_id` is the id of this opening of the file; its row in `boots` is the first write. A run with
-    another boot id and no ending was interrupted by a crash.
+    `boot_id` is the id of this opening of the file; its row in `boots` is the first write. A run
+    with another boot id and no ending was interrupted by a crash.
     """
 
     path: Path
@@ -144,9 +147,9 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the database in *directory*, which is created if needed, for this process alone.
 
-    With *synchronous* `NORMAL` a commit survives the end of the process at any instant, but the last
-    commits may be lost with a power failure; `FULL` waits for the disk at every commit. *busy_timeout*
-    is the number of seconds to wait for another program that has locked the file.
+    With *synchronous* `NORMAL` a commit survives the end of the process at any instant, but the
+    last commits may be lost with a power failure; `FULL` waits for the disk at every commit.
+    *busy_timeout* is the number of seconds to wait for another program that has locked the file.
 
     Opening reads the head of the file and its schema and writes one row, so a file that is damaged
     there, not writable, or too new is refused here. Damage elsewhere is found when it is read; see
@@ -281,8 +284,8 @@ def known_migrations() -> tuple[Migration, ...]:
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
     """Apply the *migrations* that the database at *path* lacks, each in its own transaction.
 
-    The connection must be in autocommit mode (`isolation_level=None`), with foreign keys off: a step
-    that rebuilds a table has to drop the old one without its cascades.
+    The connection must be in autocommit mode (`isolation_level=None`), with foreign keys off: a
+    step that rebuilds a table has to drop the old one without its cascades.
 
     Raises `StoreTooNew` for a file of a newer program, before anything is written, and
     `MigrationFailed` if a step fails; the file is then at the version before that step.

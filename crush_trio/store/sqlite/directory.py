@@ -1,18 +1,20 @@
 """The data directory: its lock, and the check that the open files are still in place.
 
-Two servers on one directory would each end the other's runs as interrupted, so a server takes an exclusive lock of the
-operating system and holds it as long as it runs (J3). The kernel releases it even after `kill -9`. The lock file names
-its owner, for the error message of the next server. It is never removed: if one process deleted it, two others could
-lock two different files of the same name.
+Two servers on one directory would each end the other's runs as interrupted, so a server takes an
+exclusive lock of the operating system and holds it as long as it runs (J3). The kernel releases it
+even after `kill -9`. The lock file names its owner, for the error message of the next server. It is
+never removed: if one process deleted it, two others could lock two different files of the same
+name.
 
-A file that is removed while it is open can still be written, but the data is lost when it is closed. So in each
-transaction, before its writes, the writer checks that the paths of the store still lead to its open files. `git clean
--fdx`, `rm -rf`, a renamed directory and a replaced file all show as another inode or none; the inode number of an open
-file is not reused.
+A file that is removed while it is open can still be written, but the data is lost when it is
+closed. So in each transaction, before its writes, the writer checks that the paths of the store
+still lead to its open files. `git clean -fdx`, `rm -rf`, a renamed directory and a replaced file
+all show as another inode or none; the inode number of an open file is not reused.
 
-Usually this is one system call. Removing, renaming or adding a file changes the modification time of its directory; as
-long as that time is the same, the files are in place. A time that was first seen just now proves nothing, because the
-clocks of file systems are coarse: until it has been the same for `SETTLE_SECONDS`, every file is checked.
+Usually this is one system call. Removing, renaming or adding a file changes the modification time
+of its directory; as long as that time is the same, the files are in place. A time that was first
+seen just now proves nothing, because the clocks of file systems are coarse: until it has been the
+same for `SETTLE_SECONDS`, every file is checked.
 """
 
 import fcntl
@@ -93,14 +95,15 @@ def _read_owner(path: Path) -> str:
     try:
         return Owner(**json.loads(path.read_bytes())).describe()
     except (OSError, ValueError, TypeError):
-        return "a process that has not signed yet"
+        return "an unknown process"
 
 
 @define(eq=False)
 class FilesInPlace:
     """Checks that the open files of a store in *directory* are in place. Used by one thread at a time.
 
-    Once lost, the store stays lost: a file that comes back may be older than what was written meanwhile.
+    Once lost, the store stays lost: a file that comes back may be older than what was written
+    meanwhile.
     """
 
     directory: Path

@@ -1,7 +1,8 @@
 """Translation of SQLite's and the operating system's errors to store errors; the store's health.
 
-This is the only module that reads SQLite's result codes. A fault of the disk, the file or another program becomes a
-`StoreUnavailable`. An error of the statement itself (a constraint, a misspelt column) is a bug and is not translated.
+This is the only module that reads SQLite's result codes. A fault of the disk, the file or another
+program becomes a `StoreUnavailable`. An error of the statement itself (a constraint, a misspelt
+column) is a bug and is not translated.
 """
 
 import errno
@@ -86,10 +87,10 @@ def translated(path: Path) -> Iterator[None]:
 class Health:
     """The failures that a store has now. Used by Trio's thread only, so it has no lock.
 
-    A failure is kept per kind of work and ends with the next success of that kind: a read that works
-    says nothing about a full disk. A damaged or lost file is kept until the store is reopened: it does
-    not repair itself, and most statements would still succeed. A change is logged once, however many
-    writes a full disk refuses.
+    A failure is kept per kind of work and ends with the next success of that kind: a read that
+    works says nothing about a full disk. A damaged or lost file is kept until the store is
+    reopened: it does not repair itself, and most statements would still succeed. A change is logged
+    once, however many writes a full disk refuses.
     """
 
     _failures: dict[str, str] = field(factory=dict, init=False)

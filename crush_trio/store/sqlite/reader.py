@@ -1,8 +1,8 @@
 """`Reader`: a pool of read-only connections, used by worker threads.
 
-In WAL mode a reader sees the last commit before it began, and neither waits for the writer nor makes it wait. So reads
-have a few connections of their own, each used by one thread at a time: a connection is either in the pool or used by a
-thread.
+In WAL mode a reader sees the last commit before it began, and neither waits for the writer nor
+makes it wait. So reads have a few connections of their own, each used by one thread at a time: a
+connection is either in the pool or used by a thread.
 """
 
 import logging
@@ -70,10 +70,10 @@ class Reader:
     async def read_soon(self, key: Hashable, work: Work[T]) -> T:
         """Run a short *work* in one group with others that are requested at the same time.
 
-        Switching to a thread and back costs as much as a short read itself. So reads that come while
-        the readers are busy run together, in one transaction, and two requests with the same *key*
-        share one read. The result is as fresh as that of `read`: only reads that have not begun are
-        shared.
+        Switching to a thread and back costs as much as a short read itself. So reads that come
+        while the readers are busy run together, in one transaction, and two requests with the same
+        *key* share one read. The result is as fresh as that of `read`: only reads that have not
+        begun are shared.
         """
         if self._servers.cancel_scope.cancel_called:
             return await self.read(work)  # raises that the store is closed
@@ -89,8 +89,8 @@ class Reader:
     async def read_in_turn(self, work: Work[T]) -> T:
         """Run *work* when no other call of this method is under way.
 
-        For pages of long lists, which can keep any number of processors busy. One at a time leaves the
-        other connections for short requests.
+        For pages of long lists, which can keep any number of processors busy. One at a time leaves
+        the other connections for short requests.
         """
         async with self._turn:
             return await self.read(work)
@@ -119,8 +119,9 @@ class Reader:
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection and return its result.
 
-        All statements of one work see the same snapshot, which includes every write whose `transact`
-        has returned. Work must return values, not cursors: the connection goes back to the pool.
+        All statements of one work see the same snapshot, which includes every write whose
+        `transact` has returned. Work must return values, not cursors: the connection goes back to
+        the pool.
 
         Cancelling does not interrupt a read that has begun. Reads are short, and a connection whose
         thread was abandoned in the middle of a statement could not be used again.

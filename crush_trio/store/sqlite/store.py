@@ -1,10 +1,11 @@
 """`SqliteStore`: the protocols of `store.base` on a `Database`.
 
-All changes of one `commit` or `post` are one work of the writer, hence one transaction. Reads have connections of their
-own. A read sees everything that was handed over before it (D12): it first waits for work that was posted, or whose
-waiting task was cancelled. Without such work the writer is not involved. Events that are kept for a later start do not
-count: they are posted all the time, and only `tail_after` and `endings_after` could tell the difference, which wait for
-the writer themselves.
+All changes of one `commit` or `post` are one work of the writer, hence one transaction. Reads have
+connections of their own. A read sees everything that was handed over before it (D12): it first
+waits for work that was posted, or whose waiting task was cancelled. Without such work the writer is
+not involved. Events that are kept for a later start do not count: they are posted all the time, and
+only `tail_after` and `endings_after` could tell the difference, which wait for the writer
+themselves.
 """
 
 import sqlite3
@@ -156,8 +157,8 @@ class SqliteStore(Store):
     async def _catch_up(self) -> bool:  # noqa: ASYNC910  # a refusal was waited for too
         """Wait until the writer has answered all earlier work; return False if that took too long.
 
-        While another program locks the database, what is stored can still be read, so a read does not
-        wait for ever.
+        While another program locks the database, what is stored can still be read, so a read does
+        not wait for ever.
         """
         with trio.move_on_after(CATCH_UP_SECONDS) as patience, suppress(StoreUnavailable):
             # If the writer fails, the read goes on: it sees what is stored.

@@ -1,21 +1,24 @@
 """`Writer`: the thread that owns the write connection, with group commit.
 
-Every write goes through one queue to one operating-system thread. The thread takes everything that was queued while it
-was busy, runs all of it in one transaction, commits, and wakes Trio once for the whole group. A commit costs the same
-for one write as for a hundred, so writes get cheaper the busier the store is, without a batch size to tune. Posted work,
-which no task waits for, is delayed: it goes along with the next work that a task waits for, or alone after `POST_DELAY`.
+Every write goes through one queue to one operating-system thread. The thread takes everything that
+was queued while it was busy, runs all of it in one transaction, commits, and wakes Trio once for
+the whole group. A commit costs the same for one write as for a hundred, so writes get cheaper the
+busier the store is, without a batch size to tune. Posted work, which no task waits for, is delayed:
+it goes along with the next work that a task waits for, or alone after `POST_DELAY`.
 
 Invariants:
 
 * Work is run, committed and answered in the order in which it was submitted.
 * A waiter is answered after the commit with its write, never before.
-* Submitted work is applied completely or not at all, even if the task that waits for it is cancelled.
+* Submitted work is applied completely or not at all, even if the task that waits for it is
+  cancelled.
 * Work that was withdrawn before the thread began with it is never run.
-* The thread only reads requests and returns results; requests, events and health are changed in Trio's thread.
+* The thread only reads requests and returns results; requests, events and health are changed in
+  Trio's thread.
 * No task waits for a thread that has ended: its end fails all pending work and all later work.
 
-A group that fails is rolled back and run again one by one. Savepoints would not avoid that: after a full disk or an I/O
-error SQLite rolls back the whole transaction, including its savepoints.
+A group that fails is rolled back and run again one by one. Savepoints would not avoid that: after a
+full disk or an I/O error SQLite rolls back the whole transaction, including its savepoints.
 """
 
 import logging
@@ -50,7 +53,8 @@ GROUP_LIMIT: Final = 100
 
 POST_DELAY: Final = 0.05
 """Seconds for which posted work waits for other work to share a commit with. It is longer than the
-interval at which a growing answer is stored, so during an answer posted work needs no commit of its own."""
+interval at which a growing answer is stored, so during an answer posted work needs no commit of its
+own."""
 
 CLOSE_LIMIT: Final = 10.0
 
@@ -71,7 +75,8 @@ class WriteRequest(Commit[T]):
     _unclaimed: list[None] = field(factory=lambda: [None], init=False, repr=False)
     """Holds one item. The thread pops it before it begins, and a withdrawal pops it to prevent that.
 
-    Popping from a list is atomic between threads, so exactly one of the two succeeds, without a lock.
+    Popping from a list is atomic between threads, so exactly one of the two succeeds, without a
+    lock.
     """
     _begun: bool = field(default=False, init=False)
 
@@ -87,7 +92,10 @@ class WriteRequest(Commit[T]):
         return True
 
     def run(self, connection: sqlite3.Connection) -> T | None:
-        """Do the work, in the thread, unless it was withdrawn. May be called again after a failure."""
+        """Do the work, in the thread, unless it was withdrawn.
+
+        May be called again after a failure.
+        """
         self._begun = self._begun or self._claim()
         return self._work(connection) if self._begun else None
 
@@ -97,8 +105,8 @@ class Writer:
     """Runs work on the write connection, in order, in groups. Made by `open_writer`.
 
     *Work* is a function of the connection. It is called inside a transaction, which belongs to the
-    writer: no `commit`, no `with connection`. It may be called twice, if its group has failed, so it
-    must have no side effects besides those in the database.
+    writer: no `commit`, no `with connection`. It may be called twice, if its group has failed, so
+    it must have no side effects besides those in the database.
     """
 
     _connection: sqlite3.Connection
@@ -122,19 +130,21 @@ class Writer:
     async def transact(self, work: Work[T]) -> T:
         """Run *work* in a transaction and return its result once that is committed.
 
-        An exception of the work is raised as it is, and nothing was written. A fault of the disk or the
-        file is raised as a `StoreUnavailable`; after a full disk the next call simply tries again.
+        An exception of the work is raised as it is, and nothing was written. A fault of the disk or
+        the file is raised as a `StoreUnavailable`; after a full disk the next call simply tries
+        again.
 
-        Cancelling stops the wait, not the write: the work was submitted and will be applied completely
-        or fail. A caller that has to know which must use a shielded scope with a deadline.
+        Cancelling stops the wait, not the write: the work was submitted and will be applied
+        completely or fail. A caller that has to know which must use a shielded scope with a
+        deadline.
         """
         return await self.submit(work).wait()
 
     def post(self, work: Work[object]) -> int:
         """Submit *work* without waiting; return its number. It runs later, after all earlier work.
 
-        Never raises: a failure is logged and shows in the store's `degraded`. To wait for posted work,
-        `transact` any work: the order is kept.
+        Never raises: a failure is logged and shows in the store's `degraded`. To wait for posted
+        work, `transact` any work: the order is kept.
         """
         request = self.submit(work, awaited=False)
         if self._refusal is not None:
@@ -155,7 +165,10 @@ class Writer:
     # wrong request.
     @trio.lowlevel.enable_ki_protection
     def submit(self, work: Work[T], *, awaited: bool = True) -> WriteRequest[T]:
-        """Hand *work* over. Never waits and never raises: a refusal is the result of the request."""
+        """Hand *work* over.
+
+        Never waits and never raises: a refusal is the result of the request.
+        """
         number = self.answered if self._refusal is not None else next(self._numbers)
         request = WriteRequest(self._lose, number, work, awaited=awaited)
         if self._refusal is not None:
@@ -168,8 +181,8 @@ class Writer:
     def abandon(self) -> None:
         """Give up on a disk that does not answer: fail all pending work and all later work.
 
-        Work that the thread has not begun is never run, and what it has not committed is rolled back.
-        Only a commit that hangs in the operating system at this moment may still be written.
+        Work that the thread has not begun is never run, and what it has not committed is rolled
+        back. Only a commit that hangs in the operating system at this moment may still be written.
         """
         self._abandon("it did not answer, and its workspace has closed")
 
@@ -242,7 +255,10 @@ class Writer:
     # ── In the writer's thread ──────────────────────────────────────────────────────────────────
 
     def _serve(self) -> None:
-        """Write until told to stop. If an error ends this, Trio is told, so that no task waits on."""
+        """Write until told to stop.
+
+        If an error ends this, Trio is told, so that no task waits on.
+        """
         with suppress(trio.RunFinishedError):
             try:
                 with closing(self._connection):
@@ -342,10 +358,11 @@ async def open_writer(
 
     The connection must have been opened with `isolation_level=None` and `check_same_thread=False`.
     Leaving the block writes all posted work first, even if it is cancelled. A thread that hangs is
-    abandoned after *close_limit* seconds, which is logged; it is a daemon thread, so it does not keep
-    the process alive.
+    abandoned after *close_limit* seconds, which is logged; it is a daemon thread, so it does not
+    keep the process alive.
 
-    *check* is called in the thread in each transaction, before its works; an error of it fails them.
+    *check* is called in the thread in each transaction, before its works; an error of it fails
+    them.
     """
     token = trio.lowlevel.current_trio_token()
     writer = Writer(connection, path, health, token, close_limit, post_delay, check)

@@ -1,8 +1,9 @@
 """Columns to values and back, with the errors for values that cannot be read.
 
-Rows were written by this program or by another version of it. JSON that cannot be read means a damaged file. An unknown
-word, such as a kind of part, means that a newer version wrote it. Such a row is refused: showing it as something else, or
-leaving it out, could make a model act on half a conversation.
+Rows were written by this program or by another version of it. JSON that cannot be read means a
+damaged file. An unknown word, such as a kind of part, means that a newer version wrote it. Such a
+row is refused: showing it as something else, or leaving it out, could make a model act on half a
+conversation.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,11 @@
 """Statements about events that are kept for readers that come back after a restart.
 
-Such a reader gets either the exact continuation of what it has read, or None. It is exact if every start of the program
-since then, except the present one, has ended cleanly, and if none of the events has been trimmed.
+Such a reader gets either the exact continuation of what it has read, or None. It is exact if every
+start of the program since then, except the present one, has ended cleanly, and if none of the
+events has been trimmed.
 
-Otherwise the reader gets at least the endings of all runs since then. The places of endings are in the table of runs
-and are never trimmed.
+Otherwise the reader gets at least the endings of all runs since then. The places of endings are in
+the table of runs and are never trimmed.
 """
 
 import sqlite3

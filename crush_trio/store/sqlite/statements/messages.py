@@ -1,7 +1,8 @@
 """Statements about messages, their parts, and the text that is appended to them.
 
-While a message grows, new text is added as rows of `chunks`, and existing rows are neither read nor written: n pieces
-cost n rows. When the message is finished, its chunks are merged into its parts, once.
+While a message grows, new text is added as rows of `chunks`, and existing rows are neither read nor
+written: n pieces cost n rows. When the message is finished, its chunks are merged into its parts,
+once.
 """
 
 import sqlite3

@@ -1,13 +1,13 @@
 """Pages of long lists, assembled as JSON by SQLite itself.
 
-The stored form of a part is the JSON that clients get. So a page is one row of one statement, made without the Python
-interpreter: the reading thread needs the GIL a few times per page and not for every row. A page has at most
-`PAGE_ITEMS` items, and fewer if they are larger than `PAGE_SIZE` together, so the cost of a page does not grow with the
-list.
+The stored form of a part is the JSON that clients get. So a page is one row of one statement, made
+without the Python interpreter: the reading thread needs the GIL a few times per page and not for
+every row. A page has at most `PAGE_ITEMS` items, and fewer if they are larger than `PAGE_SIZE`
+together, so the cost of a page does not grow with the list.
 
-An item that needs more work is in the page as its id between two NUL characters, which JSON never has: an unfinished
-message, whose text is in chunks, and one that cannot be read, so that reading it properly raises the right error. The
-tests compare the bytes with those of the codec.
+An item that needs more work is in the page as its id between two NUL characters, which JSON never
+has: an unfinished message, whose text is in chunks, and one that cannot be read, so that reading it
+properly raises the right error. The tests compare the bytes with those of the codec.
 """
 
 import sqlite3
@@ -172,8 +172,9 @@ _SESSIONS: Final = _ListQuery(
 class SqlitePages:
     """Satisfies `Pages` on read connections.
 
-    The first page is read in a group with other short reads: many clients ask for the same lists at the
-    same time, and most lists are one page. Later pages take turns with those of other long lists.
+    The first page is read in a group with other short reads: many clients ask for the same lists at
+    the same time, and most lists are one page. Later pages take turns with those of other long
+    lists.
     """
 
     wanted: PagedList
@@ -204,7 +205,10 @@ class SqlitePages:
         return page  # type: ignore[no-any-return]  # what `_page` has returned
 
     def _page(self, connection: sqlite3.Connection) -> "tuple[list[PagePiece], _Next]":
-        """Return a page, and where the next one begins. Called in a thread, so it sets no attribute."""
+        """Return a page, and where the next one begins.
+
+        Called in a thread, so it sets no attribute.
+        """
         place, items = self._next.place, self._next.items
         if isinstance(self.wanted, SessionMessages) and "end" not in place:
             place = place | _range(connection, self.wanted)

@@ -1,6 +1,7 @@
 """Statements about runs and asks.
 
-A run that has ended is not changed again, so an ending that is written twice, or a move that comes late, has no effect.
+A run that has ended is not changed again, so an ending that is written twice, or a move that comes
+late, has no effect.
 """
 
 import sqlite3

@@ -1,7 +1,7 @@
 """Statements about sessions, the history of their files, and their read marks.
 
-Every update is one statement that names its columns and computes from their present values. No row is read, changed
-and written back, so two writers cannot undo each other (L25).
+Every update is one statement that names its columns and computes from their present values. No row
+is read, changed and written back, so two writers cannot undo each other (L25).
 """
 
 import sqlite3
