@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure the server against the baseline, print a table, say what was missed.
+"""`python -m benchmarks`: measure the server against the baseline, print a table and the missed promises.
 
 python -m benchmarks                              everything, within eight minutes
 python -m benchmarks --quick --only b,c           a few seconds, to see that it works
@@ -42,7 +42,7 @@ WORKLOADS: Final[Sequence[ModuleType]] = (
     *(start, accept, lag, cancel, polling),
     *(memory, scaling, age, stalled, fanout),
 )
-"""In the order in which they are run: the one that can use up all the time comes last."""
+"""In the order in which they run: the one that uses all remaining time is the last."""
 
 Measure = Callable[[Bench], Awaitable[list[Figure]]]
 
@@ -54,7 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", type=_letters, metavar="a,d", help="run these workloads only")
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes, one round: no figures to quote"
+        "--quick", action="store_true", help="small sizes, one round; the figures mean nothing"
     )
     parser.add_argument("--target", metavar="URL", help="measure the server that runs there")
     parser.add_argument("--pid", type=int, help="the target's process, for its CPU and memory")
@@ -84,7 +84,7 @@ def _letters(text: str) -> frozenset[str]:
 
 
 async def measure(options: argparse.Namespace) -> report.Report:
-    """Run the workloads that were asked for."""
+    """Run the selected workloads."""
     machine, began = this_machine(), trio.current_time()
     target: Target = Running(options.target, options.pid) if options.target else own_server()
     chosen = [m for m in WORKLOADS if options.only is None or m.LETTER in options.only]
@@ -107,7 +107,7 @@ async def measure(options: argparse.Namespace) -> report.Report:
 
 
 async def _timed(module: ModuleType, bench: Bench) -> list[Figure]:
-    """Run one workload, and tell whoever waits how it goes."""
+    """Run one workload and print its title and duration to stderr."""
     began = trio.current_time()
     print(f"({module.LETTER}) {module.TITLE} …", end=" ", file=sys.stderr, flush=True)
     measure_it: Measure = module.measure

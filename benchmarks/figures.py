@@ -1,8 +1,8 @@
-"""Numbers with their spread, ratios of numbers that were measured together, and promises about them.
+"""Figures: measured values with their spread, ratios to the baseline, and promises.
 
-Plain data. A figure has one value per round. Two servers take turns within a round, so the ratio of a
-round is of values under the same weather; what counts is the median of those, and the spread says how
-much to believe it.
+Plain data. A figure has one value per round. Both servers are measured within each round, so that
+the ratio of a round is of values under the same conditions. The median of these ratios counts; the
+spread says how reliable it is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ def ratio_at_most(limit: float) -> Promise:
 
 @frozen(kw_only=True)
 class Figure:
-    """One line of a report: what was measured of the target, and perhaps of the baseline."""
+    """One line of a report: the values of the target, and of the baseline if it was measured."""
 
     workload: str
     name: str
@@ -55,20 +55,20 @@ class Figure:
 
     @property
     def value(self) -> float:
-        """The target's figure."""
+        """The median of the target's values."""
         return median(self.ours)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """How many times the baseline's, round by round; nothing where that is no number.
+        """The ratio to the baseline for each round; without rounds where it is not a number.
 
-        A difference of two weights can be nothing, or less: the one before had left room.
+        A difference of two memory sizes can be zero or negative: the process had free memory left.
         """
         return tuple(a / b for a, b in zip(self.ours, self.theirs, strict=False) if b > 0)
 
     @property
     def ratio(self) -> float | None:
-        """How many times the baseline's figure the target's is."""
+        """The median of the ratios to the baseline."""
         return median(self.ratios) if self.ratios else None
 
     @property
@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the promise is kept; None if there is nothing to say about that."""
+        """Whether the promise is kept; None if there is none, or no baseline."""
         if self.promise is None or self.promised is None:
             return None
         return self.promised <= self.promise.limit
@@ -88,19 +88,19 @@ class Figure:
 
 @define(eq=False)
 class Notes:
-    """Values as they are measured, by name and by server; made into figures at the end."""
+    """Collects measured values by name and server, and makes figures of them."""
 
     workload: str
     target: str
     _values: dict[tuple[str, str], list[float]] = field(factory=dict, init=False)
 
     def add(self, name: str, server: str, value: float | None) -> None:
-        """Note one value of one round; None is what could not be measured, and is left out."""
+        """Add one value of one round; None means not measured and is ignored."""
         if value is not None:
             self._values.setdefault((name, server), []).append(value)
 
     def figure(self, name: str, unit: str, promise: Promise | None = None) -> list[Figure]:
-        """Return what was noted under *name* as a figure; nothing if the target has no value."""
+        """Return the values of *name* as a figure; an empty list if the target has none."""
         ours = self._values.get((name, self.target), [])
         theirs = [
             v for (n, server), v in self._values.items() if n == name and server != self.target

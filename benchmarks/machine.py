@@ -1,4 +1,4 @@
-"""On what and with what a run was made: figures without that are rumours."""
+"""The machine and the package versions of a benchmark run."""
 
 import os
 import platform
@@ -21,12 +21,12 @@ PACKAGES: Final = (
     "httpx",
 )
 BUSY: Final = 0.5
-"""Processes that want to run besides ours, on average, from which on a machine is not quiet."""
+"""The load average from which on a machine does not count as quiet."""
 
 
 @frozen(kw_only=True)
 class Machine:
-    """The machine, as it was when the run began."""
+    """The machine at the beginning of the run."""
 
     processor: str
     cores: int
@@ -38,11 +38,11 @@ class Machine:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing else seemed to run."""
+        """Whether the load was low, so that no other program was running."""
         return self.load < BUSY
 
     def line(self) -> str:
-        """Return it in one line."""
+        """Return one line about the machine."""
         load = "quiet" if self.quiet else f"NOT QUIET: load {self.load:.1f} at the start"
         return (
             f"{self.processor}, {self.cores} cores, {self.memory / 2**30:.0f} GB, {self.system}, "
@@ -51,7 +51,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Look around."""
+    """Return a description of this machine."""
     return Machine(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),

@@ -1,6 +1,6 @@
-"""A run's figures as a table for people, as JSON for programs, and as a section of a page.
+"""Reports: the figures of a run as a text table, as JSON, and as a section of docs/performance.md.
 
-Plain functions of values: what is printed, stored and written into docs/performance.md is the same.
+Plain functions of values, so that all three agree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,18 @@ from benchmarks.machine import Machine
 BEGIN: Final = "<!-- figures: begin -->"
 END: Final = "<!-- figures: end -->"
 
-QUICK: Final = (
-    "A quick run: sizes are smaller than their names say, and nothing here is to be quoted."
-)
+QUICK: Final = "A quick run: sizes are smaller than their names say; do not quote these figures."
 
 _VERDICTS: Final = {True: "met", False: "**missed**", None: ""}
 
 
 class NoMarkers(Exception):
-    """A page has no place for the figures."""
+    """A page has no markers for the figures."""
 
 
 @frozen(kw_only=True)
 class Report:
-    """Everything there is to say about one run."""
+    """The results of one run."""
 
     machine: Machine
     day: str
@@ -49,7 +47,7 @@ class Report:
 
 
 def number(value: float, unit: str) -> str:
-    """Return *value* as people read it, three digits and a unit that fits."""
+    """Return *value* as text, with three digits and a suitable unit."""
     if unit == COUNT:
         return f"{value:g}"
     if unit == TIMES:
@@ -62,19 +60,19 @@ def number(value: float, unit: str) -> str:
 
 
 def spread(values: Sequence[float], unit: str) -> str:
-    """Return the median's neighbours at both ends; nothing if there is but one value."""
+    """Return the lowest and the highest value as text; "" if there is only one value."""
     if len(values) < 2 or min(values) == max(values):
         return ""
     return f" ({number(min(values), unit)} to {number(max(values), unit)})"
 
 
 def with_spread(values: Sequence[float], middle: float | None, unit: str) -> str:
-    """Return a figure with its spread; nothing if there is none."""
+    """Return a figure with its spread; "" if there is none."""
     return "" if middle is None else number(middle, unit) + spread(values, unit)
 
 
 def promise(figure: Figure) -> str:
-    """Return what is promised about a figure."""
+    """Return the promise about a figure as text."""
     if figure.promise is None:
         return ""
     limit = figure.promise.limit
@@ -99,7 +97,7 @@ def _middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-# ── Forms ───────────────────────────────────────────────────────────────────────────────────────
+# ── Output ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def heads(report: Report) -> tuple[str, ...]:
@@ -166,7 +164,7 @@ def replaced(page: str, section: str) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the report as JSON has it: every round of every figure."""
+    """Return the report for JSON: every round of every figure."""
     return {
         "machine": asdict(report.machine),
         "day": report.day,

@@ -1,8 +1,8 @@
-"""Where time and identity come from.
+"""`Clock` and `IdSource`: the sources of time and of ids.
 
-Everything that needs a wall-clock stamp takes a `Clock`, everything that names something takes an
-`IdSource`. Production uses the system's; tests give counters, so that a failing run prints the
-same ids and times whenever it is replayed.
+Code that needs the time takes a `Clock`, and code that makes ids takes an `IdSource`. Production
+uses the system's; tests pass counters, so that a failing test prints the same ids and times
+whenever it is replayed.
 """
 
 import time
@@ -15,7 +15,7 @@ from attrs import define, field
 
 
 class Clock(Protocol):
-    """Two kinds of time: stamps for people and deadlines for the scheduler."""
+    """Two kinds of time: timestamps for people and deadlines for the scheduler."""
 
     def unix(self) -> int:
         """Seconds since the epoch, as the wire and the store record them."""
@@ -27,7 +27,7 @@ class Clock(Protocol):
 
 
 class IdSource(Protocol):
-    """Names for runs, messages, asks and everything else that needs one."""
+    """Makes the ids of runs, messages, asks and everything else."""
 
     def new(self) -> str:
         """Return an id that this source has not returned before."""
@@ -36,7 +36,7 @@ class IdSource(Protocol):
 
 @define(eq=False)
 class SystemClock:
-    """The machine's clock for stamps, Trio's clock for durations."""
+    """The machine's clock for timestamps, Trio's clock for durations."""
 
     def unix(self) -> int:
         """Return whole seconds since the epoch."""
@@ -58,7 +58,7 @@ class RandomIds:
 
 @define(eq=False)
 class TrioClock:
-    """Both kinds of time from Trio's clock, so that virtual time moves the stamps too."""
+    """Both kinds of time from Trio's clock, so that virtual time moves timestamps, too."""
 
     epoch: int = 1_767_225_600
 
@@ -73,11 +73,11 @@ class TrioClock:
 
 @define(eq=False)
 class CountingIds:
-    """`prefix-1`, `prefix-2`, …: the same names in every replay of a test."""
+    """`prefix-1`, `prefix-2`, …: the same ids in every replay of a test."""
 
     prefix: str = "id"
     _next: "count[int]" = field(factory=lambda: count(1), init=False)
 
     def new(self) -> str:
-        """Return the next name."""
+        """Return the next id."""
         return f"{self.prefix}-{next(self._next)}"

@@ -1,27 +1,27 @@
-"""One tree of errors: a stable `code` for programs, a sentence for people.
+"""The errors: each class has a stable `code` for programs and a `message` for people.
 
-The message strings of errors that cross HTTP are part of the wire contract, so they live here and
-not at the place that raises. Which HTTP status goes with a code is the server's business alone.
-Every leaf has a code of its own; a test keeps the codes unique and the leaves documented.
+The messages of errors that cross HTTP are part of the wire contract, so they are defined here and
+not where they are raised. The HTTP status of a code is defined in the server only. Every class
+without subclasses has a code of its own; a test keeps the codes unique and the classes documented.
 """
 
 from typing import ClassVar
 
 
 class CrushError(Exception):
-    """Something this project reports on purpose, with a code a program can match on."""
+    """The base of all errors of this project, with a code that a program can match on."""
 
     code: ClassVar[str] = "internal_error"
     message: ClassVar[str] = "internal server error"
     title: ClassVar[str] = ""
-    """The heading under which it is shown in a conversation; most never are."""
+    """The heading under which it is shown in a conversation; empty for the default."""
 
     def __init__(self, detail: str = "") -> None:
         self.detail = detail
         super().__init__(f"{self.message}: {detail}" if detail else self.message)
 
 
-# ── What a caller got wrong ─────────────────────────────────────────────────────────────────────
+# ── Bad requests ────────────────────────────────────────────────────────────────────────────────
 
 
 class BadRequest(CrushError):
@@ -29,7 +29,7 @@ class BadRequest(CrushError):
 
 
 class DecodeError(BadRequest):
-    """Bytes that are not the JSON value they should be; the detail names the path."""
+    """Bytes that are not the expected JSON value; the detail names the path."""
 
     code = "bad_request"
     message = "failed to decode request"
@@ -64,21 +64,21 @@ class PathMissing(BadRequest):
 
 
 class PathInvalid(BadRequest):
-    """The path of a workspace is not a directory that the server can use; the detail says why."""
+    """The path of a workspace is not a usable directory; the detail says why."""
 
     code = "path_invalid"
     message = "path is not a usable directory"
 
 
 class UnknownCommand(BadRequest):
-    """The control route knows `shutdown` and `shutdown_if_idle` only."""
+    """The commands of the control route are `shutdown` and `shutdown_if_idle`."""
 
     code = "unknown_command"
     message = "unknown command"
 
 
 class RequestTooSlow(BadRequest):
-    """A request began to arrive and was not complete in time, or had to make room for others."""
+    """A request did not arrive completely in time, or was dropped to make room for others."""
 
     code = "request_too_slow"
     message = "the request did not arrive in time; send it without a pause"
@@ -106,21 +106,21 @@ class NameMissing(BadRequest):
 
 
 class ProviderKeyInvalid(BadRequest):
-    """A provider key of unknown kind, or with the wrong shape for its kind."""
+    """A provider key of unknown kind, or one that does not fit its kind."""
 
     code = "provider_key_invalid"
     message = "invalid provider key"
 
 
 class PromptEmpty(BadRequest):
-    """Neither text nor a text attachment: there is nothing to run."""
+    """The prompt has neither text nor a text attachment."""
 
     code = "prompt_empty"
     message = "prompt is empty"
 
 
 class SessionMissing(BadRequest):
-    """A submission must say which session it belongs to."""
+    """A submission without a session id."""
 
     code = "session_missing"
     message = "session id is missing"
@@ -140,15 +140,15 @@ class TitleTooLong(BadRequest):
     message = "the title is too long; choose a shorter one"
 
 
-# ── What is not there ───────────────────────────────────────────────────────────────────────────
+# ── Not found ───────────────────────────────────────────────────────────────────────────────────
 
 
 class NotFound(CrushError):
-    """The thing named in the request does not exist, or no longer."""
+    """What the request names does not exist, or no longer exists."""
 
 
 class WorkspaceNotFound(NotFound):
-    """No such workspace; a client takes this as the cue to create it again."""
+    """No such workspace; a client then creates it again."""
 
     code = "workspace_not_found"
     message = "workspace not found"
@@ -189,11 +189,11 @@ class SkillNotFound(NotFound):
     message = "skill not found"
 
 
-# ── What cannot be done now ─────────────────────────────────────────────────────────────────────
+# ── Conflicts, limits and unavailability ────────────────────────────────────────────────────────
 
 
 class Conflict(CrushError):
-    """The request is fine, the state of the thing it names is not."""
+    """The request is valid, but not in the present state of what it names."""
 
 
 class ClientNotAttached(Conflict):
@@ -211,42 +211,42 @@ class WorkspaceClosing(Conflict):
 
 
 class ServerNotIdle(Conflict):
-    """A conditional shutdown met live workspaces or creates in progress."""
+    """A conditional shutdown found live workspaces or creates in progress."""
 
     code = "server_not_idle"
     message = "server is hosting live workspaces"
 
 
 class ServerStays(Conflict):
-    """A client wants to replace a server that somebody started on purpose, idle or not."""
+    """A client wants to replace a server that a user started explicitly."""
 
     code = "server_stays"
     message = "server stays until it is told to shut down"
 
 
 class ClientRetired(Conflict):
-    """This client said goodbye; a create that was still on the wire must not bring it back."""
+    """This client has left; a create that was still on the wire must not bring it back."""
 
     code = "client_retired"
     message = "client has been retired"
 
 
 class SessionBusy(Conflict):
-    """The session has a run and the caller asked not to wait behind it."""
+    """The session has a run, and the caller asked not to wait."""
 
     code = "session_busy"
     message = "session is currently processing another request"
 
 
 class TooManyCommands(Conflict):
-    """The workspace runs as many commands as it may; one has to end first."""
+    """The workspace runs the most commands that it may; one has to end first."""
 
     code = "too_many_commands"
     message = "too many commands are running"
 
 
 class RunNotQueued(Conflict):
-    """Only a run that waits can be edited or moved; this one has begun, or has ended."""
+    """Only a waiting run can be edited or moved; this one has begun or ended."""
 
     code = "run_not_queued"
     message = "run is not waiting in the queue"
@@ -267,32 +267,32 @@ class ChannelMismatch(Conflict):
 
 
 class QueueFull(CrushError):
-    """As many prompts wait in the session as may; the detail says how many that is."""
+    """The queue of the session is full; the detail has the limit."""
 
     code = "queue_full"
     message = "too many prompts wait in this session; let some of them run, or cancel them"
 
 
 class TooManyWorkspaces(CrushError):
-    """As many workspaces are open as may be; the detail says how many that is."""
+    """The server has the most workspaces that it may; the detail has the limit."""
 
     code = "too_many_workspaces"
     message = "the server has too many workspaces; leave some of them, or try again in a moment"
 
 
 class Unavailable(CrushError):
-    """Not now; the same request may succeed later or elsewhere."""
+    """The same request may succeed later or elsewhere."""
 
 
 class ServerShuttingDown(Unavailable):
-    """The decision to exit has been made; retry against a replacement."""
+    """The server will exit; retry against its replacement."""
 
     code = "server_shutting_down"
     message = "server is shutting down"
 
 
 class TooManyConnections(Unavailable):
-    """Every connection that the server may have is busy; none of them can give way."""
+    """All connections that the server may have are busy, and none can be closed."""
 
     code = "too_many_connections"
     message = "the server has too many connections; close some, or try again in a moment"
@@ -310,7 +310,7 @@ class AcceptanceNotStored(NotAccepted):
 
 
 class RunIdStored(NotAccepted):
-    """The store has a run of this id that the workspace does not remember, and it cannot be read."""
+    """The store has a run with this id that the workspace does not remember and cannot read."""
 
     code = "run_id_stored"
     message = "a run of this id was accepted before and cannot be read now; send the prompt again"
@@ -323,11 +323,11 @@ class NoRoomForPrompt(NotAccepted):
     message = "the disk is full: the prompt could not be stored and was not accepted"
 
 
-# ── What went wrong inside ──────────────────────────────────────────────────────────────────────
+# ── Internal errors ─────────────────────────────────────────────────────────────────────────────
 
 
 class AnswerTooLong(CrushError):
-    """A model has said more in one message than the limit `answer`. What fits is kept."""
+    """A model's message is longer than the limit `answer`. What fits is kept."""
 
     code = "answer_too_long"
     message = "the answer is too long (answer_too_long); ask for less at once, or raise the limit"
@@ -335,14 +335,14 @@ class AnswerTooLong(CrushError):
 
 
 class LimitInvalid(CrushError):
-    """A limit that was set has a name that there is not, or a value that it cannot have."""
+    """A limit has an unknown name or an invalid value."""
 
     code = "limit_invalid"
     message = "a limit is not valid"
 
 
 class SummaryFailed(CrushError):
-    """A session could not be summarised; the detail says why. Its history is as it was."""
+    """A session could not be summarised; the detail says why. Its history is unchanged."""
 
     code = "summary_failed"
     message = "the session could not be summarised"

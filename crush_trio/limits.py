@@ -1,10 +1,8 @@
-"""The limits on sizes and numbers, each named once: default, unit, meaning and error code.
+"""Limits: `SizeLimits` on sizes and numbers, which users can set; `Limits` on waits.
 
-The names are those that users write: in `crush_trio.limits` of a file of their own, in
-`CRUSH_TRIO_LIMITS`, and after `crush-trio serve --limit`. Times that a workspace waits are in
-`runtime.limits`, those of a server beside the code that waits.
-
-How long a workspace waits; sizes and numbers are in `crush_trio.limits`.
+Each size limit is defined once, with default, unit, meaning and error code. Its name is what users
+write: in `crush_trio.limits` of their configuration file, in `CRUSH_TRIO_LIMITS`, and after
+`crush-trio serve --limit`. Time limits of a server are beside the code that waits.
 """
 
 import re
@@ -22,18 +20,18 @@ class Limits:
     """How long a workspace waits, in seconds."""
 
     accept: float = 5.0
-    """How long the store may take for an acceptance before the prompt is refused."""
+    """The time for storing an acceptance, after which the prompt is refused."""
     notice: float = 0.25
-    """How long the store may take for an ending before the run is shown as ending."""
+    """The time for storing an ending, after which the run is shown as ending."""
     retry: float = 1.0
     """The time between two attempts to store an ending."""
     join: float = 15.0
-    """How long closing waits for the runs to end; endings that are not stored then never are."""
+    """How long closing waits for the runs to end; endings that are not stored by then never are."""
     courtesy: int = 0
-    """Checkpoints that a stored run yields before it begins, so that its caller is answered first.
+    """Checkpoints that a stored run yields before it starts, so that its caller is answered first.
 
-    The caller is woken in that moment and takes one step, which may come after the first of these:
-    with two the answer is out before the run begins to work.
+    The caller's task is woken at the same moment and needs one step, which may come after the first
+    of these checkpoints; with two, the answer is sent before the run starts to work.
     """
 
 
@@ -44,7 +42,7 @@ MIB: Final = 1024 * KIB
 
 
 class Unit(StrEnum):
-    """What a limit counts."""
+    """The unit of a limit."""
 
     BYTES = "bytes"
     CHARACTERS = "characters"
@@ -53,8 +51,8 @@ class Unit(StrEnum):
 
 
 @frozen(kw_only=True)
-class About:
-    """What is known of a limit besides its value: `code` is the error that meets what is over it."""
+class LimitInfo:
+    """The description of a limit; `code` is the error for exceeding it."""
 
     name: str
     default: float
@@ -69,14 +67,14 @@ def _limit(default: float, unit: Unit, code: str, meaning: str) -> Any:  # noqa:
 
 
 def _positive(_instance: object, attribute: "Attribute[float]", value: object) -> None:
-    """Refuse what a program has set to something that no limit can be."""
+    """Raise for a value that is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise _wrong(attribute.name, repr(value))
+        raise _invalid(attribute.name, repr(value))
 
 
 @frozen(kw_only=True)
 class SizeLimits:
-    """How much a server takes, keeps and does at once. A client over a limit hurts only itself."""
+    """The size limits of a server. A client that exceeds one affects only itself."""
 
     answer: int = _limit(
         16 * MIB, Unit.BYTES, "answer_too_long", "One message of a model: text, reasoning and calls"
@@ -118,33 +116,35 @@ class SizeLimits:
     )
 
     def changed(self, values: Mapping[str, object]) -> "SizeLimits":
-        """Return these limits with *values* in place of some, as people write them.
+        """Return these limits with *values*, numbers or text, in place of some.
 
-        Raises `LimitInvalid` for the first that is wrong.
+        Raises `LimitInvalid` for the first invalid one.
         """
         read: dict[str, Any] = {name: read_value(name, value) for name, value in values.items()}
         return evolve(self, **read)
 
     def differing(self) -> dict[str, float]:
-        """Return the limits that are not as they come, by name."""
-        values = {each.name: getattr(self, each.name) for each in ABOUT.values()}
-        return {name: value for name, value in values.items() if value != ABOUT[name].default}
+        """Return the limits that differ from their defaults, by name."""
+        values = {each.name: getattr(self, each.name) for each in LIMIT_INFO.values()}
+        return {name: value for name, value in values.items() if value != LIMIT_INFO[name].default}
 
 
 DEFAULTS: Final = SizeLimits()
-"""The limits unless something else is said."""
+"""The default limits."""
 
 
-def _about(attribute: "Attribute[Any]") -> About:
+def _limit_info(attribute: "Attribute[Any]") -> LimitInfo:
     default: Any = attribute.default
-    return About(name=attribute.name, default=default, **attribute.metadata)
+    return LimitInfo(name=attribute.name, default=default, **attribute.metadata)
 
 
-ABOUT: Final[Mapping[str, About]] = {each.name: _about(each) for each in fields(SizeLimits)}
-"""All limits, by name."""
+LIMIT_INFO: Final[Mapping[str, LimitInfo]] = {
+    each.name: _limit_info(each) for each in fields(SizeLimits)
+}
+"""The description of each limit, by name."""
 
 
-# ── As people write them ────────────────────────────────────────────────────────────────────────
+# ── Limits as text ──────────────────────────────────────────────────────────────────────────────
 
 _SUFFIXES: Final = {
     "": 1,
@@ -152,28 +152,30 @@ _SUFFIXES: Final = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMG", 1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMG", 1)},
 }
-_WRITTEN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
+_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
 
 
 def read_value(name: str, value: object) -> float:
-    """Return the value of the limit *name* that *value* stands for: a number, or text with one."""
-    about = ABOUT.get(name)
+    """Return *value*, a number or text with one, as a value of the limit *name*."""
+    about = LIMIT_INFO.get(name)
     if about is None:
-        raise LimitInvalid(f"there is no limit named {name!r}; write one of {', '.join(ABOUT)}")
+        raise LimitInvalid(
+            f"there is no limit named {name!r}; write one of {', '.join(LIMIT_INFO)}"
+        )
     found = _number(value, about.unit)
     if found is None or not 0 < found < 2**53:
-        raise _wrong(name, repr(value))
+        raise _invalid(name, repr(value))
     if about.unit is Unit.SECONDS:
         return found
     if not found.is_integer():
-        raise _wrong(name, repr(value))
+        raise _invalid(name, repr(value))
     return int(found)
 
 
 def _number(value: object, unit: Unit) -> float | None:
-    """Return the number that is meant; None if it is none."""
+    """Return *value* as a number; None if it is not one."""
     if isinstance(value, str):
-        written = _WRITTEN.fullmatch(value.strip())
+        written = _NUMBER.fullmatch(value.strip())
         if written is None or (written[2] and unit is not Unit.BYTES):
             return None
         factor = _SUFFIXES.get(written[2])
@@ -183,17 +185,17 @@ def _number(value: object, unit: Unit) -> float | None:
     return float(value)
 
 
-def _wrong(name: str, said: str) -> LimitInvalid:
+def _invalid(name: str, said: str) -> LimitInvalid:
     examples = {
         Unit.BYTES: "a number of bytes above 0, such as 65536, 64KiB or 16MiB",
         Unit.SECONDS: "a number of seconds above 0, such as 10 or 2.5",
     }
-    wanted = examples.get(ABOUT[name].unit, "a whole number above 0, such as 100")
+    wanted = examples.get(LIMIT_INFO[name].unit, "a whole number above 0, such as 100")
     return LimitInvalid(f"{name} cannot be {said}; write {wanted}")
 
 
 def read_pair(text: str) -> tuple[str, float]:
-    """Return the limit that *text* sets: its name and its value. Raises `LimitInvalid`."""
+    """Parse NAME=VALUE; return the name and the value of a limit. Raises `LimitInvalid`."""
     name, equals, value = text.partition("=")
     if not equals:
         raise LimitInvalid(f"{text!r} sets nothing; write NAME=VALUE, such as answer=32MiB")
@@ -201,20 +203,20 @@ def read_pair(text: str) -> tuple[str, float]:
 
 
 def read_pairs(text: str) -> dict[str, float]:
-    """Return the limits that *text* sets: NAME=VALUE,NAME=VALUE. Empty text sets none."""
+    """Parse NAME=VALUE,NAME=VALUE; return the limits by name. Empty text sets none."""
     return dict(read_pair(each) for each in text.split(",") if each.strip())
 
 
 def shown(name: str, value: float) -> str:
-    """Return a value of the limit *name* for people."""
-    unit = ABOUT[name].unit
+    """Return a value of the limit *name* as text for people."""
+    unit = LIMIT_INFO[name].unit
     if unit is Unit.BYTES:
         return shown_bytes(int(value))
     return f"{value:g} {unit}" if unit is Unit.SECONDS else f"{int(value):,} {unit}".rstrip()
 
 
 def shown_bytes(size: int) -> str:
-    """Return a number of bytes for people, in full unless it is a whole number of KiB or MiB."""
+    """Return a number of bytes as text, in KiB or MiB if that is a whole number."""
     for factor, suffix in ((MIB, "MiB"), (KIB, "KiB")):
         if size and size % factor == 0:
             return f"{size // factor:,} {suffix}"
@@ -222,5 +224,5 @@ def shown_bytes(size: int) -> str:
 
 
 def byte_size(text: str) -> int:
-    """Return how many bytes *text* takes in UTF-8."""
+    """Return the length of *text* in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

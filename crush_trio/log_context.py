@@ -1,8 +1,8 @@
-"""Whose work is being done, for the log.
+"""The workspace of a log record, by a context variable.
 
-A failure deep down in a provider or a store does not know which workspace it belongs to, and should not
-have to. So whoever begins a piece of work says it once, around everything that the work starts: tasks and
-threads inherit what held where they were started. A record that names a workspace itself is believed.
+Code deep down in a provider or a store does not know which workspace it works for. So the
+workspace's id is set once, around everything that is started for it: tasks and threads inherit the
+context in which they were started. A record with its own `workspace_id` keeps it.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from logging import LogRecord
 from typing import Final
 
 WORKSPACE_FIELD: Final = "workspace_id"
-"""The field of a record, and of a line, that says whose it is."""
+"""The field of a log record with the id of its workspace."""
 
 _workspace_id: ContextVar[str | None] = ContextVar(WORKSPACE_FIELD, default=None)
 
 
 @contextmanager
 def logged_for(workspace_id: str) -> Iterator[None]:
-    """Have everything that is logged in the block, or by what it starts, belong to a workspace."""
+    """Assign everything that is logged in the block, or by tasks it starts, to a workspace."""
     before = _workspace_id.set(workspace_id)
     try:
         yield
@@ -28,15 +28,15 @@ def logged_for(workspace_id: str) -> Iterator[None]:
 
 
 def owner_of(record: LogRecord) -> str | None:
-    """Return the workspace that a record belongs to, None if it is about the process as a whole.
+    """Return the id of a record's workspace; None if it is about the whole process.
 
-    To be called where the record was made, not later: handlers and formatters are.
+    Must be called in the context in which the record was made, as handlers and formatters are.
     """
     named = getattr(record, WORKSPACE_FIELD, None)
     return _workspace_id.get() if named is None else str(named)
 
 
 def owner_field(record: LogRecord) -> dict[str, str]:
-    """Return the field that says whose a record is; none if it is nobody's."""
+    """Return the field with the record's workspace; an empty dict if it has none."""
     owner = owner_of(record)
     return {} if owner is None else {WORKSPACE_FIELD: owner}

@@ -1,11 +1,9 @@
-"""A nursery that its caller cannot see.
+"""`open_hidden_nursery`: a nursery inside a context manager; `Interrupt`: ends many waits.
 
-`open_workspace()` and its kin hold a nursery open around their `yield`. Trio wraps whatever leaves
-a nursery in an exception group, so without care a plain `ValueError` raised by the caller's own
-code would come back to the caller as a group it never asked for. A manager that hides its nursery
-therefore unwraps a lone exception again, and leaves real groups alone.
-
-A call that ends waits: those that go on, and those that would begin after it.
+`open_workspace()` and similar context managers hold a nursery open around their `yield`. Trio wraps
+every exception that leaves a nursery in an exception group, so a plain `ValueError` raised in the
+caller's block would come back to the caller as a group. A manager that hides its nursery therefore
+unwraps a single exception and leaves groups of several alone.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -17,20 +15,20 @@ from attrs import define, field
 
 @define(eq=False)
 class Interrupt:
-    """Ends every wait that was put under it, once and for all. It needs no task to do so."""
+    """Ends all registered waits with one synchronous call, and all later ones at once."""
 
     called: bool = field(default=False, init=False)
     _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
 
     def call(self) -> None:
-        """End the waits there are; later ones end at once."""
+        """End the registered waits; later ones end at once."""
         self.called = True
         for scope in self._waiting:
             scope.cancel()
 
     @contextmanager
     def ends(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Cancel *scope* when this is called while the body waits in it."""
+        """Register *scope* during the block: `call` cancels it."""
         self._waiting.add(scope)
         try:
             if self.called:
@@ -42,12 +40,11 @@ class Interrupt:
 
 @asynccontextmanager
 async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery whose lone exception leaves as itself, with its traceback.
+    """Open a nursery that raises a single exception unwrapped, with its traceback.
 
-    Two or more exceptions still leave as a group: hiding one of them would lose it. Cancellations
-    are the exception: however many tasks were cancelled, it is one cancellation that passes through,
-    and callers may say `except trio.Cancelled`. Only the nursery's own wrapping is removed; a group
-    that the caller raised on purpose stays one.
+    Two or more exceptions still leave as a group, so that none is lost; except that several
+    cancellations leave as one `trio.Cancelled`. Only the nursery's own wrapping is removed: a group
+    that the caller raised stays a group.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -60,7 +57,7 @@ async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
         try:
             raise lone
         finally:
-            # Trio made the group only to carry this exception; how it came about is its own affair.
+            # `raise` sets the context to the group, which Trio made only as a wrapper; restore it.
             lone.__context__ = context
 
 

@@ -1,7 +1,7 @@
 """Two clients of one workspace: anna submits a prompt, ben cancels it before it has started.
 
 Run it with `python examples/cancel_anywhere.py`. Accepting a prompt and cancelling a session never
-wait, so there is no instant between the two at which a cancel could get lost.
+wait, so there is no moment between the two at which a cancel could be lost.
 """
 
 import trio
@@ -28,7 +28,7 @@ async def anna(workspace: Workspace, submitted: trio.Event) -> None:
 
 
 async def ben(workspace: Workspace, submitted: trio.Event) -> None:
-    """Cancel whatever the session has now, and read the receipt once all of it has ended."""
+    """Cancel all runs of the session, and read the receipt after all of them have ended."""
     cursor = workspace.events.cursor()
     await submitted.wait()
     receipt = await workspace.cancel(SESSION).settled()
@@ -43,7 +43,7 @@ def states(cursor: Cursor) -> str:
 
 
 async def main() -> None:
-    """Open a workspace and let both clients at it."""
+    """Open a workspace and run both clients."""
     submitted = trio.Event()
     async with open_workspace(turn) as workspace, trio.open_nursery() as clients:
         clients.start_soon(anna, workspace, submitted)

@@ -1,8 +1,8 @@
-"""A model of your own: anything that can stream text can be the model of an agent.
+"""A custom provider: anything that can stream text can be the model of an agent.
 
-A provider opens a stream per request and yields parts, of which the last is `Finished`. It knows
-nothing of runs or sessions: whoever asked leaves the block when it has enough, or is cancelled. The
-program says how the model is reached, and the configuration, as always, which model is used.
+A provider opens a stream per request and yields parts; the last one is `Finished`. It has nothing
+to do with runs or sessions: the caller leaves the block when it has enough, or is cancelled. The
+program provides the model, and the configuration selects it.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A tool of your own: the agent closes tickets, which only your program can do.
+"""A custom tool: the agent closes tickets, which only your program can do.
 
-The model is shown the schema of the arguments. `permit` asks a person, unless nobody wants to be asked,
-as here. A `ToolError` is an answer that the model can act on; anything else that is raised fails the run.
+The model gets the schema of the arguments. `permit` asks a person, unless permissions are
+skipped, as here. The model can act on a `ToolError`; any other exception fails the run.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from crush_trio.tools.arguments import About, read_arguments, schema_of
 
 @frozen(kw_only=True)
 class Arguments:
-    """What the model has to say."""
+    """The arguments of the tool."""
 
     ticket: Annotated[str, About("The id of an open ticket, such as T-7.")]
 
@@ -35,7 +35,7 @@ class CloseTicket:
     parameters = schema_of(Arguments)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
-        """Close a ticket, if there is one and nobody objects."""
+        """Close a ticket, if it exists and the permission is given."""
         ticket = read_arguments(call.input, Arguments).ticket
         if ticket not in self.tickets:
             raise ToolError(f"there is no open ticket {ticket}")
@@ -46,7 +46,7 @@ class CloseTicket:
 
 
 async def main(place: str, tickets: set[str]) -> None:
-    """Serve agents that have the tool, and have the demo model use it, once too often."""
+    """Serve agents with the tool; the demo model uses it twice, and the second call fails."""
     settings = WorkspaceSettings(extra_tools=lambda b: [CloseTicket(b.directory, tickets)])
     async with open_server(f"unix://{place}/socket", workspaces=settings) as [address]:
         async with open_client(address) as client, client.open_workspace(place, yolo=True) as here:

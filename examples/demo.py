@@ -1,8 +1,9 @@
 """The whole thing in a quarter of a minute: a server, two clients, a cancel, a permission, a crash.
 
-`make demo` runs it. Everything is real but the model, which is the offline demo: the server is a process
-of its own on a private socket, with a home directory that is gone afterwards; the clients are those of
-`crush_trio.client`; what is shown at the end was read from disk by another server. Needs no key.
+`make demo` runs it. Everything is real but the model, which is the offline demo: the server is a
+process of its own on a private socket, with a home directory that is gone afterwards; the clients
+are those of `crush_trio.client`; what is shown at the end was read from disk by another server.
+Needs no key.
 """
 
 import os
@@ -35,30 +36,30 @@ from crush_trio.wire.messages import FinishPart, Message, TextPart, ToolCallPart
 from crush_trio.wire.runs import ReceiptView
 
 ENOUGH: Final = 320
-"""How many characters of an endless answer are heard before something happens."""
+"""How many characters of a long answer are read before the next action."""
 
 SLEEPERS: Final = 2
-"""How many processes the command starts that is cancelled."""
+"""How many processes the cancelled command starts."""
 
 WIDTH: Final = 80
-"""How wide what is spoken is printed."""
+"""The width of printed text."""
 
 LIMIT: Final = 60
-"""Seconds after which something is wrong."""
+"""The time limit of the demo, in seconds."""
 
 
-# ── What is shown ───────────────────────────────────────────────────────────────────────────────
+# ── Output ──────────────────────────────────────────────────────────────────────────────────────
 
 COLOURS: Final = {"server": "blue", "anna": "green", "ben": "magenta", "disk": "yellow", "": "dim"}
 
 
 @define(eq=False)
 class Screen:
-    """Prints who does what, a line each; what is spoken word by word is broken between words."""
+    """Prints one line per action; streamed text is wrapped between words."""
 
     console: Console
     column: int = 0
-    """Where the line stands that somebody is speaking; 0 if nobody is."""
+    """The column of the streamed line; 0 if there is none."""
 
     def chapter(self, title: str) -> None:
         """Begin a new chapter."""
@@ -71,7 +72,7 @@ class Screen:
         self.console.print(_name(who), Text(what, style), sep="")
 
     def speak(self, who: str, text: str) -> None:
-        """Print some more of what somebody says, or reads."""
+        """Print more streamed text."""
         for word in text.split():
             if self.column + len(word) > WIDTH:
                 self.end_line()
@@ -81,7 +82,7 @@ class Screen:
             self.column += len(word) + 1
 
     def end_line(self) -> None:
-        """End what is being spoken."""
+        """End the streamed line."""
         if self.column:
             self.console.print()
         self.column = 0
@@ -95,7 +96,7 @@ screen = Screen(Console(highlight=False, soft_wrap=True))
 
 
 def show_receipt(receipt: ReceiptView, left: int) -> None:
-    """Show what a cancel has done."""
+    """Print the receipt of a cancel."""
     screen.line("ben", f"has the receipt; complete: {'yes' if receipt.complete else 'no'}")
     for hit in receipt.hits:
         took = "" if hit.seconds is None else f" after {hit.seconds * 1000:.0f} ms"
@@ -143,7 +144,7 @@ class Place:
         return self.home / "project"
 
     async def serve(self, nursery: trio.Nursery) -> trio.Process:
-        """Start `crush-trio serve` as anybody would; return when it answers."""
+        """Start `crush-trio serve`; return when it answers."""
         command = [sys.executable, "-m", "crush_trio", "serve", "--host", self.address]
         environment = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
         start = partial(trio.run_process, command, env=environment, check=False)
@@ -153,9 +154,9 @@ class Place:
         return process
 
     def commands(self, server: trio.Process) -> dict[int, str]:
-        """Return every process of this home but the server, with its name: what agents have started.
+        """Return the processes that agents have started, with their names.
 
-        They are known by their environment, so that none is missed because its parent is gone.
+        They are found by their environment, so that none is missed because its parent is gone.
         """
         mark = f"HOME={self.home}\0".encode()
         found = {int(each.name): _name_in(each, mark) for each in Path("/proc").glob("[0-9]*")}
@@ -167,7 +168,7 @@ def _name_in(process: Path, mark: bytes) -> str:
     try:
         marked = mark in (process / "environ").read_bytes()
         return (process / "comm").read_text().strip() if marked else ""
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return ""
 
 
@@ -183,7 +184,7 @@ class Stage:
     sessions: list[SessionId] = field(factory=list, init=False)
 
     async def ask(self, prompt: str, nursery: trio.Nursery) -> RunHandle:
-        """Have anna submit a prompt in a new session, and watch what becomes of it."""
+        """Let anna submit a prompt in a new session and follow its run."""
         screen.line("anna", f"asks: {prompt}")
         session = await self.anna.sessions.create("demo")
         self.sessions.append(session.id)
@@ -192,7 +193,7 @@ class Stage:
         return run
 
     async def hear(self, run: RunHandle) -> None:
-        """Have ben listen to a run of anna's for a while."""
+        """Let ben read the stream of anna's run for a while."""
         heard = 0
         async with self.ben.run(run.id).stream() as pieces:
             async for piece in pieces:
@@ -201,7 +202,7 @@ class Stage:
                     return
 
     async def allow(self, run: RunHandle) -> None:
-        """Have ben wait until a run of anna's asks for permission, and give it."""
+        """Let ben wait until anna's run asks for permission, and grant it."""
         async with self.ben.run(run.id).stream() as pieces:
             async for piece in pieces:
                 if isinstance(piece, Asked) and isinstance(piece.request, PermissionRequest):
@@ -211,7 +212,7 @@ class Stage:
 
 
 async def watch(run: RunHandle) -> None:
-    """Be anna: follow a run word by word, to its one ending."""
+    """Follow a run word by word to its ending, as anna."""
     async with run.stream() as pieces:
         async for piece in pieces:
             match piece:
@@ -263,7 +264,7 @@ async def cancel_processes(stage: Stage, place: Place, server: trio.Process) -> 
     screen.chapter("A command with a child of its own, cancelled with its run")
     async with trio.open_nursery() as nursery:
         await stage.allow(await stage.ask("run `sleep 600 & sleep 600`", nursery))
-        while list(place.commands(server).values()).count("sleep") < SLEEPERS:  # noqa: ASYNC110 - no process says it is there
+        while list(place.commands(server).values()).count("sleep") < SLEEPERS:  # noqa: ASYNC110 - processes cannot be waited for here
             await trio.sleep(0.05)
         running = ", ".join(f"{name} {pid}" for pid, name in place.commands(server).items())
         screen.line("server", f"has started: {running}")
@@ -275,7 +276,7 @@ async def cancel_processes(stage: Stage, place: Place, server: trio.Process) -> 
 async def crash(
     stage: Stage, place: Place, server: trio.Process, servers: trio.Nursery
 ) -> trio.Process:
-    """Kill the server in the middle of an answer, and start another; the clients stay as they are."""
+    """Kill the server in the middle of an answer and start another; the clients stay attached."""
     screen.chapter("The server is killed in the middle of an answer")
     async with trio.open_nursery() as nursery:
         await stage.hear(await stage.ask("long 2000", nursery))
@@ -286,7 +287,7 @@ async def crash(
 
 
 async def read_back(stage: Stage) -> None:
-    """Show what the new server finds on disk of everything that happened."""
+    """Show what is stored of everything that happened."""
     screen.chapter("What is stored")
     for session in stage.sessions:
         for message in await stage.ben.sessions.messages(session):
@@ -296,7 +297,7 @@ async def read_back(stage: Stage) -> None:
 
 
 async def main() -> None:
-    """Play it all, in a home of its own."""
+    """Run the whole demo in a temporary home directory."""
     with TemporaryDirectory(prefix="crush-") as folder, trio.fail_after(LIMIT):
         place = Place(Path(folder))
         await trio.Path(place.project).mkdir()

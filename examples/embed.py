@@ -1,8 +1,8 @@
-"""A server inside a Trio program, for as long as a block lasts.
+"""A server inside a Trio program, during a block.
 
-Inside the block clients are answered: other programs at the address, or this one, as below. When the
-block is left the runs are cancelled and write their endings, clients see them, and then the server is
-gone. The program's other tasks go on beside it and know nothing of it.
+Inside the block the server answers clients: other programs, or this one, as below. Leaving the
+block cancels the runs, which write their endings, sends the endings to clients, and then stops the
+server. The other tasks of the program are not affected.
 """
 
 import os
@@ -31,14 +31,14 @@ async def ask(address: Address, directory: str) -> None:
 
 
 async def tick(beats: list[float]) -> None:
-    """Stand in for what the program does all day."""
+    """Stand in for the program's own work."""
     while True:
         beats.append(trio.current_time())
         await trio.sleep(0.1)
 
 
 async def main() -> None:
-    """Do the program's own work; meanwhile serve, ask once, and end the server in order."""
+    """Do the program's own work; meanwhile serve, submit one prompt, and stop the server."""
     beats: list[float] = []
     async with trio.open_nursery() as program:
         program.start_soon(tick, beats)

@@ -1,4 +1,4 @@
-"""Two clients of one workspace: one works; the other sees everything, judges, and stops what is slow."""
+"""Two clients of one workspace: one works; the other grants permissions and cancels slow runs."""
 
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ PROMPTS = ["write hello to hello.txt", "run `touch evil.txt`", "long 5000"]
 
 
 async def supervise(workspace: RemoteWorkspace) -> None:
-    """Judge what tools want to do, and look at the clock when a run begins."""
+    """Answer permission requests, and start a time limit when a run begins."""
     async with trio.open_nursery() as nursery, workspace.events() as events:
         async for event in events:
             match event:
@@ -46,7 +46,7 @@ async def work(workspace: RemoteWorkspace) -> None:
 
 
 async def main(place: str) -> None:
-    """Connect both, and let them go until the work is done."""
+    """Connect both clients, and run them until the work is done."""
     async with open_server(f"unix://{place}/socket") as [address], trio.open_nursery() as nursery:
         async with open_client(address) as boss, boss.open_workspace(place) as theirs:
             async with open_client(address) as client, client.open_workspace(place) as ours:

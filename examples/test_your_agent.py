@@ -1,7 +1,8 @@
 """How another project tests its own agent for races, with crush_trio's harness.
 
-The agent takes a lease, works in two steps and gives it back: whatever happens, in whatever order? With
-`crush-trio[testing]`, `trio_mode = true` and `crush_trio_mode = true`, tests have a virtual clock and a seeded task order.
+The agent takes a lease, works in two steps and gives the lease back. The tests check that it does
+so in every order of events. With `crush-trio[testing]`, `trio_mode = true` and
+`crush_trio_mode = true`, tests have a virtual clock and a seeded task order.
 """
 
 import pytest
@@ -33,7 +34,7 @@ class LeasingAgent:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_cancel_gives_the_lease_back(seed: int) -> None:
-    """Each case has another task order; an hour costs nothing: time jumps when every task waits."""
+    """Each case has another task order; waiting is free: time jumps when every task waits."""
     agent = LeasingAgent()
     async with open_test_workspace(agent) as bench:
         runs = [bench.accept("one"), bench.accept("two", run_id="mine")]

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from crush_trio.errors import LimitInvalid
-from crush_trio.limits import ABOUT, DEFAULTS, SizeLimits, read_pair, read_pairs, shown
+from crush_trio.limits import DEFAULTS, LIMIT_INFO, SizeLimits, read_pair, read_pairs, shown
 from crush_trio.server.status import STATUS
 
 MIB = 1024 * 1024
@@ -31,7 +31,7 @@ def test_the_defaults_are_the_promised_ones():
     assert DEFAULTS.differing() == {}
 
 
-@pytest.mark.parametrize("about", ABOUT.values(), ids=ABOUT)
+@pytest.mark.parametrize("about", LIMIT_INFO.values(), ids=LIMIT_INFO)
 def test_a_limit_has_a_meaning_and_a_code_that_has_a_status(about):
     assert about.meaning
     assert not about.code or about.code in STATUS

@@ -1,6 +1,6 @@
 """Workspaces, sessions and runs, in memory: a task per run, and a lock per session for their order."""
 
-import asyncio  # noqa: TID251 - this is the other way to do it
+import asyncio  # noqa: TID251 - the baseline is an asyncio program
 import json
 import time
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ class Session:
 
 @define(eq=False)
 class Workspace:
-    """A directory, its sessions, and everybody who watches them."""
+    """A directory, its sessions and its clients."""
 
     id: str
     path: str
@@ -60,13 +60,13 @@ class Workspace:
     sessions: dict[str, Session] = field(factory=dict, init=False)
 
     def create_session(self, title: str) -> Session:
-        """Make a session."""
+        """Create a session."""
         session = Session(str(uuid4()), title)
         self.sessions[session.id] = session
         return session
 
     def submit(self, session: Session, prompt: str, run_id: str) -> None:
-        """Start a run; it waits for those of its session that came before."""
+        """Start a run; it waits for the earlier ones of its session."""
         task = asyncio.create_task(self._run(session, prompt, run_id or str(uuid4())))
         session.tasks.add(task)
         task.add_done_callback(session.tasks.discard)
@@ -118,7 +118,7 @@ class Workspace:
     # ── The model ───────────────────────────────────────────────────────────────────────────────
 
     async def _converse(self, session: Session, answer: Json) -> None:
-        """Have the model answer, and tell everybody as it does."""
+        """Stream the model's answer to all clients."""
         text, pending, next_event = "", "", 0.0
         async for piece in self._ask(session.messages[:-1]):
             text, pending = text + piece, pending + piece
@@ -151,7 +151,7 @@ class Workspace:
                 if line.startswith("data: ") and line != "data: [DONE]":
                     piece = _piece(json.loads(line[6:]))
                     if piece:
-                        yield piece  # noqa: ASYNC119 - as everybody writes it
+                        yield piece  # noqa: ASYNC119 - as in most asyncio programs
 
 
 def _now() -> int:

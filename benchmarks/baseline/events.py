@@ -1,4 +1,4 @@
-"""Who is told what: a queue per client, and what a client writes to its socket."""
+"""Events of the baseline: a queue per client, and the frames that are sent."""
 
 import asyncio  # noqa: TID251 - this is the other way to do it
 import json
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @frozen
 class Event:
-    """What happened, in the words of either form; None if a form has no word for it."""
+    """An event in both forms; None if a form does not have it."""
 
     crush: Json | None
     native: tuple[str, Json] | None
@@ -20,7 +20,7 @@ class Event:
 
 @define(eq=False)
 class Broadcast:
-    """Tells every client of a workspace what happens."""
+    """Sends the events of a workspace to its clients."""
 
     _queues: "set[asyncio.Queue[Event]]" = field(factory=set, init=False)
 
@@ -30,7 +30,7 @@ class Broadcast:
             queue.put_nowait(event)
 
     async def stream(self, form: str) -> AsyncIterator[str]:
-        """Yield the frames of one client, for as long as it is there."""
+        """Yield the frames of one client while it is connected."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._queues.add(queue)
         try:
@@ -63,14 +63,14 @@ def message_event(change: str, message: Json) -> Event:
 
 
 def growth_event(message: Json, changes: list[Json]) -> Event:
-    """An answer that has grown: what is new for those who want that, the whole for the others."""
+    """An answer that has grown: the delta in native form, the whole message in crush form."""
     delta = {"id": message["id"], "session_id": message["session_id"], "changes": changes}
     told = {"type": "updated", "payload": message}
     return Event({"type": "message", "payload": told}, ("message_delta", delta))
 
 
 def run_event(session_id: str, run_id: str, state: str, text: str = "", error: str = "") -> Event:
-    """A run in a new state; the crush form knows the last one only."""
+    """A run in a new state; the crush form has terminal states only."""
     native = ("run", {"id": run_id, "run_id": run_id, "session_id": session_id, "state": state})
     if state == "active":
         return Event(None, native)

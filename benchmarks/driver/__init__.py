@@ -1,1 +1,1 @@
-"""What measures: processes, requests, streams, and the model that every server asks."""
+"""The driver: starts servers, sends requests, reads streams, and serves the scripted model."""

@@ -1,8 +1,8 @@
-"""What a client reads off an event stream, in either form: cut into frames, and understood.
+"""Parser of event streams, in either form.
 
-Plain data, no I/O. A `Reader` is fed bytes that were cut anywhere and gives `Grew` and `Ended`, the
-two things that the workloads wait for. It reads the crush form and the native form, so that whatever
-server speaks one of them can be measured.
+Plain data, no I/O. A `Reader` takes bytes that may be cut anywhere and yields `Grew` and `Ended`,
+the two events that the workloads wait for. It reads the crush form and the native form, so that a
+server with either of them can be measured.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CRUSH: Final = "crush"
 NATIVE: Final = "native"
 
 ENDINGS: Final = frozenset({"completed", "cancelled", "errored", "folded", "interrupted"})
-"""The states of a run after which nothing more is said about it."""
+"""The terminal states of a run."""
 
 Json = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Grew:
 
 @frozen
 class Ended:
-    """A run has ended. `state` is in words of the native form, also where the other one was read."""
+    """A run has ended. `state` is that of the native form, also if the crush form was read."""
 
     run_id: str
     state: str
@@ -42,22 +42,22 @@ Told = Grew | Ended
 
 @define(eq=False)
 class Reader:
-    """Understands a stream. Keeps the text of the messages that are still being written."""
+    """Parses a stream. Keeps the text of unfinished messages."""
 
     form: str
     frames: int = field(default=0, init=False)
-    """How many frames there have been."""
+    """The number of frames."""
     updates: int = field(default=0, init=False)
-    """How many of them said what a message has grown by."""
+    """The number of frames with a message delta."""
     overhead: int = field(default=0, init=False)
-    """Bytes of the largest of those besides the text in it."""
+    """Bytes of the largest delta frame without its text."""
     greeted: bool = field(default=False, init=False)
-    """Whether the stream began with the word `ready`: only those in native form do."""
+    """Whether the stream began with `ready`, as native streams do."""
     _rest: bytes = field(default=b"", init=False)
     _texts: dict[str, str] = field(factory=dict, init=False)
 
     def feed(self, data: bytes) -> Iterator[Told]:
-        """Yield what the frames tell that *data* completes."""
+        """Yield the events of the frames that *data* completes."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         for frame in frames:
             self.frames += 1
@@ -129,14 +129,14 @@ class Reader:
 
 
 def _crush_state(complete: Json) -> str:
-    """Return how a run ended that is described by its `run_complete`."""
+    """Return the terminal state of a run from its `run_complete`."""
     if complete.get("cancelled"):
         return "cancelled"
     return "errored" if complete.get("error") else "completed"
 
 
 def split_frame(frame: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the data of a frame; a frame of this wire has one line of data at most."""
+    """Return the name and the data of a frame; it has at most one line of data."""
     name = data = b""
     for line in frame.split(b"\n"):
         if line.startswith(b"data: "):

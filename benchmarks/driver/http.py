@@ -1,7 +1,7 @@
 """Requests to a server under test, over a connection that is kept.
 
-As little as there can be between a request and its time: one connection, one exchange at a time, the
-bytes of a request made before the clock is looked at.
+With little overhead in the measured time: one connection, one exchange at a time, and the bytes of
+a request are made before the clock is read.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _READ: Final = 65536
 
 @frozen
 class Place:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Reply:
 
 
 class UnexpectedStatus(Exception):
-    """A server answered something else than the workload can go on with."""
+    """A server answered with a status that the workload does not expect."""
 
 
 @define(eq=False)
@@ -77,7 +77,7 @@ class Caller:
         return Reply(status, answer, self._used - began)
 
     async def connect(self) -> None:
-        """Have a connection from here on, so that the next request is not measured with it."""
+        """Connect now, so that the next request is measured without it."""
         await self._connected()
 
     async def aclose(self) -> None:

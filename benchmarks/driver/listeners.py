@@ -1,8 +1,8 @@
-"""Clients that are attached to a server's events: one that understands, and many that count.
+"""Attached clients: a `Witness`, which parses the event stream, and a `Crowd`, which counts bytes.
 
-The `Witness` reads every frame and knows when. A `Crowd` is up to hundreds of connections served by
-one task: it counts bytes, and looks for the word that ends a run. Nobody parses for them, so
-that on a machine with two cores the server is what a measurement waits for, and not its audience.
+The witness parses every frame and records times. A crowd is up to hundreds of connections that are
+read by one task: it counts bytes and searches for the last frame of a run, without parsing, so that
+on a machine with two cores the measurement waits for the server and not for its clients.
 """
 
 import select
@@ -21,15 +21,14 @@ from benchmarks.driver.http import Place, UnexpectedStatus
 
 _READ: Final = 262144
 _BACKLOG: Final = 4 * 1024 * 1024
-"""Bytes that the system may hold for a client that has not looked yet: a slow audience must not
-slow the server down."""
+"""The receive buffer of a client, in bytes: large, so that a slow crowd does not slow the server down."""
 
 _LAST_WORD: Final = {NATIVE: b'"completed"', "crush": b"run_complete"}
-"""What is found in the last frame of a run that went well, and in no other."""
+"""Text that only the last frame of a completed run contains."""
 
 
 async def _attach(place: Place, target: str) -> tuple[trio.SocketStream, h11.Connection]:
-    """Open an event stream; return once the server has answered that there is one."""
+    """Open an event stream; return after the head of the answer."""
     sock = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG)
     await sock.connect((place.host, place.port))
@@ -45,20 +44,20 @@ async def _attach(place: Place, target: str) -> tuple[trio.SocketStream, h11.Con
     return stream, http
 
 
-# ── One that understands ────────────────────────────────────────────────────────────────────────
+# ── The witness ─────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class Witness:
-    """Sees when each run ends and when a session's answer has its first text."""
+    """Records when each run ends and when a session's answer has its first text."""
 
     form: str
     _stream: trio.SocketStream
     _http: h11.Connection
     endings: dict[str, list[tuple[float, str]]] = field(factory=dict, init=False)
-    """The endings of each run by the caller's id: when, and in which state. There should be one."""
+    """The endings of each run by the caller's id: time and state. There should be one."""
     received: int = field(default=0, init=False)
-    """How many bytes of events there were."""
+    """The number of bytes received."""
     texts: dict[str, str] = field(factory=dict, init=False)
     """The newest answer of each session."""
     _first: dict[str, float] = field(factory=dict, init=False)
@@ -69,14 +68,14 @@ class Witness:
         self.reader = Reader(self.form)
 
     async def greeted(self, limit: float) -> bool:
-        """Wait for the word with which a native stream begins; return whether it came in time."""
+        """Wait for `ready`, with which a native stream begins; return whether it came in time."""
         with trio.move_on_after(limit):
             while not self.reader.greeted:
                 await self._moved.park()
         return self.reader.greeted
 
     def expect_text(self, session_id: str) -> None:
-        """Forget the last answer of a session: the next text in it is the first of the next one."""
+        """Forget the last answer of a session, so that the next text counts as the first one."""
         self._first.pop(session_id, None)
         self.texts.pop(session_id, None)
 
@@ -87,7 +86,7 @@ class Witness:
         return self._first[session_id]
 
     async def ended(self, run_id: str) -> tuple[float, str]:
-        """Wait until a run has ended; return when the word came, and the state."""
+        """Wait until a run has ended; return when that arrived, and the state."""
         while run_id not in self.endings:
             await self._moved.park()
         return self.endings[run_id][0]
@@ -118,7 +117,7 @@ class Witness:
 
 @asynccontextmanager
 async def open_witness(place: Place, target: str, form: str) -> AsyncIterator[Witness]:
-    """Attach a witness for the length of the block."""
+    """Attach a witness during the block."""
     stream, http = await _attach(place, target)
     async with stream, trio.open_nursery() as nursery:
         witness = Witness(form, stream, http)
@@ -129,12 +128,12 @@ async def open_witness(place: Place, target: str, form: str) -> AsyncIterator[Wi
             nursery.cancel_scope.cancel()
 
 
-# ── Many that count ─────────────────────────────────────────────────────────────────────────────
+# ── The crowd ───────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class Seat:
-    """One client of a crowd: what it has got, and whether it has heard the last word."""
+    """One client of a crowd: the bytes it got, and whether it got the last frame."""
 
     sock: socket.socket
     received: int = field(default=0, init=False)
@@ -144,7 +143,7 @@ class Seat:
 
 @define(eq=False)
 class Crowd:
-    """Clients without understanding. All of them are read by one task, with a poll of their own."""
+    """Clients that only count bytes. One task reads all of them, with an epoll of its own."""
 
     form: str
     seats: dict[int, Seat]
@@ -154,13 +153,13 @@ class Crowd:
     _space: bytearray = field(factory=lambda: bytearray(_READ), init=False)
 
     def expect_ending(self) -> None:
-        """Count from zero, until everybody has heard the last word of the next run."""
+        """Start counting at zero for the next run."""
         for seat in self.seats.values():
             seat.received, seat.done, seat.tail = 0, False, b""
         self._left, self._all_done = len(self.seats), trio.Event()
 
     async def all_done(self) -> None:
-        """Wait until everybody has heard it."""
+        """Wait until every client has the last frame of the run."""
         if self._left:
             await self._all_done.wait()
 
@@ -184,7 +183,7 @@ class Crowd:
                 self._all_done.set()
 
     def _hears(self, seat: Seat, count: int) -> bool:
-        """Whether the last word is in what was just read, or lies across its beginning."""
+        """Whether the text of the last frame is in what was just read, or across its beginning."""
         word = _LAST_WORD[self.form]
         across = seat.tail + self._space[: min(count, len(word))]
         seat.tail = bytes(self._space[max(0, count - len(word)) : count])
@@ -193,12 +192,14 @@ class Crowd:
 
 @asynccontextmanager
 async def open_crowd(place: Place, targets: Iterable[str], form: str) -> AsyncIterator[Crowd]:
-    """Attach a client per target for the length of the block."""
+    """Attach one client per target during the block."""
     poll, seats = select.epoll(), dict[int, Seat]()
     try:
         for target in targets:
             stream, _ = await _attach(place, target)
-            sock = socket.socket(fileno=stream.socket.detach())  # the crowd's own poll from here on
+            sock = socket.socket(
+                fileno=stream.socket.detach()
+            )  # read by the crowd's epoll from here on
             sock.setblocking(False)
             seats[sock.fileno()] = Seat(sock)
             poll.register(sock, select.EPOLLIN)

@@ -1,8 +1,8 @@
-"""A server under test as a process: started, measured from outside, and ended.
+"""A server under test as a process: started, measured from outside, and stopped.
 
-Processor time is the kernel's own clock of the process, which counts every thread, living or dead, in
-nanoseconds; `/proc` has the same number in ticks of ten milliseconds, too coarse for what is measured
-here. Memory is what the kernel says is resident.
+CPU time is the kernel's clock of the process, which counts all threads, also ended ones, in
+nanoseconds; `/proc` has the same number in ticks of 10 ms, which is too coarse. Memory is the
+resident set size.
 """
 
 import os
@@ -37,7 +37,7 @@ class NoAnswer(Exception):
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 @frozen
 class Gauge:
-    """Looks at a process from outside."""
+    """Reads the CPU time and memory of a process."""
 
     pid: int
 
@@ -60,7 +60,7 @@ class Gauge:
 
 
 def cpu_clock(pid: int) -> int:
-    """Return the number of the clock that runs while a process does, as `clock_getcpuclockid` would."""
+    """Return the id of a process's CPU clock, like `clock_getcpuclockid`."""
     return (~pid << 3) | _CPUCLOCK_SCHED
 
 
@@ -84,14 +84,14 @@ class ServerProcess:
 async def open_process(
     argv: Sequence[str], place: Place, folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[ServerProcess]:
-    """Run a server for the length of the block, which begins when it has answered once.
+    """Run a server during the block, which begins after its first answer.
 
-    What it prints goes to a file in *folder*, and into the error if it does not start.
+    Its output goes to a file in *folder*, and into the error if it does not start.
     """
     output = folder / f"server-{place.port}.log"
     with output.open("wb") as out:
         began = trio.current_time()
-        process = subprocess.Popen(  # noqa: ASYNC220 - the driver has nothing else to do meanwhile
+        process = subprocess.Popen(  # noqa: ASYNC220 - the driver does nothing else meanwhile
             argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment)
         )
     try:
@@ -104,7 +104,7 @@ async def open_process(
 
 
 async def _answers(place: Place, process: "subprocess.Popen[bytes]", output: Path) -> None:
-    """Wait for the first good answer to a question about the server's health."""
+    """Wait until the server answers a health request."""
     with trio.move_on_after(START_LIMIT):
         while process.poll() is None:
             if await _healthy(place):
@@ -114,7 +114,7 @@ async def _answers(place: Place, process: "subprocess.Popen[bytes]", output: Pat
 
 
 def _last_words(output: Path) -> str:
-    """Return what a server that does not answer has printed last."""
+    """Return the last output of a server that does not answer."""
     return output.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
 
 
@@ -131,7 +131,7 @@ async def _healthy(place: Place) -> bool:
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the process to end, and end it if it does not."""
+    """Terminate the process; kill it if it does not end."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_LIMIT):

@@ -1,7 +1,7 @@
-"""The model that every server under test asks: it says what the prompt tells it to say.
+"""The scripted model of all servers under test: it answers what the prompt tells it to.
 
-A prompt is a line of the grammar below, so a workload decides what is streamed, how fast, and can ask
-afterwards when. The chunks are those of the test harness's OpenAI format, encoded once and
+A prompt is a line of the grammar below, so a workload decides what is streamed, how fast, and can
+ask afterwards when. The chunks are those of the test harness's OpenAI format, encoded once and
 kept: a burst costs one write, so what is measured is the server and not the model.
 
     say 2000            two thousand tokens at once
@@ -34,7 +34,7 @@ LARGE: Final = "large"
 SMALL: Final = "small"
 
 HEAD_START: Final = 0.003
-"""Seconds between the head of a response and the first token: the server is ready for it then."""
+"""Seconds between the head of a response and the first token, so that the server is ready for it."""
 
 _WORDS: Final = ("a ", "run ", "ends ", "once, ", "and ", "every ", "reader ", "is told ", "so.\n")
 _PROMPT: Final = re.compile(r"(say|drip|hold)(?: (\d+))?(?: (\d+))?(?: #(\S+))?")
@@ -53,7 +53,7 @@ def tokens(count: int) -> tuple[str, ...]:
 
 @frozen
 class Script:
-    """What to say: so many tokens, one every *pause* seconds, and whether to end at all."""
+    """An answer: the number of tokens, the pause between two, and whether it ends at all."""
 
     count: int = 1
     pause: float = 0.0
@@ -62,12 +62,12 @@ class Script:
 
     @property
     def text(self) -> str:
-        """Everything that is said."""
+        """The whole answer."""
         return "".join(tokens(self.count))
 
 
 def parse_prompt(prompt: str) -> Script:
-    """Return what *prompt* asks for; one token if it is not in the grammar."""
+    """Parse *prompt*; the answer is one token if it is not in the grammar."""
     found = _PROMPT.fullmatch(prompt.strip())
     if found is None:
         return Script()
@@ -82,32 +82,32 @@ def parse_prompt(prompt: str) -> Script:
 
 @define(eq=False)
 class Call:
-    """When things happened to one request. Times are Trio's; None is not yet."""
+    """The times of one request, by Trio's clock; None means not yet."""
 
     heard: float | None = field(default=None, init=False)
     spoke: float | None = field(default=None, init=False)
     """When the first token was written."""
     on_first_word: Callable[[], object] | None = field(default=None, init=False)
-    """Called right before that."""
+    """Called right before the first token."""
     closed: float | None = field(default=None, init=False)
-    """When the server under test was seen to close the connection in the midst of the answer."""
+    """When the server under test was seen to close the connection in the middle of the answer."""
     _moved: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def speak(self) -> None:
-        """Take note that the first token is about to be written."""
+        """Note that the first token is about to be written."""
         if self.on_first_word is not None:
             self.on_first_word()
         self.spoke = trio.current_time()
 
     async def when_closed(self) -> float:
-        """Wait until the connection is closed, and return when that was."""
+        """Wait until the connection is closed; return the time."""
         await trio.lowlevel.checkpoint()
         while self.closed is None:
             await self._moved.park()
         return self.closed
 
     def close(self) -> None:
-        """Take note that the connection is closed."""
+        """Note that the connection is closed."""
         if self.closed is None:
             self.closed = trio.current_time()
             self._moved.unpark_all()
@@ -138,11 +138,11 @@ class Provider:
     calls: dict[str, Call] = field(factory=dict, init=False)
     """The calls that had a tag."""
     asked: int = field(default=0, init=False)
-    """How many requests there were."""
+    """The number of requests."""
 
     @property
     def base_url(self) -> str:
-        """What a server is configured with."""
+        """The URL for the configuration of a server."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def call(self, tag: str) -> Call:
@@ -177,7 +177,10 @@ class Provider:
 
 
 async def watch_leaving(stream: trio.SocketStream, call: Call, scope: trio.CancelScope) -> None:
-    """Notice when the server leaves. What it sends meanwhile is its next request, and left alone."""
+    """Detect that the server disconnects.
+
+    Data it sends is its next request and is not read here.
+    """
     sock = stream.socket
     await trio.lowlevel.wait_readable(sock.fileno())
     try:
@@ -206,7 +209,7 @@ async def _play(stream: trio.SocketStream, script: Script, model: str, call: Cal
 
 
 async def _drip(stream: trio.SocketStream, chunks: Sequence[bytes], pause: float) -> None:
-    """Send a chunk per *pause*, by the clock: being late once does not make the answer longer."""
+    """Send one chunk per *pause*, at fixed times: a late chunk does not delay the later ones."""
     due = trio.current_time()
     for chunk in chunks:
         due += pause
@@ -230,7 +233,7 @@ def spoken_text(content: object) -> str:
 
 
 async def hear(http: h11.Connection, stream: trio.SocketStream) -> Json:
-    """Return the body of the next request; None if there is none any more."""
+    """Return the body of the next request; None if the connection is closed."""
     body = bytearray()
     while True:
         event = http.next_event()
@@ -247,7 +250,7 @@ async def hear(http: h11.Connection, stream: trio.SocketStream) -> Json:
 
 @asynccontextmanager
 async def open_provider(port: int = 0) -> AsyncIterator[Provider]:
-    """Listen on *port*, or on any, for the length of the block."""
+    """Listen on *port*, or on any free one, during the block."""
     listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         provider = Provider(listeners[0].socket.getsockname()[1])

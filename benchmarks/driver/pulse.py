@@ -1,8 +1,8 @@
-"""How long a server takes to say that it is well, asked all the time by a process of its own.
+"""Response times of a server's health route, requested all the time by another process.
 
-The driver would ask too late whenever it is busy itself. `python -m benchmarks.driver.pulse HOST PORT`
-asks until its input ends and then prints how many seconds each answer took. Times without a server,
-while it is restarted, are left out.
+The driver itself would send requests late whenever it is busy. `python -m benchmarks.driver.pulse
+HOST PORT` sends requests until its input ends and then prints the seconds of each. Times without a
+server, while it is restarted, are left out.
 """
 
 import http.client
@@ -21,21 +21,21 @@ from attrs import define, field
 from benchmarks.driver.http import Place
 
 PAUSE: Final = 0.005
-"""Seconds between an answer and the next question."""
+"""Seconds between an answer and the next request."""
 
 _LIMIT: Final = 60.0
 
 
 @define(eq=False)
 class Pulse:
-    """What was measured, once the block of `open_pulse` is over."""
+    """The response times, after the block of `open_pulse`."""
 
     seconds: list[float] = field(factory=list, init=False)
 
 
 @asynccontextmanager
 async def open_pulse(place: Place) -> AsyncIterator[Pulse]:
-    """Ask the server at *place* for the length of the block."""
+    """Send health requests to the server at *place* during the block."""
     argv = (sys.executable, "-m", "benchmarks.driver.pulse", place.host, str(place.port))
     pulse = Pulse()
     with subprocess.Popen(  # noqa: ASYNC220 - the driver has nothing else to do meanwhile
@@ -50,7 +50,7 @@ async def open_pulse(place: Place) -> AsyncIterator[Pulse]:
 
 
 def main(host: str, port: int) -> None:
-    """Ask until the input ends."""
+    """Send requests until the input ends."""
     over = threading.Event()
 
     def wait_for_the_end() -> None:

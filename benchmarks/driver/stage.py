@@ -1,4 +1,4 @@
-"""A server with a workspace and a witness: what every workload begins with."""
+"""`Stage`: a server under test with a workspace and a witness, ready for a workload."""
 
 import random
 import tempfile
@@ -21,23 +21,23 @@ from benchmarks.driver.targets import Served, Target, write_config
 
 READY_LIMIT: Final = 30.0
 RUN_LIMIT: Final = 120.0
-"""Seconds that a run may take; a workload that waits longer has found something else than a number."""
+"""Seconds that a run may take; longer means that something is broken."""
 
 GREETING_LIMIT: Final = 2.0
-"""Seconds in which a server that knows the native form says so on a new stream."""
+"""Seconds in which a server with the native form sends `ready` on a new stream."""
 
 SETTLE: Final = 0.03
-"""Seconds in which a server does what it does after the last word, before its clock is read."""
+"""Seconds for the server's work after the last event, before its CPU clock is read."""
 
 _random: Final = random.Random(20)
 _numbers: Final = count(1)
 
 Prepare = Callable[[Path], Awaitable[None]]
-"""Puts something into a workspace before a server sees it."""
+"""Prepares a workspace directory before the server opens it."""
 
 
 class RunWentWrong(Exception):
-    """A run did not end as it should have: what was measured is not the work."""
+    """A run did not end as expected, so the measurement is not valid."""
 
 
 def client_id() -> str:
@@ -46,28 +46,28 @@ def client_id() -> str:
 
 
 def run_name() -> str:
-    """Return a name for a run that no other has."""
+    """Return a unique run id."""
     return f"bench-{next(_numbers)}-{_random.getrandbits(32):08x}"
 
 
 @frozen(kw_only=True)
 class Turn:
-    """What one turn cost, and what it gave its clients."""
+    """The measurements of one turn."""
 
     wall: float
-    """Seconds from the prompt's first byte until the last client has the last word."""
+    """Seconds from the prompt's first byte until the last client has the last event."""
     cpu: float | None
-    """Seconds of the server's processor time."""
+    """Seconds of the server's CPU time."""
     streaming_cpu: float | None
-    """The same from the model's first word on: without what it takes to put the prompt together."""
+    """The same from the model's first word on, without building the model request."""
     bytes: int
-    """Bytes of events that a client got, as they came over the wire."""
+    """Bytes of events that one client received."""
     updates: int
-    """In native form, how often a client was told what is new in the answer."""
+    """The number of message deltas, in native form."""
     overhead: int
-    """Bytes of such a telling besides the text in it."""
+    """Bytes of the largest delta without its text."""
     driver: float
-    """How much of a core the driver itself used meanwhile: near 1, it is what was waited for."""
+    """The share of a core that the driver used: near 1, the driver was the bottleneck."""
 
 
 @define(eq=False)
@@ -88,7 +88,7 @@ class Stage:
         return (CRUSH,) if self.witness.form == CRUSH else (NATIVE, CRUSH)
 
     def cpu(self) -> float | None:
-        """Seconds of processor time the server has used; None if its process is not known."""
+        """Seconds of CPU time the server has used; None if its process is not known."""
         return None if self.served.gauge is None else self.served.gauge.cpu()
 
     def rss(self) -> int | None:
@@ -98,12 +98,12 @@ class Stage:
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
     async def new_session(self) -> str:
-        """Make a session."""
+        """Create a session."""
         reply = await self.caller.ask("POST", f"{self.base}/sessions", {"title": "benchmark"})
         return str(reply.json()["id"])
 
     async def warm_session(self) -> str:
-        """Make a session and have its first run behind it, its title, and all that is done once."""
+        """Create a session and complete its first run, which makes its title, as a warm-up."""
         session = await self.new_session()
         await self.play(session, "say 1")
         await trio.sleep(SETTLE)
@@ -117,12 +117,12 @@ class Stage:
         return await (caller or self.caller).ask("POST", f"{self.base}/agent", body, expect=202)
 
     async def cancel(self, session: str, caller: Caller | None = None) -> Reply:
-        """Cancel what a session does."""
+        """Cancel the runs of a session."""
         target = f"{self.base}/agent/sessions/{session}/cancel"
         return await (caller or self.caller).ask("POST", target)
 
     async def play(self, session: str, prompt: str, caller: Caller | None = None) -> Reply:
-        """Have a prompt answered, to the end; return the reply to its acceptance."""
+        """Submit a prompt and wait for its ending; return the reply to the submission."""
         run_id = run_name()
         self.witness.expect_text(session)
         with trio.fail_after(RUN_LIMIT):
@@ -132,7 +132,7 @@ class Stage:
         return reply
 
     def _check(self, session: str, prompt: str, state: str) -> None:
-        """Raise if an answer is not what the model said: a server that loses words is not fast."""
+        """Raise if an answer is not what the model sent."""
         text, said = self.witness.texts.get(session, ""), parse_prompt(prompt).text
         if state != "completed" or text != said:
             raise RunWentWrong(
@@ -143,10 +143,10 @@ class Stage:
 
     @asynccontextmanager
     async def crowd(self, clients: int, form: str) -> AsyncIterator[Crowd]:
-        """Have so many clients attached in all in *form*, of which one is a witness.
+        """Attach *clients* clients in *form*, one of them a witness, during the block.
 
-        The witness of before stays, so that the workspace does: it is one client more, in both
-        servers that are compared.
+        The first witness stays attached, so that the workspace stays open: it is one more client,
+        in both servers that are compared.
         """
         place = self.served.place
         async with open_witness(place, events_target(self.base, form), form) as witness:
@@ -159,7 +159,7 @@ class Stage:
                 self.witness = before
 
     async def measure_turn(self, session: str, prompt: str, crowd: Crowd) -> Turn:
-        """Play a prompt to a crowd and to the witness."""
+        """Submit a prompt and measure its turn, with a crowd and the witness attached."""
         tag, marks = run_name(), list[float | None]()
         self.provider.call(tag).on_first_word = lambda: marks.append(self.cpu())
         bytes_before, updates_before = self.witness.received, self.witness.reader.updates
@@ -189,7 +189,7 @@ def _less(after: float | None, before: float | None) -> float | None:
 
 
 def events_target(base: str, form: str) -> str:
-    """Return where a new client finds the events of the workspace at *base*."""
+    """Return the events path of the workspace at *base*, for a new client."""
     query = "" if form == CRUSH else f"&form={form}"
     return f"{base}/events?client_id={client_id()}{query}"
 
@@ -198,7 +198,7 @@ def events_target(base: str, form: str) -> str:
 async def open_stage(
     target: Target, provider: Provider, prepare: Prepare | None = None
 ) -> AsyncIterator[Stage]:
-    """Start *target* and have a workspace open in it, with a witness, for the length of the block."""
+    """Start *target* and open a workspace in it, with a witness, during the block."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crush-bench-")))
         workspace = folder / "workspace"
@@ -219,7 +219,7 @@ async def open_stage(
 
 
 async def _open_workspace(caller: Caller, folder: Path) -> str:
-    """Do what a client does when it starts; return the id of the workspace."""
+    """Create a workspace as a starting client does; return its id."""
     body = {"path": str(folder), "client_id": client_id()}
     workspace = str((await caller.ask("POST", "/v1/workspaces", body)).json()["id"])
     base = f"/v1/workspaces/{workspace}/agent"

@@ -1,9 +1,9 @@
-"""Servers that can be measured: what the driver has to know about one, and three that it knows.
+"""Servers that can be measured: this project's, the baseline, and one that is already running.
 
-The driver speaks the crush wire and needs three things more: how to start the server, or where it is;
-which process to look at; and the crush.json in the workspace, which points the server at the scripted
-model. So any server that speaks the wire and reads that file can take part. `Running` is one that somebody
-else has started.
+The driver speaks the crush wire. Besides that it needs to know how to start the server or where it
+listens, which process to measure, and it writes a crush.json into the workspace that points the
+server at the scripted model. So any server that speaks the wire and reads that file can be
+measured.
 """
 
 import sys
@@ -21,16 +21,16 @@ from benchmarks.driver.process import Gauge, free_port, open_process, plain_envi
 from benchmarks.driver.provider import LARGE, SMALL
 
 CONTEXT: Final = 4_000_000
-"""Tokens that the scripted model says it can take: no session is summarised on the way."""
+"""The context window of the scripted model: large, so that no session is summarised."""
 
 
 @frozen(kw_only=True)
 class Served:
-    """A server that answers."""
+    """A server that is up."""
 
     place: Place
     gauge: Gauge | None
-    """None if nobody said which process it is; then its processor time and memory are not known."""
+    """None if its process is not known; then CPU time and memory are not measured."""
     started_in: float | None = None
 
 
@@ -39,17 +39,17 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """Its name in the report."""
         ...
 
     def serve(self, folder: Path) -> AbstractAsyncContextManager[Served]:
-        """Have it answer for the length of the block; *folder* is its own, and empty."""
+        """Run it during the block; *folder* is empty and for this server only."""
         ...
 
 
 @define(eq=False)
 class Started:
-    """A server that is started for each workload, with a command that is told a port."""
+    """A server that is started for each workload, by a command with a port."""
 
     name: str
     argv: tuple[str, ...]
@@ -57,7 +57,7 @@ class Started:
 
     @asynccontextmanager
     async def serve(self, folder: Path) -> AsyncIterator[Served]:
-        """Start it, and end it afterwards."""
+        """Start the server, and stop it afterwards."""
         place = Place("127.0.0.1", free_port())
         argv = [part.format(port=place.port) for part in self.argv]
         async with open_process(argv, place, folder, plain_environment(folder)) as process:
@@ -66,19 +66,19 @@ class Started:
 
 @define(eq=False)
 class Running:
-    """A server that runs already, and goes on afterwards."""
+    """A server that is already running and is not stopped."""
 
     url: str
     pid: int | None = None
 
     @property
     def name(self) -> str:
-        """Its address: nothing else is known of it."""
+        """Its address, as its name."""
         return self.url
 
     @asynccontextmanager
     async def serve(self, folder: Path) -> AsyncIterator[Served]:
-        """Use it."""
+        """Return the running server."""
         parts = urlsplit(self.url)
         place = Place(parts.hostname or "127.0.0.1", parts.port or 80)
         yield Served(place=place, gauge=None if self.pid is None else Gauge(self.pid))
@@ -91,13 +91,13 @@ def own_server() -> Started:
 
 
 def baseline(*, paced: bool = False) -> Started:
-    """Return the server of an afternoon; *paced* is the one of a second afternoon."""
+    """Return the baseline; a *paced* one waits 33 ms between two events of an answer."""
     argv = (sys.executable, "-m", "benchmarks.baseline", "--port", "{port}")
     return Started("paced baseline" if paced else "baseline", (*argv, "--paced") if paced else argv)
 
 
 def write_config(workspace: Path, base_url: str) -> None:
-    """Point whatever server opens *workspace* at the scripted model."""
+    """Write a crush.json into *workspace* that points the server at the scripted model."""
     models = [
         {"id": name, "name": name, "context_window": CONTEXT, "default_max_tokens": 4096}
         for name in (LARGE, SMALL)

@@ -1,5 +1,5 @@
-"""Questions about the cost of one part, each answered by one module.
+"""Micro benchmarks: the cost of single parts, one module each.
 
-`python -m benchmarks --micro` asks them all. They need no server and no baseline: each compares a part
-with itself, at two sizes or in two ways.
+`python -m benchmarks --micro` runs all of them. They need no server and no baseline: each compares
+a part with itself, at two sizes or in two ways.
 """

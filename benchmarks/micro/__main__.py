@@ -1,4 +1,4 @@
-"""Run every question of this package and say which of them missed what they promise."""
+"""Runs all micro benchmarks and prints which of them missed their targets."""
 
 import pkgutil
 import sys
@@ -7,7 +7,7 @@ from importlib import import_module
 from benchmarks import micro
 from benchmarks.micro.timing import MISSED, seconds
 
-NOT_QUESTIONS = {"__main__", "timing"}
+NOT_BENCHMARKS = {"__main__", "timing"}
 
 
 def run(name: str) -> tuple[str, float, bool]:
@@ -25,8 +25,8 @@ def run(name: str) -> tuple[str, float, bool]:
 def main() -> int:
     """Run them all, print a table, and return 1 if any target was missed."""
     names = sorted(module.name for module in pkgutil.iter_modules(micro.__path__))
-    rows = [run(name) for name in names if name not in NOT_QUESTIONS]
-    print(f"{'question':<20} {'cpu':>8}   target")
+    rows = [run(name) for name in names if name not in NOT_BENCHMARKS]
+    print(f"{'benchmark':<20} {'cpu':>8}   target")
     for name, took, met in rows:
         print(f"{name:<20} {took:>6.1f} s   {'met' if met else 'MISSED'}")
     return 0 if all(met for _, _, met in rows) else 1

@@ -1,10 +1,10 @@
-"""Does a long answer cost more per piece than a short one?
+"""Whether a long answer costs more per piece than a short one.
 
-An answer arrives in small pieces. After each the message is published, and every few pieces a reader
-takes what there is and encodes it, as a stream paced at some thirty frames a second does. Ten times
-the pieces should cost ten times as much. The native form promises that; the crush form sends the
-whole message each time, so its cost grows faster by nature, and is printed to be known. Run it with
-`python -m benchmarks.micro.growing_message`.
+An answer arrives in small pieces. After each the message is published, and every few pieces a
+reader takes what there is and encodes it, as a stream paced at some thirty frames a second does.
+Ten times the pieces should cost ten times as much. The native form promises that; the crush form
+sends the whole message each time, so its cost grows faster by design; it is printed without a
+target. Run it with `python -m benchmarks.micro.growing_message`.
 """
 
 import sys
@@ -44,7 +44,7 @@ def stream(pieces: int, form: Form) -> int:
 
 
 def measure(form: Form) -> Ratio:
-    """Time one long answer and as many short ones as are as long together, by turns."""
+    """Time one long answer and as many short ones as are as long together, in alternation."""
     many = LONG // SHORT
 
     def short_answers() -> None:

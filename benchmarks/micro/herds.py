@@ -1,8 +1,9 @@
-"""How long do thousands of endings at once take: of prompts that are cancelled, and after a crash?
+"""The time for thousands of endings at once: of cancelled prompts, and of runs after a crash.
 
 A session has so many waiting prompts, on SQLite, and is cancelled; then as many runs that a killed
-program left without an ending are recovered. Both have to grow with their number and not much faster, and
-meanwhile another session has to be usable. Run it with `python -m benchmarks.micro.herds`.
+program left without an ending are recovered. Both have to grow with their number and not much
+faster, and meanwhile another session has to be usable. Run it with `python -m
+benchmarks.micro.herds`.
 """
 
 import sys
@@ -28,7 +29,7 @@ from crush_trio.wire.views import Session
 FEW: Final = 1_000
 MANY: Final = 10_000
 TARGET: Final = 3.0
-"""How much more one of many may cost than one of few. If each looked at all others, it were ten."""
+"""The most that one of many may cost compared with one of few; quadratic cost would give ten."""
 
 HERD: Final = SessionId("herd")
 OTHER: Final = SessionId("other")
@@ -43,7 +44,7 @@ class Took:
 
 
 def turns(gate: trio.Event) -> Turn:
-    """Return a turn that waits in the herd's session and is over at once in others."""
+    """Return a turn that waits in the herd's session and returns at once in others."""
 
     async def turn(run: Run) -> None:
         if run.session_id == HERD:
@@ -116,7 +117,7 @@ def _accepted(number: int) -> RunView:
 
 
 def main() -> int:
-    """Print what both take, and say whether they grow as they should."""
+    """Print both times; return whether they grow linearly."""
     missed = False
     for name, measure in (("cancelled prompts", cancelled), ("runs after a crash", recovered)):
         took = []

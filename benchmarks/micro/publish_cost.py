@@ -1,7 +1,7 @@
-"""Does publishing cost more when more readers are attached?
+"""Whether publishing costs more with more readers.
 
 One log has a single parked reader, another a thousand. Both take the same updates of a growing
-message, and only the calls of `publish` are timed; in between everybody reads. Run it with
+message, and only the calls of `publish` are timed; in between all readers read. Run it with
 `python -m benchmarks.micro.publish_cost`.
 """
 
@@ -38,19 +38,19 @@ def updates() -> list[Event]:
 
 
 def publish_all(log: EventLog, events: Sequence[Event]) -> None:
-    """The calls that are timed."""
+    """Publish *events*; this is timed."""
     for event in events:
         log.publish(event)
 
 
 async def read_on(cursor: Cursor) -> None:
-    """Read whatever comes until the log ends, and do nothing with it."""
+    """Read until the log is closed."""
     async for _batch in cursor:
         pass
 
 
 async def measure() -> Ratio:
-    """Publish to a log with one reader and to one with many, by turns."""
+    """Publish to a log with one reader and to one with many, in alternation."""
     alone: list[float] = []
     crowded: list[float] = []
     async with (

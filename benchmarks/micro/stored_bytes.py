@@ -1,10 +1,10 @@
-"""How many bytes does it cost to store an answer while it is being written?
+"""The bytes that are written to store an answer while it grows.
 
 An answer of n tokens arrives in small flushes, each committed on its own. If every flush wrote the
-whole message again, ten times the tokens would cost a hundred times the bytes; here they should cost
-about ten times. Three things are counted: what SQLite is given (statements with their values), what
-it writes to its log (whole pages), and by how much the database has grown in the end. Run it with
-`python -m benchmarks.micro.stored_bytes`.
+whole message again, ten times the tokens would cost a hundred times the bytes; here they should
+cost about ten times. Three things are counted: what SQLite is given (statements with their values),
+what it writes to its log (whole pages), and by how much the database has grown in the end. Run it
+with `python -m benchmarks.micro.stored_bytes`.
 """
 
 import sqlite3
@@ -43,14 +43,14 @@ MESSAGE: Final = MessageId("message")
 
 @frozen
 class Bytes:
-    """What storing one answer took."""
+    """The counts for storing one answer."""
 
     given: int
     logged: int
     grown: int
 
     def ratios(self, other: "Bytes") -> dict[str, float]:
-        """Return how many times as much this is as *other*, by what was counted."""
+        """Return the ratios to *other*, by kind of count."""
         return {
             "given to SQLite": self.given / other.given,
             "written to the log": self.logged / other.logged,
@@ -91,12 +91,12 @@ async def count_given(database: Database) -> list[int]:
 
 
 async def keep_log(database: Database) -> None:
-    """Let the log grow instead of starting over, so that its size is all that was ever written."""
+    """Turn checkpoints off, so that the size of the log is the sum of all writes."""
     await database.transact(lambda connection: connection.execute("PRAGMA wal_autocheckpoint = 0"))
 
 
 def size(path: Path) -> int:
-    """Return how long a file is."""
+    """Return the size of a file."""
     return path.stat().st_size
 
 

@@ -1,8 +1,8 @@
-"""How the questions of this package are measured: by turns, in processor time, and with medians.
+"""Timing of micro benchmarks: in alternation, in CPU time, and with medians.
 
-A ratio of two costs is only worth something if both were measured under the same weather. So the two
-take turns in one process, each round gives a ratio of its own, and the median of those counts.
-Processor time leaves out the moments in which the machine did something else.
+A ratio of two costs is only reliable if both were measured under the same conditions. So the two
+alternate in one process, each round gives a ratio, and the median of those counts. Processor time
+leaves out the moments in which the machine did something else.
 """
 
 import gc
@@ -18,7 +18,7 @@ MISSED: Final = 1
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return how much processor time *action* took; garbage of earlier ones is not its fault."""
+    """Return the CPU time of *action*; garbage is collected before."""
     gc.collect()
     began = time.process_time()
     action()
@@ -27,13 +27,13 @@ def seconds(action: Callable[[], object]) -> float:
 
 @frozen(kw_only=True)
 class Ratio:
-    """How many times as much *large* costs as *small*, round by round, and how many are allowed."""
+    """The ratio of the costs of *large* and *small*, round by round, with its target."""
 
     name: str
     small: Sequence[float]
     large: Sequence[float]
     target: float | None = None
-    """None if there is no promise, only a number to know."""
+    """None if there is no target."""
 
     @property
     def value(self) -> float:
@@ -56,7 +56,7 @@ class Ratio:
 
 
 def report(question: str, ratios: Sequence[Ratio]) -> int:
-    """Print what was measured; return `MET`, or `MISSED` if any target was."""
+    """Print the ratios; return `MISSED` if a target was missed, else `MET`."""
     print(question)
     for ratio in ratios:
         print(ratio.line())

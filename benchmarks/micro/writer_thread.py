@@ -1,7 +1,7 @@
-"""What does the writer thread gain over one worker-thread call per write?
+"""The gain of the writer thread over one worker-thread call per write.
 
 Ten Trio tasks write rows of 800 bytes, each waiting until its row is committed: once through
-`Writer`, which commits whatever has gathered, and once with a transaction per row in
+`Writer`, which commits in groups, and once with a transaction per row in
 `trio.to_thread.run_sync`. Both use the same settings and the same disk in one run. Run it with
 `python -m benchmarks.micro.writer_thread`.
 """
@@ -45,7 +45,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 async def rows_per_second(write: Write) -> float:
-    """Let all tasks write all their rows, and return how fast that went."""
+    """Let all tasks write all their rows; return the rows per second."""
 
     async def task() -> None:
         for _ in range(ROWS):
@@ -78,7 +78,7 @@ async def call_per_row(path: Path) -> float:
 
 
 async def measure() -> tuple[float, float]:
-    """Return the best rates of the writer thread and of the calls, measured by turns."""
+    """Return the best rates of the writer thread and of the calls, measured in alternation."""
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as directory:
         for n in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak`: soak a server, print what happened, exit with 1 if a promise was broken."""
+"""`python -m benchmarks.soak`: soak a server, print the counts, exit with 1 if a promise was broken."""
 
 import argparse
 import random
@@ -15,8 +15,8 @@ from benchmarks.soak.soak import Soak
 def main() -> int:
     """Soak once."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to mix (10)")
-    parser.add_argument("--seed", type=int, help="make the choices of an earlier soak again")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to run (10)")
+    parser.add_argument("--seed", type=int, help="repeat the random choices of an earlier soak")
     parser.add_argument("--folder", type=Path, help="where to keep logs and databases")
     parser.add_argument("--keep", action="store_true", help="keep them in any case")
     given = parser.parse_args()

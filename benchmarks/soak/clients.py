@@ -1,6 +1,6 @@
-"""Clients of a soak: they talk, come in herds, cancel, and edit queues.
+"""Clients of a soak: they submit prompts, singly and in herds, cancel, and edit queues.
 
-Each is a task with a connection and a random source of its own.
+Each is a task with its own connection and random source.
 """
 
 import random
@@ -15,7 +15,7 @@ from benchmarks.soak.ledger import Prompt, Talk
 from benchmarks.soak.server import Line
 
 PROMPTS_PER_TALK: Final = 40
-"""A session is left after so many prompts: the model is sent all of them with each request."""
+"""The most prompts in a session: each model request has all of them."""
 
 FILE: Final = 500_000
 """Bytes of a file that is attached now and then."""
@@ -38,7 +38,7 @@ class Client:
         await trio.sleep(self.random.uniform(0, upto * self.pace))
 
     def words(self) -> str:
-        """Return what a prompt asks for; nothing that does not end by itself."""
+        """Return a prompt for the model whose answer ends by itself."""
         kind = self.random.random()
         if kind < 0.7:
             return f"say {self.random.randint(1, 60)}"
@@ -49,10 +49,10 @@ class Client:
 
 @define(eq=False)
 class Talker(Client):
-    """Talks in sessions of its own: waits or not, names its runs or not, holds and lets go."""
+    """Submits prompts in its own sessions: with and without waiting, run ids and cancels."""
 
     async def run(self) -> None:
-        """Talk until cancelled."""
+        """Submit prompts until cancelled."""
         while True:
             talk = await self.desk.talk(self.line, ordered=self.random.random() < 0.5)
             for _ in range(PROMPTS_PER_TALK):
@@ -81,7 +81,7 @@ class Talker(Client):
                 await desk.repeat(line, prompt)
 
     async def _hold(self, talk: Talk) -> None:
-        """Send a prompt that ends by a cancel only, some behind it perhaps, and cancel it."""
+        """Send a prompt that only a cancel ends, with some queued behind it, and cancel it."""
         held = await self.desk.prompt(self.line, talk, "hold")
         behind = self.random.choice((0, 1, 5, 12))
         for _ in range(behind):
@@ -107,7 +107,7 @@ class Herd(Client):
     lines: int = 8
 
     async def run(self) -> None:
-        """Come again and again until cancelled."""
+        """Send herds until cancelled."""
         while True:
             await self._come()
             await self.pause(12.0)
@@ -127,7 +127,7 @@ class Herd(Client):
         async with trio.open_nursery() as nursery:
             for share in _shares(size, self.lines):
                 nursery.start_soon(self._send, talk, share, way)
-            if way == "cancel" and self.random.random() < 0.5:  # in the midst of it
+            if way == "cancel" and self.random.random() < 0.5:  # while prompts are still being sent
                 await self.pause(1.0)
                 await desk.cancel(line, talk)
         await self._stop(way, talk, held)
@@ -181,7 +181,7 @@ class Canceller(Client):
 
 @define(eq=False)
 class Editor(Client):
-    """Edits queues: removes, moves, changes texts, clears. Looks at runs and lists too."""
+    """Edits queues: removes, moves, changes texts, clears. Also reads runs and lists."""
 
     async def run(self) -> None:
         """Edit until cancelled."""
@@ -219,5 +219,5 @@ class Editor(Client):
 
 
 def _waiting(talk: Talk) -> list[Prompt]:
-    """Return the prompts of a session that can be edited, as far as is known."""
+    """Return the prompts of a session that can probably be edited."""
     return [p for p in talk.prompts if p.named and p.accepted and not p.state and not p.asked]

@@ -1,4 +1,4 @@
-"""What a soak has done and seen, counted, and the table of it."""
+"""The counts of a soak, and their table."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,23 +32,23 @@ ORDER: Final = (
     "kills",
     "restarts",
 )
-"""What the table begins with, in this order; the rest follows by name."""
+"""The first rows of the table, in this order; the others follow by name."""
 
 
 @define(eq=False)
 class Counts:
-    """The figures of a soak."""
+    """The counts of a soak."""
 
     number: Counter[str] = field(factory=Counter, init=False)
-    """Everything that is counted, by name."""
+    """All counts, by name."""
     refused: Counter[str] = field(factory=Counter, init=False)
     """Refused prompts by status and code."""
     endings: Counter[str] = field(factory=Counter, init=False)
-    """Runs by how they ended, as the disk has it."""
+    """Runs by their stored ending."""
     accepting: list[float] = field(factory=list, init=False)
     """Seconds that prompts took to be answered, while the server was up."""
     health: list[float] = field(factory=list, init=False)
-    """Seconds that questions about the server's health took."""
+    """Seconds of the health requests."""
     memory: int = field(default=0, init=False)
     """The most bytes that the server had in memory."""
 

@@ -1,6 +1,6 @@
-"""The requests of a soak's clients: sent, judged, and entered in the ledger.
+"""Requests of a soak's clients: sends them, checks the answers, and records them in the ledger.
 
-Whatever a request is answered with goes through `Desk.judge`, which knows the answers that are in order.
+Every answer goes through `Desk.judge`, which has the allowed answers.
 """
 
 import base64
@@ -53,7 +53,7 @@ class Desk:
         return self.site.bases[self.workspace]
 
     def judge(self, what: str, reply: Reply, good: int, codes: Iterable[str] = ()) -> str:
-        """Return "" if *reply* is what was asked for, or the code of a refusal that is in order."""
+        """Return "" if *reply* has the status *good*, or the code of an allowed refusal; else raise."""
         if reply.status == good:
             return ""
         try:
@@ -70,7 +70,7 @@ class Desk:
         return str(code)
 
     async def talk(self, line: Line, *, ordered: bool) -> Talk:
-        """Make a session."""
+        """Create a session."""
         while True:
             await self.site.up.wait()
             reply = await line.ask("POST", f"{self.base}/sessions", {"title": "soak"})
@@ -122,7 +122,7 @@ class Desk:
         busy = BUSY if prompt.policy == "reject" else ()
         code = self.judge(f"prompt {prompt.tag}", reply, 202, busy)
         if code and prompt.verdict == "unknown" and code in MOVING | DISK:
-            await trio.sleep(0.2)  # it may have been accepted before: only a 202 can say
+            await trio.sleep(0.2)  # an earlier attempt may have been accepted; only a 202 tells
             return
         if code:
             site.counts.add("refused")
@@ -135,7 +135,7 @@ class Desk:
         self.ledger.settle(prompt, code or "accepted", now, stop)
 
     async def repeat(self, line: Line, prompt: Prompt) -> None:
-        """Send an accepted prompt again: it has to be known."""
+        """Send an accepted prompt again: the server must recognise it."""
         body = {"session_id": prompt.talk.id, "prompt": prompt.original, "run_id": prompt.tag}
         reply = await line.ask("POST", f"{self.base}/agent", body)
         edited = () if prompt.texts == [prompt.original] else ("run_id_taken",)
@@ -163,7 +163,7 @@ class Desk:
         return True
 
     async def cancel_active(self, line: Line, talk: Talk) -> None:
-        """Cancel what a session does now, and leave its queue alone."""
+        """Cancel the active run of a session, and keep its queue."""
         stop = self.ledger.stop(talk, "cancel of the active run", time.monotonic())
         target = f"{self.base}/agent/sessions/{talk.id}/cancel?queue=keep&receipt=1"
         reply = await line.ask("POST", target)
@@ -176,7 +176,7 @@ class Desk:
         self._read_receipt(reply)
 
     def _check_kept(self, hit: Json, stop: Stop) -> None:
-        """See that a run that waited was hit only because something else had withdrawn it."""
+        """Check that a queued run was hit only because something else had withdrawn it."""
         prompt = self.ledger.prompts.get(hit.get("run_id") or "")
         if prompt is None or hit["state"] != "queued" or hit.get("ended") != "cancelled":
             return
@@ -234,7 +234,7 @@ class Desk:
         self.site.counts.add("prompts withdrawn for certain")
 
     async def edit(self, line: Line, prompt: Prompt, words: str | None, index: int | None) -> None:
-        """Give a waiting prompt another text, another place, or both."""
+        """Change the text or the place of a waiting prompt, or both."""
         body: dict[str, object] = {}
         if words is not None:
             prompt.texts.append(f"{words} #{prompt.tag}")
@@ -253,10 +253,10 @@ class Desk:
         elif words is not None and code in ENDED:
             prompt.texts.pop()
 
-    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
     async def look(self, line: Line, prompt: Prompt) -> None:
-        """Ask for one run, and compare it with what the streams said before."""
+        """Read one run, and compare it with what the streams said before."""
         known, accepted = prompt.state, prompt.accepted
         reply = await line.ask("GET", f"{self.base}/runs/{prompt.tag}")
         absent = () if accepted else ("run_not_found",)
@@ -267,7 +267,7 @@ class Desk:
             raise Violation(f"{prompt.tag} is {state}, and a stream said {known} before")
 
     async def look_at_queue(self, line: Line, talk: Talk) -> None:
-        """Ask for a queue; if it is never edited, it is in the order of acceptance."""
+        """Read a queue; if it is never edited, it must be in the order of acceptance."""
         reply = await line.ask("GET", f"{self.base}/agent/sessions/{talk.id}/queue")
         if reply is None or self.judge("GET queue", reply, 200) or not talk.ordered:
             return
@@ -276,7 +276,7 @@ class Desk:
         check_sequence(f"the queue of {talk.id}", waiting)
 
     async def look_at(self, line: Line, target: str) -> None:
-        """Ask for something of the workspace that has to be there."""
+        """Read something of the workspace that must exist."""
         reply = await line.ask("GET", f"{self.base}{target}")
         if reply is not None:
             self.judge(f"GET {target}", reply, 200)

@@ -1,4 +1,4 @@
-"""What is on disk after the last stop, compared with the ledger and with what readers were told."""
+"""The final check: compares the database with the ledger and with what readers were sent."""
 
 import sqlite3
 from collections import Counter
@@ -82,7 +82,7 @@ def read_disk(workspace: Path) -> Disk:
 
 @define(eq=False)
 class Audit:
-    """Checks everything that can only be checked when all is over."""
+    """Checks everything that can only be checked after the last stop."""
 
     ledger: Ledger
     disk: Disk
@@ -90,7 +90,7 @@ class Audit:
     endings: Counter[str]
 
     def check(self, readers: Sequence[Reader]) -> None:
-        """Raise for the first promise that was broken."""
+        """Raise `Violation` for the first broken promise."""
         by_tag = self.disk.by_tag()
         for row in self.disk.rows.values():
             self._check_row(row)
@@ -116,7 +116,7 @@ class Audit:
             self._check_text(row)
 
     def _check_text(self, row: Row) -> None:
-        """See that a completed run has the answer to its own prompt, or to the last one folded in."""
+        """Check that a completed run has the answer to its own prompt, or to the last one folded in."""
         own = self.ledger.prompts[row.tag].texts
         folded = [r.prompt for r in self.disk.rows.values() if r.folded_into == row.id]
         if row.text.strip() not in {answer_to(text).strip() for text in (*own, *folded)}:
@@ -165,7 +165,7 @@ class Audit:
                 raise Violation(f"{name} was never told that {row.tag} {row.state} ({key})")
 
     def _check_order(self, talk: Talk) -> None:
-        """See that prompts were asked, and stored, in the order of acceptance."""
+        """Check that prompts were asked, and stored, in the order of acceptance."""
         asked = [p for p in talk.prompts if p.named and p.asked]
         asked.sort(key=lambda prompt: prompt.asked[0])
         check_sequence(f"the model was asked in {talk.id}", asked)

@@ -1,7 +1,8 @@
-"""Faults of a soak: a disk that takes nothing, a database that another program holds, kills, restarts.
+"""Faults of a soak: a full disk, a database locked by another program, kills, restarts.
 
-A full disk is a limit on the size of the server's files, set from outside: at 0 every write fails, and a
-little above the size of the write-ahead log the next ones do. Neither needs rights or mounts.
+A full disk is a limit on the size of the server's files, set from outside: at 0 every write fails;
+a little above the size of the write-ahead log, later writes fail. Neither needs privileges or
+mounts.
 """
 
 import random
@@ -34,18 +35,18 @@ KINDS: Final = (
 
 @define(eq=False)
 class Faults:
-    """Does to the server what surroundings do."""
+    """Injects faults into the server's environment."""
 
     site: Site
     ledger: Ledger
     random: random.Random
     pause: tuple[float, float]
-    """Between how many seconds pass between two faults."""
+    """The range of seconds between two faults."""
     longest: float
-    """How many seconds a disk fault lasts at most."""
+    """The most seconds of a disk fault."""
 
     async def run(self, lives: trio.Nursery) -> None:
-        """Have one fault after the other, each kind once before any comes again, until cancelled."""
+        """Inject one fault after the other until cancelled; each kind once before any is repeated."""
         while True:
             for kind in self.random.sample(KINDS, len(KINDS)):
                 await trio.sleep(self.random.uniform(*self.pause))
@@ -86,7 +87,7 @@ class Faults:
         return trouble
 
     async def _fill(self, seconds: float) -> None:
-        """Let the server's files not grow, or not be written at all, for some seconds."""
+        """Limit the size of the server's files, or forbid writing, for some seconds."""
         site = self.site
         trouble = self._trouble("full disk", seconds)
         site.counts.add("disk faults")
@@ -103,7 +104,7 @@ class Faults:
                 site.limit_files(-1)
 
     async def _stall(self, seconds: float) -> None:
-        """Have another program hold the database of a workspace for some seconds."""
+        """Let another program lock the database of a workspace for some seconds."""
         site = self.site
         trouble = self._trouble("stall", seconds)
         site.counts.add("stalls")
@@ -115,7 +116,7 @@ class Faults:
             site.disturbed = trouble.answered = time.monotonic()
 
     async def restart(self, lives: trio.Nursery) -> None:
-        """Stop the server in order, and start it again."""
+        """Stop the server with SIGTERM, and start it again."""
         stop = Stop("shutdown", time.monotonic())
         self.ledger.shutdowns.append(stop)
         await self.site.stop()

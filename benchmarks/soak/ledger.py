@@ -1,6 +1,6 @@
-"""The ledger of a soak: every prompt, what was done to it, and what the server said of it.
+"""The ledger of a soak: every prompt, what was done to it, and what the server answered.
 
-Plain data, no I/O. Whatever contradicts a promise raises `Violation` in the step that notices it.
+Plain data, no I/O. A contradiction to a promise raises `Violation` at once.
 Times are those of `time.monotonic`; infinity is "not yet".
 """
 
@@ -48,7 +48,7 @@ class Stop:
 
 @define(eq=False)
 class Talk:
-    """A session, as the soak knows it."""
+    """A session of the soak."""
 
     id: str
     workspace: int
@@ -60,7 +60,7 @@ class Talk:
 
 @define(eq=False)
 class Prompt:
-    """A prompt that was sent, and everything that is known about it."""
+    """A prompt that was sent, with everything known about it."""
 
     tag: str
     talk: Talk
@@ -76,9 +76,9 @@ class Prompt:
     never: str = field(default="", init=False)
     """Why the model must never see it."""
     not_after: float = field(default=inf, init=False)
-    """From when on the model must not be asked about it."""
+    """The time after which the model must not be asked about it."""
     due: float = field(default=inf, init=False)
-    """When it has to have ended, because it was cancelled."""
+    """The time by which it must have ended, because it was cancelled."""
     asked: list[float] = field(factory=list, init=False)
     """When the model was asked about it."""
     shared: bool = field(default=False, init=False)
@@ -101,7 +101,7 @@ class Prompt:
 
     @property
     def refused(self) -> bool:
-        """Whether the server has said that there is no such run."""
+        """Whether the server has refused it."""
         return self.verdict not in {"", "accepted", "unknown"}
 
     @property
@@ -127,13 +127,13 @@ class Ledger:
     # ── Prompts ─────────────────────────────────────────────────────────────────────────────────
 
     def talk(self, session: str, workspace: int, *, ordered: bool) -> Talk:
-        """Enter a new session."""
+        """Add a new session."""
         talk = Talk(session, workspace, ordered)
         self.talks[session] = talk
         return talk
 
     def send(self, prompt: Prompt) -> Stop | None:
-        """Enter a prompt that is about to be sent; if it interrupts, return it as a stop."""
+        """Add a prompt that is about to be sent; if it interrupts, return it as a stop."""
         self.prompts[prompt.tag] = prompt
         prompt.talk.prompts.append(prompt)
         return self.stop(prompt.talk, "interrupt", prompt.sent) if _interrupts(prompt) else None
@@ -156,13 +156,13 @@ class Ledger:
     # ── Stops ───────────────────────────────────────────────────────────────────────────────────
 
     def stop(self, talk: Talk, what: str, now: float) -> Stop:
-        """Enter something that is about to be sent and may cancel any run of a session."""
+        """Add something that is about to be sent and may cancel any run of a session."""
         stop = Stop(what, now)
         talk.stops.append(stop)
         return stop
 
     def stop_one(self, prompt: Prompt, what: str, now: float) -> Stop:
-        """Enter something that is about to be sent and may cancel one run."""
+        """Add something that is about to be sent and may cancel one run."""
         stop = Stop(what, now)
         prompt.stops.append(stop)
         return stop
@@ -172,13 +172,13 @@ class Ledger:
         self._cover(stop, prompts, now)
 
     def withdrawn(self, prompt: Prompt, why: str) -> None:
-        """Note that *prompt* was cancelled before it began, by the server's own word."""
+        """Note that *prompt* was cancelled before it began, as the server said."""
         prompt.never = prompt.never or why
         if prompt.tag in self.shown:
             raise Violation(f"{prompt.tag} was in a model request, and {why}")
 
     def restarted(self, now: float) -> None:
-        """Give cancelled runs their time anew: the server that owed their endings is gone."""
+        """Restart the time limit of cancelled runs, after a restart of the server."""
         for prompt in self._cancelled.values():
             prompt.due = now + CANCEL_LIMIT
 
@@ -188,7 +188,7 @@ class Ledger:
             if not prompt.accepted or prompt.answered > stop.sent or prompt.state:
                 continue
             prompt.not_after = min(prompt.not_after, now)
-            if prompt.named:  # the streams tell of the others under our id only
+            if prompt.named:  # the streams show the others under our id only
                 prompt.due = min(prompt.due, now + CANCEL_LIMIT)
                 self._cancelled[prompt.tag] = prompt
 

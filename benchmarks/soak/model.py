@@ -51,7 +51,7 @@ def answer_to(prompt: str) -> str:
 
 @define(eq=False)
 class Model(Provider):
-    """A model that knows the ledger. `open_model` makes one."""
+    """A scripted model that reports to the ledger. Made by `open_model`."""
 
     ledger: Ledger = field(kw_only=True)
     report: Callable[[Exception], None] = field(kw_only=True)
@@ -64,7 +64,7 @@ class Model(Provider):
         spoken = [(m["role"], spoken_text(m.get("content"))) for m in messages]
         try:
             self._check(spoken, titles=body.get("model") == SMALL)
-        except Exception as exc:  # noqa: BLE001 - the soak ends by it, not this connection alone
+        except Exception as exc:  # noqa: BLE001 - it must end the whole soak
             self.report(exc)
         call = Call()
         async with trio.open_nursery() as nursery:
@@ -78,7 +78,7 @@ class Model(Provider):
             raise trio.BrokenResourceError
 
     def _check(self, spoken: list[tuple[str, str]], *, titles: bool) -> None:
-        """Tell the ledger which prompts are in a request; those after the last answer are its own."""
+        """Report the prompts in a request to the ledger; those after the last answer are new."""
         last = max((i for i, (role, _) in enumerate(spoken) if role == "assistant"), default=-1)
         tagged = [
             (i, tag)
@@ -109,7 +109,7 @@ class Model(Provider):
 
 
 def _parts(body: Json, spoken: list[tuple[str, str]]) -> tuple[list[StreamPart], float, bool]:
-    """Return what to say, the pause between two pieces of it, and whether to end at all."""
+    """Return the answer, the pause between its pieces, and whether it ends."""
     prompts = [text for role, text in spoken if role == "user"]
     prompt = prompts[-1] if prompts else ""
     if body.get("model") == SMALL:
@@ -146,7 +146,7 @@ def _chunk(data: bytes) -> bytes:
 
 @asynccontextmanager
 async def open_model(ledger: Ledger, report: Callable[[Exception], None]) -> AsyncIterator[Model]:
-    """Listen on any port for the length of the block."""
+    """Listen on any free port during the block."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         port = listeners[0].socket.getsockname()[1]

@@ -1,9 +1,9 @@
-"""Readers of a soak: native and crush, steady, slow, vanishing, and such that do not read at all.
+"""Readers of a soak: native and crush; steady, slow, disconnecting, and not reading at all.
 
-A native reader is one client for the whole soak. However often its connection is cut, and by which side, it
-comes back with its place and has to know every ending in the end: each once per start of the server,
-and never two different ones. A crush reader has no place; it has to be told the endings of the runs that
-were accepted and ended while it was connected.
+A native reader is one client for the whole soak. However often its connection is cut, and by which
+side, it resumes from its position and must know every ending in the end: each once per start of the
+server, and never two different ones. A crush reader has no position; it must get the endings of the
+runs that were accepted and ended while it was connected.
 """
 
 import random
@@ -29,26 +29,26 @@ _PRUNE: Final = 2000
 _IN_ORDER: Final = 2.0
 """Seconds after a SIGTERM in which a stream ends only because its workspace has closed.
 
-After three quarters of the grace of 3 s it ends anyway, and endings that are not stored by then are not
-on it.
+After three quarters of the grace of 3 s it ends anyway, and endings that are not stored by then are
+not on it.
 """
 
 
 @frozen
 class Habit:
-    """How a reader reads: pieces of *size* bytes, *pause* seconds apart; and when it leaves."""
+    """How a reader reads: pieces of *size* bytes, *pause* seconds apart; and when it disconnects."""
 
     name: str
     form: str
     size: int = _READ
     pause: float = 0.0
     stays: tuple[float, float] | None = None
-    """Between how many seconds it stays connected; None is for ever."""
+    """The range of seconds it stays connected; None is for ever."""
     sleeps: tuple[float, float] | None = None
-    """Between how many seconds it stops reading, connected, each time after it was greeted."""
+    """The range of seconds it stops reading after each `ready`, while connected."""
     away: tuple[float, float] = (0.0, 1.0)
     careful: bool = False
-    """Whether it applies every event to a replica, which refuses what does not fit."""
+    """Whether it applies every event to a replica, which raises for inconsistent ones."""
 
 
 HABITS: Final = (
@@ -68,7 +68,7 @@ HABITS: Final = (
 
 @define(eq=False)
 class Told:
-    """What a native reader was told of one run's ending."""
+    """The ending of one run, as a native reader got it."""
 
     state: str
     life: int
@@ -86,17 +86,17 @@ class Reader:
     random: random.Random
     client: str = field(factory=client_id)
     since: float = field(default=float("inf"), init=False)
-    """When it had a place for the first time."""
+    """When it had a position for the first time."""
     place: str = field(default="", init=False)
     endings: dict[str, Told] = field(factory=dict, init=False)
-    """The endings it was told, by our id of the run."""
+    """The endings it got, by our id of the run."""
     again: set[str] = field(factory=set, init=False)
-    """The endings that it was told by more than one start of the server."""
+    """The endings that it got from more than one start of the server."""
     connections: int = field(default=0, init=False)
     hurry: bool = field(default=False, init=False)
-    """Whether it reads as fast as it can from now on, and stays: the soak comes to its end."""
+    """Whether it reads at full speed from now on, because the soak is ending."""
     over: trio.Event = field(factory=trio.Event, init=False)
-    """The server has ended the stream with its last word."""
+    """Whether the server has ended the stream properly."""
     _replica: Replica = field(factory=Replica, init=False)
     _rest: bytes = field(default=b"", init=False)
     _attached: float = field(default=0.0, init=False)
@@ -109,7 +109,7 @@ class Reader:
 
     @property
     def promised(self) -> bool:
-        """Whether it has to know all endings in the end."""
+        """Whether it must know all endings in the end."""
         return self.habit.form == NATIVE and "deaf" not in self.habit.name
 
     def finish(self) -> None:
@@ -118,7 +118,7 @@ class Reader:
         self._scope.cancel()
 
     async def run(self, report: Callable[[Exception], None]) -> None:
-        """Connect, read, leave and come back, until cancelled."""
+        """Connect, read, disconnect and reconnect, until cancelled."""
         try:
             while True:
                 await self.site.up.wait()
@@ -128,7 +128,7 @@ class Reader:
             report(Violation(f"a reader ({self.habit.name}, workspace {self.workspace}): {exc}"))
 
     async def _visit(self) -> None:
-        """Be connected once."""
+        """Connect once."""
         stays = None if self.hurry else self.habit.stays
         limit = float("inf") if stays is None else self.random.uniform(*stays)
         self._scope = trio.CancelScope(deadline=trio.current_time() + limit)
@@ -192,13 +192,13 @@ class Reader:
             self.since = min(self.since, self._attached)
 
     def _moving(self) -> bool:
-        """Whether the server was started or stopped a moment ago."""
+        """Whether the server was started or stopped just now."""
         return time.monotonic() < self.site.changing + 10 or not self.site.up.is_set()
 
     # ── Frames ──────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, data: bytes) -> bool:
-        """Apply what *data* completes; return whether the reader was greeted in it."""
+        """Apply the frames that *data* completes; return whether `ready` was among them."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         greeted = False
         for frame in frames:
@@ -229,7 +229,7 @@ class Reader:
         return name == b"ready"
 
     def _apply(self, frame: bytes) -> None:
-        """Have the replica apply a frame about messages, and forget those that are finished."""
+        """Apply a message frame to the replica, and drop finished messages."""
         lines = [line for line in frame.split(b"\n") if not line.startswith(b"retry:")]
         if b"event: resync" in lines:
             self._replica.endings.clear()
@@ -277,9 +277,10 @@ class Reader:
             raise Violation(f"{run_id} ended as {prompt.state}, and in crush form as {state}")
 
     def check_complete(self) -> None:
-        """See that nothing was missing on the last stream, if the server has ended it in order.
+        """Check that nothing was missing on the last stream, if the server has ended it properly.
 
-        One that ends late was ended without its workspace, which in this form looks the same.
+        A stream that ends late was ended before its workspace had closed; in crush form both look
+        the same.
         """
         stopped = self.site.stopped.get(self._life, float("inf"))
         if self.habit.form != CRUSH or not stopped <= self._left < stopped + _IN_ORDER:

@@ -1,7 +1,7 @@
 """The server of a soak: started, killed, stopped and started again at the same address.
 
-Its log goes through a pipe, so that a limit on the size of its files does not silence it, and every line
-is judged as it comes.
+Its log goes through a pipe, so that a limit on the size of its files does not affect it, and every
+line is checked at once.
 """
 
 import os
@@ -32,7 +32,7 @@ ANSWER_LIMIT: Final = 45.0
 """Seconds that any request may take; a receipt may take 20."""
 
 PROCESSES_LIMIT: Final = 15.0
-"""Seconds in which the processes of a server that has ended are gone."""
+"""Seconds in which the processes of a server must be gone after its end."""
 
 MARK: Final = "CRUSH_SOAK"
 """The environment variable by which every process that the server started is found."""
@@ -53,20 +53,20 @@ FAULT_EVENTS: Final = frozenset(
         "title.failed",
     }
 )
-"""What a server may complain about while its disk does not work."""
+"""Log events that are allowed while the disk does not work."""
 
 _OF_THE_STORE: Final = (
     "crush_trio.store.errors.",
     "crush_trio.errors.AcceptanceNotStored",
     "crush_trio.errors.NoRoomForPrompt",
 )
-"""What the exception in such a line has to be."""
+"""The allowed exceptions of such log events."""
 
 USUAL_EVENTS: Final = frozenset({"config.notice"})
-"""What a server warns of in any soak: its configuration came with the workspace."""
+"""Warnings that every soak has, because its configuration is a project's."""
 
 FAULT_ECHO: Final = 30.0
-"""Seconds after a disk fault in which it may still be complained about."""
+"""Seconds after a disk fault in which such log events are still allowed."""
 
 
 @define(eq=False)
@@ -85,7 +85,7 @@ class Site:
     lives: int = field(default=0, init=False)
     process: trio.Process | None = field(default=None, init=False)
     disturbed: float = field(default=-1e9, init=False)
-    """Until when the disk was, or will be, in trouble."""
+    """The time until which the disk has a fault."""
     stopped: dict[int, float] = field(factory=dict, init=False)
     """When each start of the server was sent a SIGTERM, if it was."""
     changing: float = field(default=-1e9, init=False)
@@ -97,12 +97,12 @@ class Site:
 
     @property
     def gauge(self) -> Gauge | None:
-        """What looks at the process, if there is one."""
+        """The gauge of the process, if there is one."""
         return None if self.process is None else Gauge(self.process.pid)
 
     @property
     def troubled(self) -> bool:
-        """Whether the disk is in trouble, or was a moment ago."""
+        """Whether the disk has a fault, or had one just now."""
         return time.monotonic() < self.disturbed + FAULT_ECHO
 
     # ── Starting and ending ─────────────────────────────────────────────────────────────────────
@@ -160,11 +160,11 @@ class Site:
 
     async def kill(self) -> None:
         """End the server with SIGKILL."""
-        self.stopped.pop(self.lives, None)  # a stop in order is cut short
+        self.stopped.pop(self.lives, None)  # a SIGTERM before does not count any more
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """End the server with SIGTERM; it has to end well, and in time."""
+        """End the server with SIGTERM; it must exit with 0 and in time."""
         began = self.stopped[self.lives] = time.monotonic()
         code = await self._end(signal.SIGTERM)
         took = time.monotonic() - began
@@ -193,7 +193,7 @@ class Site:
         return f"{self.folder}/{life}"
 
     async def _leave_nothing(self, process: trio.Process, life: int) -> None:
-        """See that the processes that a server has started are gone soon after it."""
+        """Check that the processes that a server has started are gone soon after it."""
         await process.wait()
         left = marked_processes(self._mark(life))
         with trio.move_on_after(PROCESSES_LIMIT):
@@ -204,7 +204,7 @@ class Site:
             self.report(Violation(f"processes are left of life {life}: {dict(left)}"))
 
     async def end(self) -> None:
-        """End whatever server is left, without asking it."""
+        """Kill the server if it is still running."""
         if self.process is not None:
             with trio.CancelScope(shield=True):
                 self.process.kill()
@@ -219,7 +219,7 @@ class Site:
     # ── The log ─────────────────────────────────────────────────────────────────────────────────
 
     async def _read_log(self, process: trio.Process, life: int) -> None:
-        """Keep and judge what the server logs, until it ends."""
+        """Store and check the server's log until it ends."""
         assert process.stderr is not None
         rest = b""
         with (self.folder / f"server-{life}.log").open("wb") as kept:
@@ -275,7 +275,7 @@ class Line:
     _life: int = field(default=0, init=False)
 
     async def ask(self, method: str, target: str, body: object = None) -> Reply | None:
-        """Wait for the server to be up and ask it; None if the connection was lost.
+        """Wait until the server is up and send a request; None if the connection was lost.
 
         *target* begins at the server's root. An answer that does not come is a violation.
         """
@@ -294,7 +294,7 @@ class Line:
         except LOST as lost:
             await self.aclose()
             if site.up.is_set() and site.lives == life and site.process is not None:
-                await trio.sleep(1.0)  # the end of the server may not be known yet
+                await trio.sleep(1.0)  # the soak may not have noticed yet that the server ended
                 if site.up.is_set() and site.lives == life:
                     raise Violation(f"{method} {target}: connection lost, {lost!r}") from lost
             return None

@@ -1,4 +1,4 @@
-"""The soak as a whole: begin, mix, come to rest, stop, and look at the disk."""
+"""The whole soak: start, run clients and faults, settle, stop, and check the database."""
 
 import random
 import signal
@@ -27,13 +27,13 @@ from benchmarks.soak.server import Line, Site
 WORKSPACES: Final = 2
 TALKERS: Final = 6
 SETTLE_LIMIT: Final = 90.0
-"""Seconds in which everything has to come to rest at the end."""
+"""Seconds in which everything must settle at the end."""
 
 SETTLED: Final = 5.0
-"""Seconds after its first place from which on a reader is expected to know what others know."""
+"""Seconds after its first position from which on a reader must know what others know."""
 
 LAST_WORD_LIMIT: Final = 10.0
-"""Seconds in which readers have read to the end of the last stream."""
+"""Seconds in which readers must read to the end of the last stream."""
 
 HEALTH_P99: Final = 1.0
 """Seconds; on a machine that the soak shares with its own load, and with others."""
@@ -57,7 +57,7 @@ class Soak:
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
-        """Soak; `violations` says afterwards what was wrong."""
+        """Run the soak; `violations` has the result."""
         with self._scope:
             try:
                 async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ class Soak:
                     self.report(violation)
 
     async def _end_early(self) -> None:
-        """Leave nothing behind if the soak is told to end."""
+        """Clean up if the soak is told to end."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
                 self.report(Violation(f"ended early by {signal.Signals(number).name}"))
@@ -81,7 +81,7 @@ class Soak:
         self._scope.cancel()
 
     def note(self, text: str) -> None:
-        """Keep a line about what happened when."""
+        """Record a line with the time."""
         with (self.folder / "soak.log").open("a", encoding="utf-8") as log:
             log.write(f"{time.monotonic() - self._began:8.3f}  {text}\n")
 
@@ -150,7 +150,7 @@ class Soak:
             nursery.start_soon(Editor(desk, self.random(f"editor {name}"), 1.0).run)
 
     async def _watch(self, site: Site) -> None:
-        """Look at the server and at what is due, and say how it goes."""
+        """Measure the server, check deadlines, and print progress."""
         said = 0.0
         while True:
             await trio.sleep(0.5)
@@ -205,7 +205,7 @@ class Soak:
         return not self.ledger.unsettled() and all(map(self._knows_all, self.readers))
 
     def _knows_all(self, reader: Reader) -> bool:
-        """Whether a reader knows all that its peers were told since it has had a place."""
+        """Whether a reader knows all endings that others got since it has had a position."""
         if not reader.promised or reader.since == inf:
             return not reader.promised
         since = reader.since + SETTLED

@@ -1,1 +1,1 @@
-"""The questions that are asked of a whole server, one module each: (a) to (i)."""
+"""The workloads for whole servers, one module each: (a) to (j)."""

@@ -1,7 +1,7 @@
-"""(b) How long does a client wait for the 202 that says its prompt will be answered?
+"""(b) Time until a client gets the 202 for its prompt.
 
-One prompt after the other, and then waves of one prompt in each of 64 sessions at once. Each wave is
-answered to its end before the next; only the acceptances are timed.
+One prompt after the other, and then waves of one prompt in each of 64 sessions at once. Each wave
+is answered completely before the next; only the acceptances are timed.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from benchmarks.driver.stage import Stage
 from benchmarks.figures import MS, Figure, percentile, ratio_at_most
 
 LETTER: Final = "b"
-TITLE: Final = "Acceptance"
+TITLE: Final = "Time to accept a prompt"
 
 SESSIONS: Final = 64
 SHARES: Final = ((0.5, "p50"), (0.99, "p99"))
@@ -23,7 +23,7 @@ TOGETHER: Final = f"{SESSIONS} sessions at once"
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Time both ways, by turns."""
+    """Time single prompts and waves, alternating between servers."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
         halls = [await _sessions(stage, bench.size(SESSIONS, 8)) for stage in stages]
@@ -41,7 +41,7 @@ async def measure(bench: Bench) -> list[Figure]:
 async def _sessions(stage: Stage, count: int) -> list[str]:
     sessions = [await stage.new_session() for _ in range(count)]
     for session in sessions:
-        await stage.play(session, "say 1")  # its title, and all that is done once
+        await stage.play(session, "say 1")  # warm up: the title, and what is done once
     return sessions
 
 
@@ -50,7 +50,7 @@ async def _one_by_one(stage: Stage, session: str, count: int) -> list[float]:
 
 
 async def _waves(stage: Stage, sessions: list[str], count: int) -> list[float]:
-    """Send a prompt to every session at once, *count* times; return how long each waited."""
+    """Send a prompt to every session at once, *count* times; return the seconds of each."""
     callers = [Caller(stage.served.place) for _ in sessions]
     times: list[float] = []
 

@@ -1,13 +1,13 @@
-"""(h) Does a server that has run five hundred times answer as a new one does?
+"""(h) Whether a server that has completed 500 runs is as fast as a new one.
 
-First words, an answer to a hundred clients, and cancels, on the same process after all those runs. What
-they are compared with is a twin that was started just now, by turns: the driver grows old as
-well, and the machine is not the same half a minute later, so figures of the same process from before
-would be of another afternoon. Each round has a new twin. A server that was running already has none,
-and is compared with what it was at the beginning.
+Measured are first words, an answer to a hundred clients, and cancels. The old process is compared
+with a new one, in alternation: figures of the same process from half a minute before are not
+comparable, because the driver ages as well and the machine's speed changes. Each round starts a new
+process for the comparison. A server that was already running (`--target`) is compared with its own
+figures from the beginning.
 
-Everything is measured in sessions of their own, so that what differs is the age of the process and
-not the length of a conversation.
+Everything is measured in new sessions, so that the age of the process differs and not the length of
+a conversation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,39 +25,39 @@ from benchmarks.workloads.fanout import BURST, MANY, Cell, play_to
 from benchmarks.workloads.lag import first_words
 
 LETTER: Final = "h"
-TITLE: Final = "Age"
+TITLE: Final = "A server after 500 runs"
 
 RUNS: Final = 500
 EARLY: Final = 50
 YOUTH: Final = 20
-"""Runs after which what is made once has been made."""
+"""Runs that warm up a new server."""
 
 RUNS_PER_SESSION: Final = 10
 SLICES: Final = 4
-"""How often servers that take turns have theirs."""
+"""How often the measurement alternates between the servers."""
 
 AGED_LIMIT: Final = 1.15
 WEIGHT_LIMIT: Final = 1.1
 
 WEIGHT: Final = f"memory after {RUNS} runs / after {EARLY}"
-LOST: Final = "cancels without an ending, or with two"
+LOST: Final = "storm: cancels without exactly one ending"
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Let a server run, and measure it beside a new one."""
+    """Let a server complete its runs, and measure it against a new one."""
     notes = bench.notes(LETTER)
     async with bench.alone() as stage:
         if bench.is_started:
-            await _grow_old(stage, bench, notes)
+            await _complete_runs(stage, bench, notes)
             for _ in range(bench.rounds):
                 async with bench.alone() as twin:
-                    await _live(twin, bench.size(YOUTH, 2))
-                    aged, fresh = await _by_turns((stage, twin), bench)
+                    await _run_many(twin, bench.size(YOUTH, 2))
+                    aged, fresh = await _alternating((stage, twin), bench)
                 _compare(stage.name, aged, fresh, notes)
         else:
-            [fresh] = await _by_turns((stage,), bench)
-            await _grow_old(stage, bench, notes)
-            [aged] = await _by_turns((stage,), bench)
+            [fresh] = await _alternating((stage,), bench)
+            await _complete_runs(stage, bench, notes)
+            [aged] = await _alternating((stage,), bench)
             _compare(stage.name, aged, fresh, notes)
         result = await storm(stage, bench.size(300, 20))
         notes.add(LOST, stage.name, result.lost + result.wrong)
@@ -71,19 +71,19 @@ async def measure(bench: Bench) -> list[Figure]:
     return [*rows, *weight, *notes.figure(LOST, COUNT, at_most(0))]
 
 
-async def _grow_old(stage: Stage, bench: Bench, notes: Notes) -> None:
-    """Have all the runs, and note what they leave behind."""
+async def _complete_runs(stage: Stage, bench: Bench, notes: Notes) -> None:
+    """Complete all runs, and note how much memory they leave behind."""
     runs, early = bench.size(RUNS, 40), bench.size(EARLY, 10)
-    await _live(stage, early)
+    await _run_many(stage, early)
     light = stage.rss()
-    await _live(stage, runs - early)
+    await _run_many(stage, runs - early)
     heavy = stage.rss()
     if light is not None and heavy is not None:
         notes.add(WEIGHT, stage.name, heavy / light)
 
 
-async def _live(stage: Stage, runs: int) -> None:
-    """Have so many runs, in sessions that do not grow long."""
+async def _run_many(stage: Stage, runs: int) -> None:
+    """Complete *runs* runs, in sessions that stay short."""
     session = ""
     for number in range(runs):
         if number % RUNS_PER_SESSION == 0:
@@ -96,12 +96,12 @@ def _compare(
     name: str, aged: Mapping[str, float], fresh: Mapping[str, float], notes: Notes
 ) -> None:
     for what, value in fresh.items():
-        notes.add(f"{what}, aged / fresh", name, aged[what] / value)
+        notes.add(f"{what}, old / new server", name, aged[what] / value)
 
 
 @define(eq=False)
 class _Seen:
-    """What was measured of one server so far."""
+    """The measurements of one server."""
 
     words: list[float] = field(factory=list, init=False)
     turns: list[Turn] = field(factory=list, init=False)
@@ -109,7 +109,7 @@ class _Seen:
     told: list[float] = field(factory=list, init=False)
 
     def medians(self) -> dict[str, float]:
-        """Return what is compared."""
+        """Return the median of each measurement."""
         found = {
             "first word to client, p50": self.words,
             f"{MANY} clients, burst: wall": [turn.wall for turn in self.turns],
@@ -122,8 +122,8 @@ class _Seen:
         return {name: percentile(values, 0.5) for name, values in found.items() if values}
 
 
-async def _by_turns(stages: Sequence[Stage], bench: Bench) -> list[dict[str, float]]:
-    """Measure what is compared on each server, a few at a time; return the medians of each."""
+async def _alternating(stages: Sequence[Stage], bench: Bench) -> list[dict[str, float]]:
+    """Measure each server, a few samples at a time; return the medians of each."""
     seen = [_Seen() for _ in stages]
     for _ in range(bench.size(SLICES, 1)):
         for stage, its in zip(stages, seen, strict=True):
@@ -138,7 +138,7 @@ async def _by_turns(stages: Sequence[Stage], bench: Bench) -> list[dict[str, flo
 
 
 async def _crowds(stages: Sequence[Stage], form: str, seen: Sequence[_Seen], bench: Bench) -> None:
-    """Play an answer to a crowd of each server, by turns; a crowd that waits costs nothing."""
+    """Stream an answer to a crowd of each server, alternating; an idle crowd costs nothing."""
     cell = Cell(bench.size(MANY, 5), form, BURST, bench.size(2000, 200))
     async with AsyncExitStack() as stack:
         crowds = [await stack.enter_async_context(s.crowd(cell.clients, form)) for s in stages]

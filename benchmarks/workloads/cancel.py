@@ -1,7 +1,8 @@
-"""(e) How long after a cancel is the model let go, and how long until a client knows? Is any lost?
+"""(e) Time from a cancel until the model's connection is closed and until a client has the ending.
 
-First one at a time, in the midst of an answer. Then a thousand that are fired between nothing and five
-milliseconds after the 202, into whatever the run is doing then. Each must end, once, as cancelled.
+First single cancels, in the middle of an answer. Then a storm of a thousand cancels, each at a
+random moment within 5 ms of its 202, whatever the run does then. Each run must end exactly once, as
+cancelled.
 """
 
 import random
@@ -16,11 +17,11 @@ from benchmarks.driver.stage import SETTLE, Stage, run_name
 from benchmarks.figures import COUNT, MS, Figure, Notes, at_most, percentile
 
 LETTER: Final = "e"
-TITLE: Final = "Cancelling"
+TITLE: Final = "Time to cancel"
 
 STORM: Final = 1000
 LANES: Final = 8
-"""How many sessions the storm is spread over."""
+"""The number of sessions of the storm."""
 
 LATEST: Final = 0.005
 LOST_AFTER: Final = 10.0
@@ -29,23 +30,23 @@ LOST_AFTER: Final = 10.0
 LET_GO: Final = "cancel to model's connection closed"
 TOLD: Final = "cancel to last event at client"
 LOST: Final = "storm: cancels without an ending"
-TWICE: Final = "storm: runs that ended twice, or otherwise"
+TWICE: Final = "storm: runs with a wrong or second ending"
 STORM_TOLD: Final = "storm: cancel to last event"
 
 
 @define(eq=False)
 class Storm:
-    """What became of many cancels."""
+    """The results of many cancels."""
 
     fired: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
     wrong: int = field(default=0, init=False)
-    """Runs with more than one ending, or with another one than cancelled."""
+    """Runs with more than one ending, or with an ending other than cancelled."""
     times: list[float] = field(factory=list, init=False)
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Time single cancels by turns, then have the storm on each server."""
+    """Time single cancels, alternating between servers; then run the storm on each server."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
         for _ in range(bench.rounds):
@@ -57,7 +58,7 @@ async def measure(bench: Bench) -> list[Figure]:
 
 
 def figures(notes: Notes) -> list[Figure]:
-    """Return what was noted, with what is promised."""
+    """Return the figures with their promises."""
     return [
         *notes.figure(f"{LET_GO}, p50", MS),
         *notes.figure(f"{LET_GO}, p99", MS),
@@ -78,7 +79,7 @@ async def _note_singles(stage: Stage, session: str, count: int, notes: Notes) ->
 
 
 async def singles(stage: Stage, session: str, count: int) -> tuple[list[float], list[float]]:
-    """Cancel *count* answers in their midst; return how long the model and a client took to know."""
+    """Cancel *count* answers in the middle; return the times until model and client were told."""
     let_go, told = [], []
     for _ in range(count):
         run_id = run_name()
@@ -97,7 +98,7 @@ async def singles(stage: Stage, session: str, count: int) -> tuple[list[float], 
 
 
 async def storm(stage: Stage, count: int) -> Storm:
-    """Fire *count* cancels, each a moment after its run was accepted."""
+    """Send *count* cancels, each at a random moment after its run was accepted."""
     result, moments = Storm(), random.Random(5)
     async with trio.open_nursery() as nursery:
         for lane in range(LANES):
@@ -113,7 +114,7 @@ async def storm(stage: Stage, count: int) -> Storm:
 
 
 async def _lane(stage: Stage, session: str, delays: list[float], result: Storm) -> None:
-    """Fire the cancels of one session, one run after the other."""
+    """Send the cancels of one session, one run after the other."""
     caller = Caller(stage.served.place)
     for delay in delays:
         run_id = f"storm-{run_name()}"
@@ -126,12 +127,12 @@ async def _lane(stage: Stage, session: str, delays: list[float], result: Storm) 
             result.times.append((await stage.witness.ended(run_id))[0] - fired)
             continue
         result.lost += 1
-        await stage.cancel(session, caller)  # so that the next one has its turn
+        await stage.cancel(session, caller)  # so that the next run can begin
     await caller.aclose()
 
 
 def note_storm(result: Storm, stage: Stage, notes: Notes) -> None:
-    """Note what became of a storm."""
+    """Note the results of a storm."""
     notes.add(LOST, stage.name, result.lost)
     notes.add(TWICE, stage.name, result.wrong)
     if result.times:

@@ -1,7 +1,7 @@
-"""(d) What does it cost to show an answer of 2,000 tokens to 1, 10, 100 and 500 clients?
+"""(d) The cost of streaming an answer of 2,000 tokens to 1, 10, 100 and 500 clients.
 
-As a burst, which is what a server does at its fastest, and at five milliseconds per token, which is
-what models do. In native form and in the crush form, each with all clients attached before.
+As a burst, which is the highest rate of the server, and at 5 ms per token, which is the rate of
+models. In native form and in crush form; all clients are attached before.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from benchmarks.figures import (
 )
 
 LETTER: Final = "d"
-TITLE: Final = "An answer to many"
+TITLE: Final = "One answer to many clients"
 
 TOKENS: Final = 2000
 BURST: Final = "burst"
@@ -39,12 +39,12 @@ CROWDS: Final = (1, 10, 100)
 MANY: Final = 100
 LARGEST: Final = 500
 TEXT_SHARE: Final = 1.6
-"""How many bytes a byte of text may cost on the way to a client, besides the frames around it."""
+"""The most bytes that may be sent to a client per byte of text, without the frames around it."""
 
 WALL, CPU, SIZE = "wall", "server CPU", "bytes per client"
-DRIVER: Final = "share of a core that the driver used"
-SHARE: Final = "bytes per client / (1.6 x text + a frame per update)"
-SECOND: Final = "server CPU / that of a baseline that paces too"
+DRIVER: Final = "CPU share of the driver"
+SHARE: Final = "bytes per client / (1.6 x text + one frame per update)"
+SECOND: Final = "server CPU / that of a paced baseline"
 
 _SECONDS: Final = {
     (LARGEST, NATIVE): 15.0,
@@ -52,15 +52,15 @@ _SECONDS: Final = {
     (MANY, NATIVE): 24.0,
     (MANY, CRUSH): 28.0,
 }
-"""How long a round of the slow cells takes, both servers together."""
+"""Seconds that a round of the slow cells takes, both servers together."""
 
 _RESERVED: Final = 12.0
-"""Seconds that are left for what comes after the slow cells."""
+"""Seconds that are reserved for what comes after the slow cells."""
 
 
 @frozen
 class Cell:
-    """One place in the table: how many clients read what, in which form, at which pace."""
+    """One combination: the number of clients, the form, the pace and the length of the answer."""
 
     clients: int
     form: str
@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def prompt(self) -> str:
-        """What the model is told to do."""
+        """The prompt for the scripted model."""
         return f"say {self.tokens}" if self.pace == BURST else f"drip {self.tokens} 5"
 
     def named(self, what: str) -> str:
@@ -79,7 +79,7 @@ class Cell:
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Measure every cell by turns; those that take long, as often as there is time for them."""
+    """Measure every cell, alternating between servers; slow cells as often as time allows."""
     notes, promises = bench.notes(LETTER), dict[str, Promise]()
     async with bench.stages() as stages:
         forms = stages[0].forms
@@ -88,7 +88,7 @@ async def measure(bench: Bench) -> list[Figure]:
         if not bench.quick:
             await _slow_cells(bench, stages, notes)
     if bench.baseline is not None and not bench.quick:
-        await _second_afternoon(bench, notes, forms)
+        await _paced_baseline(bench, notes, forms)
     for form in forms:
         promises |= _promises(form)
     return [
@@ -102,7 +102,7 @@ def _quick_cells(bench: Bench, forms: Sequence[str]) -> list[Cell]:
 
 
 async def _slow_cells(bench: Bench, stages: Sequence[Stage], notes: Notes) -> None:
-    """Measure what takes long: at the pace of models in any case, and more if there is time."""
+    """Measure the slow cells: at the pace of models always, with 500 clients if there is time."""
     forms = stages[0].forms
     for form in forms:
         drip = Cell(MANY, form, DRIP)
@@ -114,7 +114,7 @@ async def _slow_cells(bench: Bench, stages: Sequence[Stage], notes: Notes) -> No
 
 
 def _another(bench: Bench, cell: Cell, number: int) -> bool:
-    """Whether to measure *cell* once more: the first time in any case."""
+    """Whether to measure *cell* again; the first round is always measured."""
     return number == 0 or (number < bench.rounds and _has_time(bench, cell, number))
 
 
@@ -126,7 +126,7 @@ def _has_time(bench: Bench, cell: Cell, number: int) -> bool:
 async def _measure_cell(
     stages: Sequence[Stage], notes: Notes, cell: Cell, another: Callable[[int], bool]
 ) -> None:
-    """Measure one cell with each server by turns, for as many rounds as *another* wants."""
+    """Measure one cell, alternating between servers, while *another* returns True."""
     async with AsyncExitStack() as stack:
         crowds = [
             await stack.enter_async_context(stage.crowd(cell.clients, cell.form))
@@ -154,13 +154,13 @@ async def play_to(crowd: Crowd, stage: Stage, cell: Cell) -> Turn:
 
 
 def _share(cell: Cell, turn: Turn) -> float:
-    """Return how much of what a client may be sent it was sent."""
+    """Return the bytes sent to a client as a share of the allowed bytes."""
     text = len(parse_prompt(cell.prompt).text.encode())
     return turn.bytes / (TEXT_SHARE * text + turn.updates * turn.overhead)
 
 
-async def _second_afternoon(bench: Bench, notes: Notes, forms: Sequence[str]) -> None:
-    """Measure against a baseline that paces its events, to show how much of the rest pacing is."""
+async def _paced_baseline(bench: Bench, notes: Notes, forms: Sequence[str]) -> None:
+    """Measure against a baseline that paces its events, to show how much of the ratio is pacing."""
     async with bench.alone() as own, open_stage(baseline(paced=True), bench.provider) as other:
         for cell in (Cell(MANY, form, BURST) for form in forms):
             async with own.crowd(MANY, cell.form) as ours, other.crowd(MANY, cell.form) as theirs:

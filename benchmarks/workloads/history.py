@@ -1,7 +1,7 @@
-"""Sessions with a past, put straight into the store before the server opens it.
+"""Sessions with a long history, written directly into the store before the server opens it.
 
-Ten thousand messages cannot be said one run at a time within a minute. They are written as the server
-would have stored them, in the data directory where it will look for them.
+Ten thousand messages cannot be made by runs within a minute. They are written as the server would
+have stored them, into the data directory of its workspace.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from crush_trio.wire.views import Session
 
 HISTORIES: Final = (1_000, 10_000)
 DATA: Final = ".crush"
-"""The data directory of a workspace that is told nothing else."""
+"""The default data directory of a workspace."""
 
 _AT: Final = 1_767_225_600
 _TEXT: Final = "What was said before, in a sentence or two, neither short nor long. "
@@ -24,7 +24,7 @@ _BATCH: Final = 500
 
 
 async def seed(workspace: Path, count: int) -> str:
-    """Store a session with *count* messages, questions and answers by turns; return its id."""
+    """Store a session with *count* messages, alternating questions and answers; return its id."""
     session = SessionId(f"history-{count}")
     changes = [*_changes(session, count)]
     async with open_sqlite_store(workspace / DATA) as store:

@@ -1,7 +1,7 @@
-"""(c) How long after the model's first word does a client have it?
+"""(c) Latency from the model's first word until a client has it.
 
-The model has answered and pauses; then it says a word, and the clock runs until the witness has read
-it. The same process says it and hears it, so there is one clock.
+The model starts its answer and pauses; then it sends a word, and the time runs until the witness
+has read it. Model and witness are in the same process, so there is one clock.
 """
 
 from typing import Final
@@ -11,14 +11,14 @@ from benchmarks.driver.stage import Stage, run_name
 from benchmarks.figures import MS, Figure, at_most, percentile
 
 LETTER: Final = "c"
-TITLE: Final = "First word"
+TITLE: Final = "Latency of the first word"
 
 P50: Final = "model's first word to client, p50"
 P99: Final = "model's first word to client, p99"
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Time first words, by turns."""
+    """Time first words, alternating between servers."""
     notes = bench.notes(LETTER)
     async with bench.stages() as stages:
         for _ in range(bench.rounds):
@@ -30,7 +30,7 @@ async def measure(bench: Bench) -> list[Figure]:
 
 
 async def first_words(stage: Stage, session: str, count: int) -> list[float]:
-    """Have *count* short answers, and return how late the first word of each was."""
+    """Request *count* short answers; return the latency of the first word of each."""
     lags = []
     for _ in range(count):
         tag = run_name()

@@ -1,7 +1,7 @@
-"""(f) What does a session weigh that does nothing, a stream that is silent, a message that is long?
+"""(f) Memory of an idle session, of an idle stream and of a long message.
 
-Each server is started for this. Weights are differences of resident memory over many of a kind, after a
-few of the same kind have warmed up what is made once.
+Each server is started for this. The figures are differences of resident memory over many of a kind,
+after a few of the same kind have been made as a warm-up.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ _REST: Final = 0.2
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Weigh each kind in a fresh process, by turns."""
+    """Measure each kind in a new process, alternating between servers."""
     notes = bench.notes(LETTER)
     for _ in range(bench.rounds):
         async with bench.stages() as stages:
@@ -42,7 +42,7 @@ async def measure(bench: Bench) -> list[Figure]:
 
 
 async def _grown(stage: Stage, count: int, make: Callable[[], Awaitable[object]]) -> float | None:
-    """Return by how many bytes the server grew for each of *count* things that were made."""
+    """Call *make* *count* times; return by how many bytes the server grew for each."""
     await make()
     await trio.sleep(_REST)
     before = stage.rss()

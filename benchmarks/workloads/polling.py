@@ -1,8 +1,8 @@
-"""(i) How long do clients wait that ask again and again while runs are answered?
+"""(i) Response time for polling clients while runs are active.
 
-Not every client reads a stream: scripts and dashboards ask for the sessions, the messages of one and
-the state of the agent, all the time. Here 64 of them do, each on a connection of its own and without a
-pause, while the model speaks in some of the sessions.
+Not every client reads a stream: scripts and dashboards poll the sessions, the messages of one
+session and the state of the agent. Here 64 clients do, each on its own connection and without a
+pause, while the model streams answers in some of the sessions.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 LETTER: Final = "i"
-TITLE: Final = "Polling"
+TITLE: Final = "Polling clients"
 
 CLIENTS: Final = 64
 SESSIONS: Final = 16
 STREAMING: Final = 8
-"""How many of the sessions have a run meanwhile."""
+"""How many of the sessions have an active run."""
 
 HISTORY: Final = 5
-"""Runs that each session has behind it."""
+"""Completed runs of each session."""
 
 ROUTES: Final = ("sessions", "messages", "agent")
 SHARES: Final = ((0.5, "p50"), (0.99, "p99"))
@@ -38,7 +38,7 @@ Times = dict[str, list[float]]
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Poll both servers, one after the other in each round."""
+    """Poll both servers, alternating in each round."""
     notes = bench.notes(LETTER)
     clients = bench.size(CLIENTS, 8)
     async with bench.stages() as stages:
@@ -64,7 +64,7 @@ async def _sessions(stage: Stage, count: int) -> list[str]:
 
 
 async def polled(stage: Stage, sessions: Sequence[str], clients: int, rounds: int) -> Times:
-    """Have *clients* ask for everything *rounds* times; return what each route took, by its name."""
+    """Poll all routes *rounds* times with *clients* clients; return the seconds by route."""
     times: Times = {name: [] for name in ROUTES}
     callers = [Caller(stage.served.place) for _ in range(clients)]
 
@@ -92,7 +92,7 @@ async def polled(stage: Stage, sessions: Sequence[str], clients: int, rounds: in
 
 @asynccontextmanager
 async def _speaking(stage: Stage, sessions: Sequence[str]) -> "AsyncIterator[None]":
-    """Have the model speak in each of *sessions* for the length of the block, a word every 20 ms."""
+    """Stream an answer in each of *sessions* during the block, a word every 20 ms."""
     names = {session: run_name() for session in sessions}
     for session, name in names.items():
         stage.witness.expect_text(session)

@@ -1,8 +1,9 @@
-"""(g) How does the cost grow with the length of an answer, and with what the session has stored?
+"""(g) How the cost grows with the length of an answer, and with the stored history of the session.
 
-The target is compared with itself. An answer sixteen times as long may cost sixteen times as much, and
-something for the machine. What has been said before must not make it dearer to stream and store what
-is said now; putting the conversation together for the model is another thing, and shown as such.
+The target is compared with itself. An answer that is sixteen times as long may cost sixteen times
+as much, plus a margin for noise. A long history must not make it more expensive to stream and store
+a new answer; building the model request from the history does grow with it, and has rows of its
+own.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from benchmarks.workloads.fanout import BURST, MANY, Cell, play_to
 from benchmarks.workloads.history import HISTORIES, seed
 
 LETTER: Final = "g"
-TITLE: Final = "Growth"
+TITLE: Final = "Cost by length of answer and history"
 
 LENGTHS: Final = (1000, 4000, 16000)
 LENGTH_LIMIT: Final = 20
@@ -32,15 +33,13 @@ async def measure(bench: Bench) -> list[Figure]:
         for form, clients in _audiences(stage, many=bench.size(MANY, 5)):
             figures += await _lengths(bench, stage, notes, (form, clients), lengths)
     if not bench.is_started:
-        bench.left_out.append(
-            "(g) stored messages: the store of a running server is not ours to fill"
-        )
+        bench.left_out.append("(g) stored messages: the store of a running server cannot be filled")
         return figures
     return figures + await _histories(bench, notes)
 
 
 def _audiences(stage: Stage, many: int) -> list[tuple[str, int]]:
-    """Return who listens: one client, so that storing is most of it, and then many in each form."""
+    """Return the crowds: one client, where storing is most of the cost, then many in each form."""
     return [(stage.forms[0], 1), *((form, many) for form in stage.forms)]
 
 
@@ -59,7 +58,7 @@ async def _lengths(
                 notes.add(name, stage.name, None if cost is None else cost * 1e3)
             short, long = costs[0], costs[-1]
             notes.add(growth, stage.name, None if short is None or long is None else long / short)
-    # The crush form sends the whole message each time: its growth is its own, and only shown.
+    # The crush form sends the whole message each time, so its cost grows faster; there is no promise.
     promise = at_most(LENGTH_LIMIT) if form == NATIVE else None
     rows = [figure for name in names for figure in notes.figure(name, MS)]
     return [*rows, *notes.figure(growth, TIMES, promise)]
@@ -76,7 +75,7 @@ async def _histories(bench: Bench, notes: Notes) -> list[Figure]:
 
     growth = f"{many:,} stored messages / {few:,}: streaming and storing"
     asking = {
-        count: f"{count:,} stored messages: putting the prompt together" for count in (few, many)
+        count: f"{count:,} stored messages: building the model request" for count in (few, many)
     }
     async with bench.alone(prepare) as stage:
         for _ in range(bench.rounds):
@@ -90,7 +89,7 @@ async def _histories(bench: Bench, notes: Notes) -> list[Figure]:
 
 
 async def _after(stage: Stage, session: str, clients: int) -> Turn:
-    """Play an answer in a session that has a history."""
+    """Stream an answer in a session with a history."""
     form = stage.witness.form
     async with stage.crowd(clients, form) as crowd:
         return await stage.measure_turn(session, "say 2000", crowd)

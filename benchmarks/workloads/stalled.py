@@ -1,9 +1,9 @@
-"""(j) What do clients cost that are attached and do not read, when a large event comes?
+"""(j) Memory for attached clients that do not read, when a large event comes.
 
-Two hundred of them, half in each form, and one prompt with a file of five mebibytes. The server's
-memory is compared with the most that such a prompt takes without them, connections included, and its
-health is asked for meanwhile, by a process of its own. The baseline is not measured: it has no
-attachments.
+Two hundred clients, half in each form, and one prompt with a file of 5 MiB. The server's memory is
+compared with its maximum for such a prompt without them; the connections are part of the
+difference. Meanwhile another process requests the server's health. The baseline is not measured: it
+has no attachments.
 """
 
 import base64
@@ -28,28 +28,28 @@ TITLE: Final = "Clients that do not read"
 CLIENTS: Final = 200
 FILE: Final = 5 * 2**20
 WARM: Final = 6
-"""Prompts of the same kind that come first: what the log keeps of them is kept then already."""
+"""Prompts of the same kind that come first, so that the event log is filled with them already."""
 
 MEMORY: Final = "memory per client that does not read, with an event of 7 MB"
 HEALTH: Final = "answer to a request meanwhile, p99"
 
 _WINDOW: Final = 4096
-"""Bytes that the system takes for a client that does not read."""
+"""The receive buffer of a client that does not read, in bytes."""
 
 _REST: Final = 1.0
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Have clients attach and not read, send a large prompt, and look at the server."""
+    """Attach clients that do not read, send a large prompt, and measure the server."""
     notes = bench.notes(LETTER)
-    async with open_stage(_weighable(bench.target), bench.provider) as stage:
+    async with open_stage(_with_eager_allocator(bench.target), bench.provider) as stage:
         usual = 0
         for _ in range(bench.size(WARM, 2)):
             await _send_file(stage)
             usual = max(usual, stage.rss() or 0)
         for _ in range(bench.rounds):
             clients = bench.size(CLIENTS, 20)
-            async with _deaf(stage, clients), open_pulse(stage.served.place) as pulse:
+            async with _not_reading(stage, clients), open_pulse(stage.served.place) as pulse:
                 await trio.sleep(_REST / 2)
                 await _send_file(stage)
                 rss = stage.rss()
@@ -59,7 +59,7 @@ async def measure(bench: Bench) -> list[Figure]:
     return [*notes.figure(MEMORY, BYTES, at_most(65536)), *notes.figure(HEALTH, MS, at_most(50))]
 
 
-def _weighable(target: Target) -> Target:
+def _with_eager_allocator(target: Target) -> Target:
     """Return *target* with an allocator that gives large blocks back as soon as they are freed.
 
     As shipped it keeps some of them, more or fewer in each process: up to 150 MB for this workload.
@@ -71,7 +71,7 @@ def _weighable(target: Target) -> Target:
 
 
 async def _send_file(stage: Stage) -> None:
-    """Have a prompt with a file answered, and let some time go by."""
+    """Send a prompt with a file, wait for its ending, and wait a little longer."""
     session, run_id = await stage.warm_session(), run_name()
     content = base64.b64encode(random.randbytes(FILE)).decode()
     file = {"file_path": "a.bin", "file_name": "a.bin", "mime_type": "application/octet-stream"}
@@ -88,8 +88,8 @@ async def _send_file(stage: Stage) -> None:
 
 
 @asynccontextmanager
-async def _deaf(stage: Stage, clients: int) -> AsyncIterator[None]:
-    """Have clients attached, half in each form, that read no more than the head of the answer."""
+async def _not_reading(stage: Stage, clients: int) -> AsyncIterator[None]:
+    """Attach clients, half in each form, that read only the head of the answer."""
     async with AsyncExitStack() as stack:
         for number in range(clients):
             target = events_target(stage.base, stage.forms[number % len(stage.forms)])

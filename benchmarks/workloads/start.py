@@ -1,4 +1,4 @@
-"""(a) How long does a server take from its start to its first answer, and what does it weigh then?"""
+"""(a) Time from the start of a server to its first answer, and its memory then."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ WEIGHT: Final = "memory when idle"
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Start each server a few times, by turns."""
+    """Start each server a few times, alternating."""
     notes = bench.notes(LETTER)
     for _ in range(bench.size(5, 1)):
         for target in bench.targets:

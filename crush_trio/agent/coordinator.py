@@ -277,7 +277,7 @@ class Coordinator:
             directory=str(self.directory),
             config=told_config(config),
             config_files=tuple(str(source.path) for source in config.sources),
-            notices=tuple(map(str, config.notices)),
+            notices=tuple(map(str, config.warnings)),
             tools=tuple(sorted({*toolbox.tools(), AgentTool.name}.difference(disabled))),
             skip_permissions=asks.permissions.skip,
             mcp=tuple(self.integrations.mcp.states().values()),

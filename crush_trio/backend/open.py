@@ -20,7 +20,7 @@ from crush_trio.agent.coordinator import no_tools, open_coordinator
 from crush_trio.agent.record.recorded_runs import open_recorded_runs
 from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
-from crush_trio.config.errors import Notice, NoticeKind
+from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.live import Configuration, open_live_config
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
@@ -122,7 +122,7 @@ async def open_hosted_workspace(
                     ids=ids,
                     sizes=settings.sizes,
                 )
-                _log_notices(config.current.notices)
+                _log_warnings(config.current.warnings)
                 recorded.runs.services.start_soon(_publish_changes, workspace, name="configuration")
                 yield workspace
 
@@ -217,19 +217,19 @@ async def _publish_changes(workspace: HostedWorkspace) -> None:
             newer = await workspace.config.newer_than(known.revision)
         except WorkspaceClosing:
             return  # noqa: ASYNC910  # waiting for a newer one is a checkpoint, also when it raises
-        _log_notices(notice for notice in newer.notices if notice not in known.notices)
+        _log_warnings(warning for warning in newer.warnings if warning not in known.warnings)
         known = newer
         workspace.config_changed()
 
 
-def _log_notices(notices: Iterable[Notice]) -> None:
+def _log_warnings(warnings: Iterable[ConfigWarning]) -> None:
     """Log what was noticed while the configuration was loaded; an empty one is no reason to warn."""
-    for notice in notices:
-        level = logging.INFO if notice.kind is NoticeKind.DEMO else logging.WARNING
+    for warning in warnings:
+        level = logging.INFO if warning.kind is ConfigWarningKind.DEMO else logging.WARNING
         extra = {
-            "kind": notice.kind.value,
-            "file": "" if notice.file is None else str(notice.file),
-            "key": notice.key,
-            "text": notice.text,
+            "kind": warning.kind.value,
+            "file": "" if warning.file is None else str(warning.file),
+            "key": warning.key,
+            "text": warning.text,
         }
         log.log(level, "config.notice", extra=extra)

@@ -31,7 +31,7 @@ from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import Workspace
+from crush_trio.wire.views import WorkspaceView
 
 T = TypeVar("T")
 
@@ -87,12 +87,12 @@ class Keeper:
 
     # ── The claim ───────────────────────────────────────────────────────────────────────────────
 
-    async def create(self) -> Workspace:
+    async def create(self) -> WorkspaceView:
         """Create the workspace or join it, and make its agent ready.
 
         Doing it again is harmless: the same directory is the same workspace.
         """
-        workspace = await self.link.ask("POST", "/v1/workspaces", Workspace, body=self.request)
+        workspace = await self.link.ask("POST", "/v1/workspaces", WorkspaceView, body=self.request)
         if self.init:
             await self.link.tell(
                 "POST",

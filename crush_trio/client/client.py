@@ -15,7 +15,7 @@ from crush_trio.net.address import Address, default_address, parse_address
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
-from crush_trio.wire.views import Version, Workspace
+from crush_trio.wire.views import Version, WorkspaceView
 
 if TYPE_CHECKING:
     import httpx
@@ -62,9 +62,9 @@ class Client:
         """Return numbers about the server, as Prometheus reads them."""
         return (await self._link.tell("GET", "/v1/metrics")).decode()
 
-    async def workspaces(self) -> tuple[Workspace, ...]:
+    async def workspaces(self) -> tuple[WorkspaceView, ...]:
         """Return the workspaces that the server hosts now."""
-        return await self._link.ask("GET", "/v1/workspaces", tuple[Workspace, ...])
+        return await self._link.ask("GET", "/v1/workspaces", tuple[WorkspaceView, ...])
 
     async def shutdown(self, *, if_idle: bool = False) -> None:
         """Ask the server to end; raises `ServerNotIdle` if it hosts a workspace, ours included.

@@ -48,7 +48,7 @@ from crush_trio.wire.requests import (
     WorkspaceRequest,
 )
 from crush_trio.wire.runs import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
-from crush_trio.wire.views import ShellResult, Workspace
+from crush_trio.wire.views import ShellResult, WorkspaceView
 
 PATIENCE: Final = 60.0
 """Seconds for which a server may be away before a client gives it up."""
@@ -64,7 +64,7 @@ class RemoteWorkspace:
     What is about one subject is in a group of its own: `workspace.sessions.create("a title")`.
     """
 
-    created: Workspace = field(repr=False)
+    created: WorkspaceView = field(repr=False)
     """The workspace as it was when it was opened."""
     _calls: Calls = field(repr=False)
     _ids: IdSource = field(repr=False)
@@ -182,9 +182,9 @@ class RemoteWorkspace:
 
     # ── The workspace itself ────────────────────────────────────────────────────────────────────
 
-    async def show(self) -> Workspace:
+    async def show(self) -> WorkspaceView:
         """Return the workspace as it is now."""
-        return await self._calls.get("", Workspace)
+        return await self._calls.get("", WorkspaceView)
 
     async def select(self, session: SessionId | None) -> None:
         """Say which session this client looks at, for others to see; None for none."""

@@ -1,8 +1,9 @@
-"""Configuration: where it comes from, what it says, and what of it others may see.
+"""Configuration: its files, its meaning, and what clients see of it.
 
-`sources` finds the files, `merge` makes one of them, `expand` fills in what they leave open, and `load`
-turns it all into a `LoadedConfig`, which never changes. `live` keeps the newest one of an open workspace
-and makes changes through `writing`. `shown` is what clients get to see of it.
+`sources` finds and merges the files, `files` reads and writes them, `checks` validates them,
+`template` and `expander` fill in variables and commands, `models` selects providers and models, and
+`load` turns it all into an immutable `LoadedConfig` (`snapshot`). `live` holds the newest one of an
+open workspace and applies `edits`.
 """
 
 from crush_trio.config.context_files import (
@@ -16,10 +17,10 @@ from crush_trio.config.errors import (
     ConfigInvalid,
     ConfigLocked,
     ConfigNotWritten,
+    ConfigWarning,
+    ConfigWarningKind,
     ExpansionFailed,
     NotConfigured,
-    Notice,
-    NoticeKind,
 )
 from crush_trio.config.live import LiveConfig, open_live_config
 from crush_trio.config.load import load_config
@@ -45,6 +46,8 @@ __all__ = [
     "ConfigInvalid",
     "ConfigLocked",
     "ConfigNotWritten",
+    "ConfigWarning",
+    "ConfigWarningKind",
     "ContextFile",
     "ContextPath",
     "EnabledProvider",
@@ -53,8 +56,6 @@ __all__ = [
     "LoadedConfig",
     "ModelSlot",
     "NotConfigured",
-    "Notice",
-    "NoticeKind",
     "Places",
     "Resolved",
     "RunCommand",

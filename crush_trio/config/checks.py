@@ -1,27 +1,22 @@
-"""What has the right type and still cannot be meant: checked once, on everything merged.
+"""Checks of the merged configuration: values, trust, hook events; and the JSON Schema of a file.
 
-A custom provider may be put together from several files, so nothing can be missing from a single one.
-The error names the file that had the last word.
+Values: what has the right type may still be wrong. Providers and hooks are checked once, on the
+merged files, because a custom provider may come from several files. The error names the file that
+set the value last.
 
-What a project cannot say until the user trusts it, taken out before anybody acts on it.
+Trust: four things in a configuration are dangerous. The variables of `env` decide which program a
+command name means. A tool in `permissions.allowed_tools` is used without asking. A hook is a
+command that is run, and a list of hooks replaces the user's own. And the file that sets the address
+or headers of a provider gets the key that is sent there. So in a file of an untrusted project the
+first three are ignored, and the fourth is if something would be sent that is not from the same
+project. A warning says so, and how to trust the file.
 
-Four things in a configuration are worth more than they look. The variables of `env` decide which
-program a name stands for. A tool in `permissions.allowed_tools` is used without a question. A hook is a
-command that is run, and a list of hooks takes the place of the user's own. And whoever decides where the
-requests to a provider go, and what goes along, gets the key they are sent with. So a file that came with
-a project nobody vouches for has no say in the first three, and in the fourth only if nothing is sent that
-came from somebody else. A notice says so, and how to trust the file.
+Hooks: there is one event, before a tool is used (I9). Other programs spell its name differently, so
+case and underscores are ignored. Hooks under any other name are kept but never run, and a warning
+says so.
 
-The JSON Schema of a configuration file, for editors that check and complete while one writes.
-
-Made from the classes that files are read into, so that it cannot say anything else than the loader
-does, with the few values added that are checked only later. `python -m crush_trio.config.checks` prints it.
-
-The events that hooks are run at, and how a configuration may spell them (I9).
-
-There is one event: a tool is about to be used. Files of other programs spell its name in their own
-way, so neither case nor underscores count. What stands under any other name is kept and never run, and
-a notice says so.
+Schema: made from the classes that files are read into, so that it agrees with the loader, plus a
+few values that are checked later. `python -m crush_trio.config.checks` prints it, for editors.
 """
 
 import re
@@ -32,118 +27,30 @@ from typing import Final
 import orjson
 from attrs import evolve, frozen
 
-from crush_trio.config.errors import ConfigInvalid, Notice, NoticeKind
+from crush_trio.config.errors import ConfigInvalid, ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Keys, key_text
 from crush_trio.config.files import ConfigFile
 from crush_trio.config.known_providers import KnownProvider
 from crush_trio.config.sources import Layer, Layers, Places, Source, Tree
-from crush_trio.limits import ABOUT, shown
+from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.wire.config import Config, HookConfig, ProviderConfig
 from crush_trio.wire.requests import ModelType
 from crush_trio.wire.schema import Schema, Schemas
 
-_ROUTE: Final = ("type", "base_url", "extra_headers", "extra_body")
-"""What decides where the requests to a provider go, and what goes along with them."""
-
-_SENT: Final = ("api_key", "oauth", "base_url", "extra_headers", "extra_body")
-"""Where something may stand that is meant for one address only."""
-
-
-@frozen(kw_only=True)
-class Kept:
-    """The layers without what was taken out of them, and what was."""
-
-    layers: Layers[Source]
-    notices: tuple[Notice, ...] = ()
-
-
-def withhold(layers: Layers[Source], known: Mapping[str, KnownProvider], places: Places) -> Kept:
-    """Return *layers* without what their files have no say in; the others keep all they say."""
-    kept: list[Layer[Source]] = []
-    notices: list[Notice] = []
-    for layer in layers.layers:
-        source, tree = layer.source, layer.tree
-        ways = () if source.may_run else tuple(_beyond(layer, layers, known))
-        for way in ways:
-            tree = _without(tree, way)
-            notices.append(_ignored(source, way, places))
-        kept.append(evolve(layer, tree=tree))
-    return Kept(layers=Layers(tuple(kept)), notices=tuple(notices))
-
-
-def _beyond(
-    layer: Layer[Source], layers: Layers[Source], known: Mapping[str, KnownProvider]
-) -> Iterator[tuple[str, ...]]:
-    """Return the way to everything in a project's file that the project has no say in."""
-    if "env" in layer.tree:
-        yield ("env",)
-    if "hooks" in layer.tree:
-        yield ("hooks",)
-    if "allowed_tools" in _object(layer.tree, "permissions"):
-        yield ("permissions", "allowed_tools")
-    others = [each.tree for each in layers.layers if not _same_party(each.source, layer.source)]
-    for name in _object(layer.tree, "providers"):
-        entry = _object(layer.tree, "providers", name)
-        theirs = any(_sends(_object(tree, "providers", name)) for tree in others)
-        if theirs or _sends_users_key(entry, known.get(name)):
-            yield from (("providers", name, part) for part in _ROUTE if part in entry)
-
-
-def _same_party(one: Source, other: Source) -> bool:
-    """Whether two files are the same people's word: all that came with a project are."""
-    return one.kind is other.kind and one.may_run == other.may_run
-
-
-def _sends(entry: Tree) -> bool:
-    """Whether an entry has something in it that is meant for its provider alone."""
-    return any(entry.get(part) for part in _SENT)
-
-
-def _sends_users_key(entry: Tree, built_in: KnownProvider | None) -> bool:
-    """Whether a built-in provider would be asked with credentials from the user's environment."""
-    if built_in is None:
-        return False
-    return bool(built_in.needs or (built_in.key and not entry.get("api_key")))
-
-
-def _ignored(source: Source, way: Keys, places: Places) -> Notice:
-    return Notice(
-        kind=NoticeKind.NOT_TRUSTED,
-        file=source.path,
-        key=key_text(way),
-        text=f"ignored, {source.how_to_trust(places.data_file)}",
-    )
-
-
-def _object(tree: Tree, *way: str) -> Tree:
-    """Return the object at *way*, an empty one if there is none."""
-    for key in way:
-        inner = tree.get(key)
-        tree = inner if isinstance(inner, Mapping) else {}
-    return tree
-
-
-def _without(tree: Tree, way: tuple[str, ...]) -> Tree:
-    first, *rest = way
-    if rest:
-        return {**tree, first: _without(tree[first], tuple(rest))}
-    return {key: value for key, value in tree.items() if key != first}
-
-
 LOCAL_TYPES: Final = frozenset({"litellm", "llamacpp", "lmstudio", "ollama", "omlx", "vllm"})
-"""Servers that people run themselves; all of them speak `openai-compat`."""
+"""Model servers on the user's own machine; all of them have the `openai-compat` format."""
 
 PROVIDER_TYPES: Final = LOCAL_TYPES | {
     *("anthropic", "azure", "bedrock", "google", "google-vertex", "hyper"),
     *("openai", "openai-compat", "openrouter", "vercel"),
 }
-"""The types of providers that there are."""
+"""The valid types of providers."""
 
 
 def check_meaning(config: Config, layers: Layers[Source], known: Collection[str]) -> None:
     """Raise `ConfigInvalid` for the first provider or hook that cannot work.
 
-    *known* are the providers of which everything but the key is known already.
+    *known* are the built-in providers, which need a key only.
     """
     for name, provider in config.providers.items():
         if problem := _provider_problem(provider, custom=name not in known):
@@ -187,11 +94,128 @@ def _hook_problem(hook: HookConfig) -> tuple[Keys, str] | None:
 
 
 def _invalid(layers: Layers[Source], keys: Keys, expectation: str) -> ConfigInvalid:
-    """Name the file that said it, or if nobody did, the one that said the most of what is around."""
+    """Return the error with the file that set the value, or the closest object around it."""
     ways = (keys[:length] for length in range(len(keys), 0, -1))
     source = next(filter(None, (layers.origin(*way) for way in ways)), None)
     return ConfigInvalid.at("" if source is None else source.path, key_text(keys), expectation)
 
+
+# ── Trust ────────────────────────────────────────────────────────────────────────────────────────
+
+_ROUTING_KEYS: Final = ("type", "base_url", "extra_headers", "extra_body")
+"""The keys of a provider that decide where requests go and what is sent with them."""
+
+_SECRET_KEYS: Final = ("api_key", "oauth", "base_url", "extra_headers", "extra_body")
+"""The keys of a provider that may hold something that is meant for one address only."""
+
+
+@frozen(kw_only=True)
+class TrustedLayers:
+    """The layers without the values that were ignored, and the warnings about those."""
+
+    layers: Layers[Source]
+    warnings: tuple[ConfigWarning, ...] = ()
+
+
+def remove_untrusted(
+    layers: Layers[Source], known: Mapping[str, KnownProvider], places: Places
+) -> TrustedLayers:
+    """Return *layers* without the values that untrusted files may not set."""
+    kept: list[Layer[Source]] = []
+    warnings: list[ConfigWarning] = []
+    for layer in layers.layers:
+        source, tree = layer.source, layer.tree
+        ways = () if source.may_run else tuple(_untrusted_keys(layer, layers, known))
+        for way in ways:
+            tree = _without(tree, way)
+            warnings.append(_ignored(source, way, places))
+        kept.append(evolve(layer, tree=tree))
+    return TrustedLayers(layers=Layers(tuple(kept)), warnings=tuple(warnings))
+
+
+def _untrusted_keys(
+    layer: Layer[Source], layers: Layers[Source], known: Mapping[str, KnownProvider]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the keys in an untrusted project's file that the project may not set."""
+    if "env" in layer.tree:
+        yield ("env",)
+    if "hooks" in layer.tree:
+        yield ("hooks",)
+    if "allowed_tools" in _object(layer.tree, "permissions"):
+        yield ("permissions", "allowed_tools")
+    others = [each.tree for each in layers.layers if not _same_party(each.source, layer.source)]
+    for name in _object(layer.tree, "providers"):
+        entry = _object(layer.tree, "providers", name)
+        theirs = any(_sends(_object(tree, "providers", name)) for tree in others)
+        if theirs or _sends_users_key(entry, known.get(name)):
+            yield from (("providers", name, part) for part in _ROUTING_KEYS if part in entry)
+
+
+def _same_party(one: Source, other: Source) -> bool:
+    """Whether two files come from the same party: all files of a project do."""
+    return one.kind is other.kind and one.may_run == other.may_run
+
+
+def _sends(entry: Tree) -> bool:
+    """Whether an entry has a value that is meant for its provider only."""
+    return any(entry.get(part) for part in _SECRET_KEYS)
+
+
+def _sends_users_key(entry: Tree, built_in: KnownProvider | None) -> bool:
+    """Whether requests to a built-in provider would use credentials of the user's environment."""
+    if built_in is None:
+        return False
+    return bool(built_in.needs or (built_in.key and not entry.get("api_key")))
+
+
+def _ignored(source: Source, way: Keys, places: Places) -> ConfigWarning:
+    return ConfigWarning(
+        kind=ConfigWarningKind.NOT_TRUSTED,
+        file=source.path,
+        key=key_text(way),
+        text=f"ignored, {source.how_to_trust(places.data_file)}",
+    )
+
+
+def _object(tree: Tree, *way: str) -> Tree:
+    """Return the object at the keys *way*; an empty one if there is none."""
+    for key in way:
+        inner = tree.get(key)
+        tree = inner if isinstance(inner, Mapping) else {}
+    return tree
+
+
+def _without(tree: Tree, way: tuple[str, ...]) -> Tree:
+    first, *rest = way
+    if rest:
+        return {**tree, first: _without(tree[first], tuple(rest))}
+    return {key: value for key, value in tree.items() if key != first}
+
+
+# ── Hooks ────────────────────────────────────────────────────────────────────────────────────────
+
+PRE_TOOL_USE: Final = "PreToolUse"
+"""The name of the event in our texts."""
+
+Hooks = Mapping[str, Sequence[HookConfig]]
+"""The hooks of a configuration, by event."""
+
+
+def hooks_before_tools(hooks: Hooks) -> Iterator[HookConfig]:
+    """Return the hooks that run before a tool, in the order of the configuration."""
+    return (each for event, listed in hooks.items() if _is_before_tools(event) for each in listed)
+
+
+def unknown_events(events: Iterable[str]) -> Iterator[str]:
+    """Return those of *events* that do not exist."""
+    return (event for event in events if not _is_before_tools(event))
+
+
+def _is_before_tools(event: str) -> bool:
+    return event.replace("_", "").lower() == PRE_TOOL_USE.lower()
+
+
+# ── JSON Schema ──────────────────────────────────────────────────────────────────────────────────
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PLACE: Final = "#/$defs/"
@@ -216,17 +240,17 @@ def file_schema() -> Schema:
 
 
 def _limits() -> Schema:
-    """Return the schema of the limits: a number, or text with a number and perhaps a unit."""
+    """Return the schema of the limits: a number, or text with a number and an optional unit."""
     value = {"anyOf": [{"type": "number"}, {"type": "string"}]}
     named = {
         each.name: {**value, "description": f"{each.meaning}. {_default(each.name)}"}
-        for each in ABOUT.values()
+        for each in LIMIT_INFO.values()
     }
     return {"type": "object", "properties": named}
 
 
 def _default(name: str) -> str:
-    return f"Default: {shown(name, ABOUT[name].default)}."
+    return f"Default: {shown(name, LIMIT_INFO[name].default)}."
 
 
 def main() -> None:
@@ -237,24 +261,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-PRE_TOOL_USE: Final = "PreToolUse"
-"""What the event is called where we say its name."""
-
-Hooks = Mapping[str, Sequence[HookConfig]]
-"""The hooks of a configuration, by event."""
-
-
-def hooks_before_tools(hooks: Hooks) -> Iterator[HookConfig]:
-    """Return the hooks that are run before a tool, in the order of the configuration."""
-    return (each for event, listed in hooks.items() if _is_before_tools(event) for each in listed)
-
-
-def unknown_events(events: Iterable[str]) -> Iterator[str]:
-    """Return those of *events* at which nothing is ever run."""
-    return (event for event in events if not _is_before_tools(event))
-
-
-def _is_before_tools(event: str) -> bool:
-    return event.replace("_", "").lower() == PRE_TOOL_USE.lower()

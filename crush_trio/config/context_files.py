@@ -1,13 +1,11 @@
-"""The files that tell an agent what to know: a fixed list of names, what is configured, and the user's own.
+"""Context files, which have instructions for the agent; and project set-up.
 
-They are read when a prompt is built, not at start. Each is read once even if several names lead to it,
-names that differ only in case counting as one. What a checkout brought along is followed only as far as
-the checkout goes: a link out of it could lead to anything on the machine.
+They are read when a prompt is built, not at start. Each file is read once, even if several names
+lead to it; names that differ in case only count as one. Links in a checkout are followed only
+within it: a link out of it could lead to any file of the machine.
 
-Whether a project has been introduced to agents yet.
-
-It has if somebody said so, which a flag file in the data directory remembers, or if it has a file with
-instructions for agents. An empty directory has nothing to introduce.
+A project is set up for agents if it has such a file, or if a flag file in the data directory says
+so. An empty directory needs no set-up.
 """
 
 import os
@@ -36,21 +34,21 @@ CONTEXT_NAMES: Final = (
     "AGENTS.md",
     "AGENTS.local.md",
 )
-"""What agents' instructions are called in a workspace; case does not matter. A directory means its files."""
+"""The names of context files in a workspace; case does not matter. A directory means its files."""
 
 USER_NAMES: Final = ("CRUSH.md", "AGENTS.md")
-"""The same beside the user's own configuration."""
+"""The names of context files in the user's configuration directory."""
 
 SIZE_LIMIT: Final = 200_000
-"""How many bytes of one file are read."""
+"""The most bytes that are read of one file."""
 
 COUNT_LIMIT: Final = 100
-"""How many files of one directory are read."""
+"""The most files that are read of one directory."""
 
 
 @frozen(kw_only=True)
 class ContextPath:
-    """A file or directory to read. A `confined` one is read only if it lies within the project."""
+    """A file or directory to read. A `confined` one is read only if it is inside the project."""
 
     path: Path
     confined: bool = False
@@ -71,10 +69,10 @@ async def read_context_files(
     user_directory: Path | None = None,
     everywhere: Iterable[ContextPath] = (),
 ) -> tuple[ContextFile, ...]:
-    """Return what there is to know: the workspace's files, *configured* ones, then the user's own.
+    """Return the context files: those of the workspace, *configured* ones, then the user's.
 
-    A file that is not there or cannot be read is left out. Text that is no UTF-8 is repaired, and a
-    long file is cut, which the text then says.
+    A file that is missing or cannot be read is left out. Invalid UTF-8 is replaced, and a long file
+    is cut, with a note at its end.
     """
     wanted = (*configured, *_in_user_directory(user_directory), *everywhere)
     return await trio.to_thread.run_sync(_read_all, project, wanted)
@@ -105,7 +103,7 @@ def _read_all(project: Project, wanted: tuple[ContextPath, ...]) -> tuple[Contex
 
 
 def _by_name(directory: Path) -> Iterator[Path]:
-    """Return what the fixed list finds, whatever the case of the names on the disk."""
+    """Yield the files with the fixed names, whatever the case of their names on the disk."""
     for name in CONTEXT_NAMES:
         *parents, last = Path(name).parts
         parent = directory.joinpath(*parents)
@@ -120,7 +118,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Return *path* itself, or the first files below it if it is a directory; links are not entered."""
+    """Yield *path*, or the first files below it if it is a directory; links are not followed."""
     if not path.is_dir():
         yield path
         return
@@ -149,16 +147,16 @@ def _read(path: Path) -> str | None:
 
 FLAG_NAME: Final = "init"
 DEFAULT_INITIALIZE_AS: Final = "AGENTS.md"
-"""The file that an introduction is written to, unless `options.initialize_as` says otherwise."""
+"""The default file that project set-up writes; `options.initialize_as` overrides it."""
 
 
 async def needs_init(directory: Path, data_dir: Path) -> bool:
-    """Whether a client should offer to introduce the project in *directory*."""
+    """Whether a client should offer to set up the project in *directory* for agents."""
     return await trio.to_thread.run_sync(_needs_init, directory, data_dir)
 
 
 async def mark_initialized(data_dir: Path) -> None:
-    """Remember that the project has been introduced, or that nobody wants it to be."""
+    """Remember that the project was set up, or that the user declined."""
     await trio.to_thread.run_sync(_mark, data_dir)
 
 
@@ -169,7 +167,7 @@ def _needs_init(directory: Path, data_dir: Path) -> bool:
     try:
         return any(entry.name not in ours for entry in directory.iterdir())
     except OSError:
-        return False  # what cannot be looked into cannot be introduced
+        return False  # a directory that cannot be read cannot be set up
 
 
 def _mark(data_dir: Path) -> None:

@@ -1,13 +1,14 @@
-r"""Changes to configuration files: what a change is, and how one is made.
+r"""Changes to configuration files.
 
-A change is a function from the content of a file to its new content. It is tried before it is made: the
-new content is merged with all other files and checked, and if it does not pass, nothing is written.
-What we do not understand in a file stays in it, in its place.
+A change is a function from the content of a file to its new content. It is checked before it is
+written: the new content is merged with all other files and checked, and if that fails, nothing is
+written. Unknown keys of a file are kept.
 
-Reading, trying and writing happen within one synchronous call, which also takes and releases the lock
-between processes. So no lock is ever held over an `await`, and a cancelled caller cannot leave one.
+Reading, checking and writing are one synchronous call, which also takes and releases the lock
+between processes. So no lock is held over an `await`, and a cancelled caller cannot leave one
+behind.
 
-Keys are written with dots: `options.tui.compact_mode`. A dot that belongs to a name is written `\.`.
+Keys are written with dots: `options.tui.compact_mode`. A dot inside a name is written `\.`.
 """
 
 import re
@@ -41,11 +42,11 @@ from crush_trio.wire.requests import KeyKind, ModelType, Scope
 T = TypeVar("T")
 
 RECENT_LIMIT: Final = 5
-"""How many models are remembered for each slot (I5)."""
+"""How many recent models are kept for each slot (I5)."""
 
 LOCK_PAUSE: Final = 0.05
 LOCK_ATTEMPTS: Final = 100
-"""How often, and how many seconds apart, a lock is asked for that another process holds."""
+"""How often, and how many seconds apart, a lock of another process is tried again."""
 
 Edit: TypeAlias = Callable[[Tree, Config], Tree]
 """Given the content of the file to change and the configuration in use, returns the new content."""
@@ -61,23 +62,23 @@ class Change:
     edit: Edit
 
 
-# ── What a change is ────────────────────────────────────────────────────────────────────────────
+# ── Kinds of changes ────────────────────────────────────────────────────────────────────────────
 
 
 def set_value(scope: Scope, key: str, value: Json) -> Change:
-    """Put *value* at a dotted key. Raises `ConfigInvalid` for a key that is none."""
+    """Set *value* at a dotted key. Raises `ConfigInvalid` for a malformed key."""
     way = parse_key(key)
     return Change(scope=scope, edit=lambda tree, _config: _with(tree, way, value))
 
 
 def remove_value(scope: Scope, key: str) -> Change:
-    """Take away what is at a dotted key; nothing there is nothing to do."""
+    """Remove the value at a dotted key, if there is one."""
     way = parse_key(key)
     return Change(scope=scope, edit=lambda tree, _config: _without(tree, way))
 
 
 def set_model(scope: Scope, model_type: ModelType, model: SelectedModel) -> Change:
-    """Select a model, and remember it as the latest of its kind."""
+    """Select a model, and put it first among the recent ones."""
     chosen = unstructure(model)
 
     def edit(tree: Tree, config: Config) -> Tree:
@@ -99,9 +100,9 @@ def set_compact_mode(scope: Scope, enabled: bool) -> Change:
 
 
 def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -> Change:
-    """Give a provider a key, or a token; each takes the place of the other.
+    """Set a provider's key or token; each replaces the other.
 
-    Raises `ProviderKeyInvalid` for a kind nobody knows, or a key that is not of its kind.
+    Raises `ProviderKeyInvalid` for an unknown kind, or a key that does not fit its kind.
     """
     if not provider_id:
         raise ProviderKeyInvalid("expected the id of a provider")
@@ -120,7 +121,7 @@ def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -
 
 
 def trust_directory(directory: Path) -> Change:
-    """Trust the files below *directory*, an absolute path; written for the user, not the workspace."""
+    """Trust the files below *directory*, an absolute path; in the user's file, not the workspace's."""
     way = (OWN_KEY, "trusted_directories")
 
     def edit(tree: Tree, _config: Config) -> Tree:
@@ -143,7 +144,7 @@ def parse_key(key: str) -> tuple[str, ...]:
     return tuple(steps)
 
 
-# ── How a change is made ────────────────────────────────────────────────────────────────────────
+# ── Writing a change ────────────────────────────────────────────────────────────────────────────
 
 
 async def write_change(
@@ -154,14 +155,14 @@ async def write_change(
     config: Config,
     catalogue: Sequence[CatalogProvider] = (),
 ) -> Draft | None:
-    """Make a change and return what the files amount to now; None if it changes nothing.
+    """Write a change and return the new draft; None if it changes nothing.
 
-    The file is replaced in one step, or left as it is: `ConfigInvalid` if the outcome would be
-    refused, `ConfigNotWritten` if the disk does, `ConfigLocked` if others keep writing.
+    The file is replaced atomically, or left unchanged: `ConfigInvalid` if the result is not valid,
+    `ConfigNotWritten` if the disk refuses, `ConfigLocked` if another process keeps the lock.
     """
     path = file_of(change.scope, places, data_dir)
     attempt = partial(_rewrite, path, change.edit, config, places, data_dir, catalogue)
-    return await _in_turn(attempt, path)
+    return await _with_retries(attempt, path)
 
 
 def file_of(scope: Scope, places: Places, data_dir: DataDir) -> Path:
@@ -169,8 +170,8 @@ def file_of(scope: Scope, places: Places, data_dir: DataDir) -> Path:
     return places.data_file if scope is Scope.GLOBAL else data_dir.path / CONFIG_NAME
 
 
-async def _in_turn(attempt: Callable[[], T], path: Path) -> T:
-    """Try until the lock is ours. The kernel has no wait for it that could be cancelled."""
+async def _with_retries(attempt: Callable[[], T], path: Path) -> T:
+    """Retry until the lock is free. The kernel's own wait for a lock could not be cancelled."""
     await trio.lowlevel.checkpoint()
     for _ in range(LOCK_ATTEMPTS):
         try:
@@ -195,7 +196,7 @@ def _rewrite(
             if after == before:
                 return None
             data = write_tree(after)
-            overlay = {path: parse_tree(data, path)}  # tried as it is going to be read
+            overlay = {path: parse_tree(data, path)}  # checked exactly as it will be read
             draft = read_draft(places, catalogue=catalogue, data_dir=data_dir, overlay=overlay)
             replace_file(path, data)
             return draft

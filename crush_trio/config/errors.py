@@ -1,9 +1,7 @@
-"""What can be wrong with a configuration, and what its reader can do about it.
+"""Configuration errors and warnings.
 
-No error in here repeats a value: configurations hold keys. They name the file, the place in it, and
-what should have been there.
-
-What loading has to say that is no reason to refuse: one sentence each, about one place.
+No error or warning has a value of the configuration in it, because values may be secrets. They name
+the file, the key and what is expected there.
 """
 
 from enum import StrEnum
@@ -16,8 +14,8 @@ from typing_extensions import override
 from crush_trio.errors import BadRequest, NotFound, Unavailable
 
 
-class NoticeKind(StrEnum):
-    """What a notice is about, for programs."""
+class ConfigWarningKind(StrEnum):
+    """The kind of a configuration warning, for programs."""
 
     SCRIPT_NOT_RUN = "script_not_run"
     UNKNOWN_KEY = "unknown_key"
@@ -31,34 +29,34 @@ class NoticeKind(StrEnum):
 
 
 @frozen(kw_only=True)
-class Notice:
-    """Something the user may want to know about the configuration. It holds no secrets."""
+class ConfigWarning:
+    """A configuration warning: one sentence about one place. It holds no secrets."""
 
-    kind: NoticeKind
+    kind: ConfigWarningKind
     text: str
     file: Path | None = None
     key: str = ""
 
     @override
     def __str__(self) -> str:
-        """Return the notice as one line: the file, the place in it, the sentence."""
+        """Return the warning as one line: the file, the key, the sentence."""
         file = "" if self.file is None else str(self.file)
         return ": ".join(part for part in (file, self.key, self.text) if part)
 
 
 TEXT_LIMIT: Final = 512
-"""How many bytes the text of an error about a template has at most (I4)."""
+"""The most bytes of the text of an error about a template (I4)."""
 
 
 class ConfigInvalid(BadRequest):
-    """A configuration file, or a change to one, is not what it should be; the detail says where."""
+    """A configuration file, or a change to one, is not valid; the detail says where."""
 
     code = "config_invalid"
     message = "invalid configuration"
 
     @classmethod
     def at(cls, file: Path | str, key: str, reason: str) -> Self:
-        """Return the error about one place: the file, the path to the value, what is expected."""
+        """Return the error about one place: the file, the key, what is expected."""
         return cls(": ".join(part for part in (str(file), key, reason) if part))
 
 
@@ -70,21 +68,21 @@ class ConfigLocked(Unavailable):
 
 
 class ConfigNotWritten(Unavailable):
-    """The operating system refused to write a configuration file, which is as it was before."""
+    """The operating system refused to write a configuration file, which is unchanged."""
 
     code = "config_not_written"
     message = "the configuration could not be written and was left unchanged"
 
 
 class ExpansionFailed(Unavailable):
-    """A value could not be made from its template. The text shows the template, never a value."""
+    """A template could not be filled in. The text shows the template, never a value."""
 
     code = "config_not_expanded"
     message = "a configured value could not be expanded"
 
     @classmethod
     def at(cls, file: Path | str, key: str, reason: str) -> Self:
-        """Return the error about one template, short and printable whatever is in it."""
+        """Return the error about one template, shortened and without control characters."""
         room = TEXT_LIMIT - len(cls.message) - len(": ")
         return cls(printable(": ".join(part for part in (str(file), key, reason) if part), room))
 
@@ -97,7 +95,7 @@ class NotConfigured(NotFound):
 
 
 def printable(text: str, limit: int) -> str:
-    """Return *text* on one line, without anything a terminal could obey, in *limit* bytes at most."""
+    """Return *text* on one line, without control characters, at most *limit* bytes long."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in text)
     data = clean.encode("utf-8", "replace")
     if len(data) <= limit:

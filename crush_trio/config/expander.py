@@ -1,11 +1,11 @@
-"""Templates filled in for one workspace, with regard to who wrote them.
+"""`Expander`: fills in the templates of one workspace, depending on whether their file is trusted.
 
-A command is run and a variable is read only on the user's word: if it stands in a file of the user's
-own, or in one that came with a project whose directory the user trusts. A project that is not trusted
-could otherwise have any of the user's keys sent to an address of its choice. Only in paths it may use
-variables, because those paths have to stay within the project.
+A command is run and a variable is read only if it is in a file of the user, or of a project whose
+directory the user trusts. Otherwise a project could send any of the user's keys to an address of
+its choice. An untrusted project may use variables in paths only, because those paths have to stay
+inside the project.
 
-Which values are templates at all is one table (I4). Everything else is taken literally.
+The table `TEMPLATES` lists the values that are templates (I4). All others are literal.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import trio
 from attrs import evolve, field, frozen
 
-from crush_trio.config.errors import ExpansionFailed, Notice, NoticeKind
+from crush_trio.config.errors import ConfigWarning, ConfigWarningKind, ExpansionFailed
 from crush_trio.config.sources import Layers, Source, Tree
 from crush_trio.config.template import (
     COMMAND_LIMIT,
@@ -34,7 +34,7 @@ from crush_trio.wire.fields import Json
 E = TypeVar("E", ProviderConfig, McpServerConfig, LspServerConfig)
 
 Keys: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys of objects and places in lists."""
+"""The path of a value: keys of objects and indexes of lists."""
 
 TEMPLATES: Final[Mapping[type, tuple[str, ...]]] = {
     ProviderConfig: ("api_key", "base_url", "extra_headers"),
@@ -44,7 +44,7 @@ TEMPLATES: Final[Mapping[type, tuple[str, ...]]] = {
     ),
     LspServerConfig: ("args", "env"),
 }
-"""The fields that hold templates. `extra_body` is not among them: it is the provider's business."""
+"""The fields that hold templates. `extra_body` does not: it is passed to the provider unchanged."""
 
 PATHS: Final = ("context_paths", "global_context_paths", "skills_paths")
 """The options that hold paths; one that begins with `$` is a template."""
@@ -54,21 +54,21 @@ _HEADERS: Final = {"extra_headers", "headers"}
 
 @frozen(kw_only=True)
 class Expander:
-    """Makes values from the templates of one snapshot. It remembers no value."""
+    """Fills in the templates of one snapshot. It caches no value."""
 
     layers: Layers[Source]
     tree: Tree = field(repr=False)
-    """What the layers amount to."""
+    """The merged layers."""
     directory: Path
     """Where commands are run."""
     data_file: Path
-    """Where the user may write down whom to trust."""
+    """The file where the user can list trusted directories."""
     environment: Mapping[str, str] = field(repr=False)
-    """What templates see."""
+    """The variables of the templates."""
     run: RunCommand = field(default=refuse_command, repr=False)
 
-    # ASYNC910: only commands are waited for. A run fills in half a dozen templates, and a checkpoint for
-    # each was a fifth of its steps.
+    # ASYNC910: only commands are awaited. A run fills in half a dozen templates; with a checkpoint for
+    # each, these were a fifth of all its scheduler steps.
     async def expand(self, text: str, *keys: str | int) -> str:  # noqa: ASYNC910
         """Return the value of the template at *keys*, or raise `ExpansionFailed`."""
         source = self._source(text, keys)
@@ -101,11 +101,11 @@ class Expander:
         texts = [await self.expand(text, *keys, index) for index, text in enumerate(value)]
         return tuple(texts)  # noqa: ASYNC910
 
-    def may_yield(self, text: str, *keys: str) -> bool:
-        """Whether the template at *keys* has a value, as far as one can tell without running it.
+    def may_have_value(self, text: str, *keys: str) -> bool:
+        """Whether the template at *keys* may have a value, without running commands.
 
-        A command counts as a value, and so do a mistake and what is not trusted: whoever uses it is
-        told.
+        True for a command, and also for an invalid or untrusted template: using it raises an error
+        that says so.
         """
         try:
             template = parse(text)
@@ -119,22 +119,22 @@ class Expander:
         except TemplateError:
             return False
 
-    def foresee(self, text: str, keys: Keys) -> Notice | None:
-        """Return what is going to be wrong with the template at *keys*, whatever its variables hold."""
+    def template_warning(self, text: str, keys: Keys) -> ConfigWarning | None:
+        """Return a warning if the template at *keys* is invalid or not trusted."""
         source = self._source(text, keys)
         try:
             self._check_trust(parse(text), keys, source)
         except _NotTrusted as error:
-            kind, reason = NoticeKind.NOT_TRUSTED, str(error)
+            kind, reason = ConfigWarningKind.NOT_TRUSTED, str(error)
         except TemplateError as error:
-            kind, reason = NoticeKind.NOT_EXPANDED, str(error)
+            kind, reason = ConfigWarningKind.NOT_EXPANDED, str(error)
         else:
             return None
         file = None if source is None else source.path
-        return Notice(kind=kind, text=reason, file=file, key=key_text(keys))
+        return ConfigWarning(kind=kind, text=reason, file=file, key=key_text(keys))
 
     def _source(self, text: str, keys: Keys) -> Source | None:
-        """Return who wrote the template; None if it is our own and stands in no file at all."""
+        """Return the file that a template comes from; None if it is a built-in one."""
         value: Json = self.tree
         for key in keys:
             if isinstance(key, str):
@@ -144,7 +144,7 @@ class Expander:
         return self.layers.origin(*keys) if value == text else None
 
     def _check_trust(self, template: Template, keys: Keys, source: Source | None) -> None:
-        """Raise `_NotTrusted` for what a file wants from elsewhere that nobody vouches for."""
+        """Raise `_NotTrusted` for a command or variable in an untrusted file."""
         if source is None or source.may_run:
             return
         advice = source.how_to_trust(self.data_file)
@@ -164,11 +164,11 @@ class Expander:
 
 
 class _NotTrusted(TemplateError):
-    """A command or a variable that stands in a file nobody vouches for."""
+    """A command or a variable in an untrusted file."""
 
 
 def templates_of(config: Config) -> Iterator[tuple[Keys, str]]:
-    """Return the templates that are filled in when they are needed, and the way to each."""
+    """Yield the templates of *config* that are filled in on demand, with their keys."""
     for section in ("providers", "mcp", "lsp"):
         for name, entry in getattr(config, section).items():
             for each in TEMPLATES[type(entry)]:
@@ -179,7 +179,7 @@ def templates_of(config: Config) -> Iterator[tuple[Keys, str]]:
 
 
 def key_text(keys: Keys) -> str:
-    """Return the way to a value as it is written in errors: `mcp.files.args[0]`."""
+    """Return the keys of a value as text for errors: `mcp.files.args[0]`."""
     steps = (f"[{key}]" if isinstance(key, int) else key_step(key) for key in keys)
     return "".join(steps).removeprefix(".")
 

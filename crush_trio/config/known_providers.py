@@ -1,8 +1,8 @@
-"""Providers that need no file: a key in the environment is enough.
+"""Built-in providers, which need no configuration file: a key in the environment is enough.
 
-The catalogue has the models; this table has which variables hold a provider's key and address. Both are
-written as templates, so that a variable that overrides an address needs no code of its own. A provider
-that is in this table but not in the catalogue can be used too, once a model of it is named or found out.
+The catalogue has the models; this table has the variables with a provider's key and address. Both
+are templates, so that a variable that overrides an address needs no code. A provider that is in
+this table but not in the catalogue can be used once one of its models is named or discovered.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ COMPATIBLE: Final = "openai-compat"
 
 @frozen(kw_only=True)
 class KnownProvider:
-    """A provider of which only the credentials are missing.
+    """A provider that needs credentials only.
 
-    `key` and `base_url` are templates. Where a provider has no key but credentials of another kind,
-    `needs` lists the sets of variables of which one must be complete.
+    `key` and `base_url` are templates. For a provider with credentials of another kind than a key,
+    `needs` lists sets of variables; one set must be complete.
     """
 
     id: str
@@ -38,7 +38,7 @@ class KnownProvider:
 
     @property
     def address(self) -> str:
-        """The template of the address, with the override in it."""
+        """The template of the address, including the override."""
         if not self.address_variable:
             return self.base_url
         return f"${{{self.address_variable}:-{self.base_url}}}"
@@ -160,13 +160,13 @@ BY_ENVIRONMENT: Final[Mapping[str, KnownProvider]] = {each.id: each for each in 
 
 
 def known_providers(catalogue: Iterable[CatalogProvider]) -> dict[str, KnownProvider]:
-    """Return every provider that is known: those of *catalogue* first, in its order."""
+    """Return all built-in providers: those of *catalogue* first, in its order."""
     found = {each.id: _known(each) for each in catalogue}
     return found | {id_: each for id_, each in BY_ENVIRONMENT.items() if id_ not in found}
 
 
 def _known(entry: CatalogProvider) -> KnownProvider:
-    """Return an entry of the catalogue, completed by what the table knows of it."""
+    """Return an entry of the catalogue, completed from the table."""
     ours = BY_ENVIRONMENT.get(entry.id, KnownProvider(id=entry.id, name=entry.name))
     return KnownProvider(
         id=entry.id,

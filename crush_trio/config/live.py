@@ -1,11 +1,11 @@
-"""The configuration of an open workspace: what holds now, and how it is changed.
+"""`LiveConfig`: the configuration of an open workspace, and changes to it.
 
-One task makes all changes, one after the other, in the order in which they were asked for. Whoever asks
-waits for the answer; whoever stops waiting changes nothing, because the change is not its work: what has
-been written is always read back and shown, even if the client that asked hangs up in between. A lock
-around the caller's own writing and reading could not promise that.
+One task makes all changes, in the order of the requests. Callers wait for its answer. A cancelled
+caller does not affect its change: what has been written is always read back and becomes `current`,
+even if the client disconnects in between. A lock around reading and writing in the caller's task
+could not guarantee that.
 
-Readers look at `current`, an immutable snapshot, whenever they like. Revisions only rise.
+`current` is an immutable snapshot that can be read at any time. Revisions only rise.
 """
 
 import math
@@ -29,7 +29,7 @@ from crush_trio.config.edits import (
     trust_directory,
     write_change,
 )
-from crush_trio.config.load import finish, load_config, read_draft
+from crush_trio.config.load import finish_draft, load_config, read_draft
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command
@@ -42,7 +42,7 @@ from crush_trio.wire.requests import ModelType, Scope
 
 @define(eq=False)
 class _Request:
-    """One thing to do: a change, or without one to read the files again."""
+    """One request: a change, or None to read the files again."""
 
     change: Change | None
     _done: trio.Event = field(factory=trio.Event, init=False)
@@ -65,19 +65,19 @@ class _Request:
 
 
 class Configuration(Protocol):
-    """What others need of a workspace's configuration; `LiveConfig` has it from files."""
+    """What other packages need of a workspace's configuration; `LiveConfig` satisfies it."""
 
     @property
     def current(self) -> LoadedConfig:
-        """What holds now."""
+        """The present snapshot."""
         ...
 
     async def set(self, scope: Scope, key: str, value: Json) -> bool:
-        """Put *value* at a dotted key; whether anything is different now, as with all that follow."""
+        """Set *value* at a dotted key; return whether anything changed, as all methods below do."""
         ...
 
     async def remove(self, scope: Scope, key: str) -> bool:
-        """Take away what is at a dotted key."""
+        """Remove the value at a dotted key."""
         ...
 
     async def set_model(self, scope: Scope, model_type: ModelType, model: SelectedModel) -> bool:
@@ -91,23 +91,23 @@ class Configuration(Protocol):
     async def set_provider_key(
         self, scope: Scope, provider_id: str, kind: str, api_key: Json
     ) -> bool:
-        """Give a provider a key."""
+        """Set a provider's key."""
         ...
 
     async def reload(self) -> LoadedConfig:
-        """Look again, and return what holds now."""
+        """Read everything again, and return the new snapshot."""
         ...
 
     async def newer_than(self, revision: int) -> LoadedConfig:
-        """Wait for a snapshot after *revision*; raise `WorkspaceClosing` once there will be none."""
+        """Wait for a snapshot after *revision*; raise `WorkspaceClosing` when it closes."""
         ...
 
     async def needs_init(self) -> bool:
-        """Whether a client should offer to introduce the project to agents."""
+        """Whether a client should offer to set up the project for agents."""
         ...
 
     async def mark_initialized(self) -> None:
-        """Remember that the project has been introduced, or that nobody wants it to be."""
+        """Remember that the project was set up, or that the user declined."""
         ...
 
 
@@ -122,17 +122,17 @@ class LiveConfig:
     _newer: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _closed: bool = field(default=False, init=False)
 
-    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def current(self) -> LoadedConfig:
-        """What holds now. Keep it for as long as one consistent view is needed."""
+        """The present snapshot. Keep a reference for as long as one consistent view is needed."""
         return self._current
 
     async def newer_than(self, revision: int) -> LoadedConfig:
-        """Wait for a snapshot after *revision* and return the newest there is.
+        """Wait for a snapshot after *revision* and return the newest one.
 
-        Raises `WorkspaceClosing` once there will be none.
+        Raises `WorkspaceClosing` when the workspace closes.
         """
         await trio.lowlevel.checkpoint()
         while self._current.revision <= revision:
@@ -141,18 +141,18 @@ class LiveConfig:
             await self._newer.park()
         return self._current
 
-    # ── Changing: each says whether anything is different now ───────────────────────────────────
+    # ── Changing: each returns whether anything changed ─────────────────────────────────────────
 
     async def set(self, scope: Scope, key: str, value: Json) -> bool:
-        """Put *value* at a dotted key of the file that *scope* names."""
+        """Set *value* at a dotted key of the file of *scope*."""
         return await self._ask(set_value(scope, key, value))
 
     async def remove(self, scope: Scope, key: str) -> bool:
-        """Take away what is at a dotted key of the file that *scope* names."""
+        """Remove the value at a dotted key of the file of *scope*."""
         return await self._ask(remove_value(scope, key))
 
     async def set_model(self, scope: Scope, model_type: ModelType, model: SelectedModel) -> bool:
-        """Select a model and remember it among the recent ones."""
+        """Select a model and add it to the recent ones."""
         return await self._ask(set_model(scope, model_type, model))
 
     async def set_compact_mode(self, scope: Scope, enabled: bool) -> bool:
@@ -162,7 +162,7 @@ class LiveConfig:
     async def set_provider_key(
         self, scope: Scope, provider_id: str, kind: str, api_key: Json
     ) -> bool:
-        """Give a provider a key of kind `string`, or a token of kind `oauth`."""
+        """Set a provider's key, of kind `string`, or its token, of kind `oauth`."""
         return await self._ask(set_provider_key(scope, provider_id, kind, api_key))
 
     async def trust(self, directory: Path) -> bool:
@@ -170,22 +170,22 @@ class LiveConfig:
         return await self._ask(trust_directory(directory))
 
     async def reload(self) -> LoadedConfig:
-        """Read all files again, run the commands of `env` again, and return what holds now."""
+        """Read all files again, run the commands of `env` again, and return the new snapshot."""
         await self._ask(None)
         return self._current
 
     # ── The project ─────────────────────────────────────────────────────────────────────────────
 
     async def needs_init(self) -> bool:
-        """Whether a client should offer to introduce the project to agents."""
+        """Whether a client should offer to set up the project for agents."""
         return await needs_init(self._current.project.directory, self._current.data_dir)
 
     async def mark_initialized(self) -> None:
-        """Remember that the project has been introduced, or that nobody wants it to be."""
+        """Remember that the project was set up, or that the user declined."""
         await mark_initialized(self._current.data_dir)
 
     async def _ask(self, change: Change | None) -> bool:
-        """Hand in a request, at once and in order, and wait for its answer."""
+        """Queue a request and wait for its answer."""
         request = _Request(change)
         if self._closed:
             raise WorkspaceClosing
@@ -195,11 +195,11 @@ class LiveConfig:
     # ── The task that makes the changes ─────────────────────────────────────────────────────────
 
     async def serve(self, requests: trio.MemoryReceiveChannel[_Request]) -> None:
-        """Do what is asked for, until cancelled."""
+        """Handle requests until cancelled."""
         async for request in requests:
             try:
                 request.answer(await self._perform(request.change))
-            except Exception as error:  # noqa: BLE001 - it is raised again, in whoever asked
+            except Exception as error:  # noqa: BLE001 - it is raised again in the caller's task
                 request.fail(error)
             except trio.Cancelled:
                 request.fail(WorkspaceClosing())
@@ -221,7 +221,7 @@ class LiveConfig:
             if written is None:
                 return False
             draft = written
-        self._current = await finish(
+        self._current = await finish_draft(
             draft,
             catalogue=self._catalogue,
             run_command=self._run_command,
@@ -232,7 +232,7 @@ class LiveConfig:
         return True
 
     def close(self) -> None:
-        """Refuse what is asked from now on; whoever waits for something newer is told."""
+        """Refuse new requests, and end the waits of `newer_than`."""
         self._closed = True
         self._newer.unpark_all()
 
@@ -244,16 +244,17 @@ async def open_live_config(
     catalogue: Sequence[CatalogProvider] = (),
     run_command: RunCommand = refuse_command,
 ) -> AsyncIterator[LiveConfig]:
-    """Load the configuration of a workspace and keep it, changeable, for the length of the block.
+    """Load the configuration of a workspace and run the task that changes it, during the block.
 
-    The data directory is chosen now and stays: the workspace's other things are in it. A change to
-    `options.data_directory` holds from the next time on. Raises `ConfigInvalid` if a file is broken.
+    The data directory is chosen now and does not change: the workspace's store is in it. A change
+    of `options.data_directory` takes effect at the next opening. Raises `ConfigInvalid` if a file
+    is not valid.
     """
     first = await load_config(places, catalogue=catalogue, run_command=run_command)
     sender, receiver = trio.open_memory_channel[_Request](math.inf)
     live = LiveConfig(first, catalogue, run_command, sender)
     async with open_hidden_nursery() as nursery:
-        # What is asked for before the task has begun waits in the channel.
+        # `start_soon` is enough: requests that come before the task has begun wait in the channel.
         nursery.start_soon(live.serve, receiver)  # noqa: ASYNC113
         try:
             yield live
@@ -264,7 +265,7 @@ async def open_live_config(
 
 
 def _refuse(requests: trio.MemoryReceiveChannel[_Request]) -> None:
-    """Answer what is left: it will not be done."""
+    """Fail the requests that are left in the channel."""
     while True:
         try:
             requests.receive_nowait().fail(WorkspaceClosing())

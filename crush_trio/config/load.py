@@ -1,16 +1,14 @@
-"""From files to a snapshot, in two steps.
+"""Loads the configuration files into a snapshot, in two steps; and the limits of a server.
 
-The first reads: it finds the files, checks the types in each, merges them and checks what they amount
-to. It is synchronous, belongs in a thread, and its outcome is a `Draft`. A change is tried on a draft
-before anything is written.
+The first step finds the files, checks the types in each, merges them and checks the result. It is
+synchronous, is run in a thread, and returns a `Draft`. A change is checked on a draft before it is
+written.
 
-The second fills in `env`, which may take commands, and then decides without waiting which providers can
-be used and which models are meant. Other templates stay as they are until somebody needs their values.
+The second step fills in `env`, which may run commands, and then decides which providers can be used
+and which models are selected. Other templates are filled in when their values are needed.
 
-The limits that hold in a server: as the user's files and the environment have them.
-
-They hold for the whole server, so they are read once, when it starts. Files that come with a project
-have no say, and neither has the environment that a client sends along.
+Limits count for the whole server, so they are read once, when it starts. Files of a project cannot
+set them, and neither can the environment that a client sends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +23,15 @@ from crush_trio.config.checks import (
     PRE_TOOL_USE,
     check_hooks,
     check_meaning,
+    remove_untrusted,
     unknown_events,
-    withhold,
 )
-from crush_trio.config.errors import ConfigInvalid, ExpansionFailed, Notice, NoticeKind
+from crush_trio.config.errors import (
+    ConfigInvalid,
+    ConfigWarning,
+    ConfigWarningKind,
+    ExpansionFailed,
+)
 from crush_trio.config.expander import Expander, key_text, templates_of
 from crush_trio.config.files import (
     OWN_KEY,
@@ -54,8 +57,8 @@ from crush_trio.config.sources import (
     choose_data_dir,
     find_project,
     find_scripts,
+    outside_data_dirs,
     real_path,
-    straying_data_dirs,
 )
 from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.errors import LimitInvalid
@@ -66,10 +69,273 @@ from crush_trio.wire.requests import ModelType
 LIMITS_KEY = f"{OWN_KEY}.limits"
 
 
-def chosen_limits(environ: Mapping[str, str]) -> SizeLimits:
-    """Return the limits of the user's files, with those of `CRUSH_TRIO_LIMITS` over them.
+Overlay = Mapping[Path, Tree]
+"""Content that replaces that of some files."""
 
-    Raises `ConfigInvalid` for a file, `LimitInvalid` for the variable. Touches the disk.
+_SCRIPT: Final = (
+    "scripts are not run; write the same as JSON into crush.json beside it: what `provider` sets "
+    "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
+    "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
+)
+_NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
+_FOREIGN_OWN: Final = "ignored: only the user's own files can set trusted directories and limits"
+_LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
+_OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
+_LEADS_OUT: Final = (
+    "expected a directory within the project, got a link out of it; remove it, trust the project, or "
+    "name another data directory in a file of your own"
+)
+
+
+@frozen(kw_only=True)
+class Draft:
+    """The merged files, before templates are filled in and without values of untrusted files."""
+
+    places: Places
+    project: Project
+    layers: Layers[Source]
+    tree: Tree = field(repr=False)
+    config: Config
+    data_dir: DataDir
+    warnings: tuple[ConfigWarning, ...]
+    trusted: Trusted = ()
+
+
+async def load_config(
+    places: Places,
+    *,
+    catalogue: Sequence[CatalogProvider] = (),
+    run_command: RunCommand = refuse_command,
+    revision: int = 1,
+) -> LoadedConfig:
+    """Return the configuration of a workspace as it is now.
+
+    Raises a `ConfigInvalid` if a file is not valid. Nothing is written, and only the commands of
+    `env` in trusted files are run.
+    """
+    draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
+    return await finish_draft(
+        draft, catalogue=catalogue, run_command=run_command, revision=revision
+    )
+
+
+# ── First step: the files ───────────────────────────────────────────────────────────────────────
+
+
+def read_draft(
+    places: Places,
+    *,
+    catalogue: Sequence[CatalogProvider] = (),
+    data_dir: DataDir | None = None,
+    overlay: Overlay | None = None,
+) -> Draft:
+    """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk."""
+    files = _Files(overlay or {}, places.data_file)
+    project = find_project(places.directory)
+    files.read(places.user_sources())
+    trusted = _trusted(files, places)
+    files.read(project.sources(trusted))
+    below = Layers(tuple(files.layers))
+    chosen = data_dir or _data_dir(places, project, below, trusted, files.warnings)
+    files.read([chosen.source(trusted)])
+    layers = Layers(tuple(files.layers))
+    whole = merged_config(layers)[1]
+    known = _known(whole, catalogue)
+    check_meaning(whole, layers, known)
+    kept = remove_untrusted(layers, known, places)
+    tree, config = merged_config(kept.layers)
+    check_hooks(config, kept.layers)
+    scripts = [
+        ConfigWarning(kind=ConfigWarningKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
+        for path in find_scripts(places, project)
+    ]
+    return Draft(
+        places=places,
+        project=project,
+        layers=kept.layers,
+        tree=tree,
+        config=config,
+        data_dir=chosen,
+        warnings=(*scripts, *files.warnings, *kept.warnings),
+        trusted=trusted,
+    )
+
+
+@define(eq=False)
+class _Files:
+    """The files that have been read so far, in order, each once."""
+
+    overlay: Overlay
+    data_file: Path
+    layers: list[Layer[Source]] = field(factory=list, init=False)
+    warnings: list[ConfigWarning] = field(factory=list, init=False)
+    own: list[ConfigFile] = field(factory=list, init=False)
+    """Those of them that belong to the user."""
+    _seen: set[Path] = field(factory=set, init=False)
+
+    def read(self, sources: Iterable[Source]) -> None:
+        """Read the next files; those that do not exist are skipped."""
+        for source in sources:
+            resolved = real_path(source.path)
+            replaced = self.overlay.get(source.path)
+            tree = read_tree(source.path) if replaced is None else replaced
+            if tree is not None and resolved not in self._seen:
+                self._seen.add(resolved)
+                self._add(source, tree)
+
+    def _add(self, source: Source, tree: Tree) -> None:
+        content = check_types(tree, source.path)
+        if source.user_level:
+            self.own.append(content)
+            if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
+                text = _LIMITS_ELSEWHERE.format(file=self.data_file)
+                self._say(ConfigWarningKind.NOT_USED, source, LIMITS_KEY, text)
+        elif content.crush_trio is not None:
+            self._say(ConfigWarningKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_OWN)
+        for key in unknown_keys(tree):
+            self._say(ConfigWarningKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
+        for event in unknown_events(content.hooks):
+            self._say(
+                ConfigWarningKind.NOT_USED, source, key_text(("hooks", event)), _NO_SUCH_EVENT
+            )
+        self.layers.append(Layer(source=source, tree=tree))
+
+    def _say(self, kind: ConfigWarningKind, source: Source, key: str, text: str) -> None:
+        self.warnings.append(ConfigWarning(kind=kind, file=source.path, key=key, text=text))
+
+
+def _trusted(files: _Files, places: Places) -> Trusted:
+    """Return the directories that the user trusts, from all of the user's files."""
+    named = [each.crush_trio.trusted_directories for each in files.own if each.crush_trio]
+    paths = [places.expand_home(text) for texts in named for text in texts]
+    return tuple(real_path(path) for path in paths if path.is_absolute())
+
+
+def _data_dir(
+    places: Places,
+    project: Project,
+    layers: Layers[Source],
+    trusted: Trusted,
+    warnings: list[ConfigWarning],
+) -> DataDir:
+    configured = merged_config(layers)[1].options.data_directory
+    origin = layers.origin("options", "data_directory")
+    chosen = choose_data_dir(places, project, configured, origin, trusted)
+    if chosen is None:
+        warnings.append(
+            ConfigWarning(
+                kind=ConfigWarningKind.NOT_TRUSTED,
+                file=None if origin is None else origin.path,
+                key="options.data_directory",
+                text=_OUTSIDE,
+            )
+        )
+        chosen = choose_data_dir(places, project, "", None, trusted)
+    assert chosen is not None  # only a configured one is ever refused
+    straying = outside_data_dirs(project, trusted)
+    if chosen.path in straying:
+        raise ConfigInvalid.at(chosen.path, "", _LEADS_OUT)
+    warnings += (
+        ConfigWarning(kind=ConfigWarningKind.NOT_TRUSTED, file=each, text=_OUTSIDE)
+        for each in straying
+    )
+    return chosen
+
+
+def _known(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
+    return {} if config.options.disable_default_providers else known_providers(catalogue)
+
+
+# ── Second step: templates and models ───────────────────────────────────────────────────────────
+
+
+async def finish_draft(
+    draft: Draft,
+    *,
+    catalogue: Sequence[CatalogProvider],
+    run_command: RunCommand,
+    revision: int,
+    previous: LoadedConfig | None = None,
+) -> LoadedConfig:
+    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed."""
+    expander = Expander(
+        layers=draft.layers,
+        tree=draft.tree,
+        directory=draft.project.directory,
+        data_file=draft.places.data_file,
+        environment=draft.places.environment,
+        run=run_command,
+    )
+    await trio.lowlevel.checkpoint()
+    if previous is not None and _same_env(draft, previous):
+        env = previous.expanded_env
+    else:
+        env = await _expand_env(draft.config.env, expander)
+    expander = evolve(expander, environment={**expander.environment, **env.values})
+    templates = (expander.template_warning(text, keys) for keys, text in templates_of(draft.config))
+    foreseen = [warning for warning in templates if warning is not None]
+    enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
+    selection = select_models(draft.config.models, enabling.providers)
+    return LoadedConfig(
+        revision=revision,
+        config=evolve(
+            draft.config,
+            providers={name: each.config for name, each in selection.providers.items()},
+            models={
+                ModelType.LARGE.value: selection.large.selected,
+                ModelType.SMALL.value: selection.small.selected,
+            },
+        ),
+        sources=tuple(layer.source for layer in draft.layers.layers),
+        warnings=(
+            *(*draft.warnings, *env.warnings, *foreseen),
+            *(*enabling.warnings, *selection.warnings),
+        ),
+        places=draft.places,
+        project=draft.project,
+        pinned=draft.data_dir,
+        trusted=draft.trusted,
+        expanded_env=env,
+        large=selection.large,
+        small=selection.small,
+        providers=selection.providers,
+        expander=expander,
+    )
+
+
+async def _expand_env(templates: Mapping[str, str], expander: Expander) -> ExpandedEnv:
+    """Fill in `env`. Its values see the original environment, not each other: order does not matter.
+
+    A variable that cannot be filled in is left out, with a warning. An error would keep the
+    workspace from being opened, in which the user may want to repair it.
+    """
+    await trio.lowlevel.checkpoint()
+    values, warnings = {}, []
+    for name, text in templates.items():
+        try:
+            values[name] = await expander.expand(text, "env", name)
+        except ExpansionFailed as error:
+            foreseen = expander.template_warning(text, ("env", name))
+            failed = ConfigWarning(kind=ConfigWarningKind.NOT_EXPANDED, text=error.detail)
+            warnings.append(foreseen or failed)
+    return ExpandedEnv(values=values, warnings=tuple(warnings))
+
+
+def _same_env(draft: Draft, previous: LoadedConfig) -> bool:
+    """Whether `env` has the same values as before, from the same files, with the same trust."""
+    return draft.config.env == previous.config.env and all(
+        draft.layers.origin("env", name) == previous.origin("env", name)
+        for name in draft.config.env
+    )
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def chosen_limits(environ: Mapping[str, str]) -> SizeLimits:
+    """Return the limits of the user's files, overridden by those of `CRUSH_TRIO_LIMITS`.
+
+    Raises `ConfigInvalid` for a file, `LimitInvalid` for the variable. Reads the disk.
     """
     home = Path(environ.get("HOME") or "/")
     places = Places(
@@ -94,259 +360,3 @@ def file_limits(content: ConfigFile, path: Path) -> dict[str, float]:
         return {name: read_value(name, value) for name, value in written.items()}
     except LimitInvalid as error:
         raise ConfigInvalid.at(path, LIMITS_KEY, error.detail) from None
-
-
-Overlay = Mapping[Path, Tree]
-"""What to take for the content of some files, instead of what they hold."""
-
-_SCRIPT: Final = (
-    "scripts are not run; write the same as JSON into crush.json beside it: what `provider` sets "
-    "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
-    "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
-)
-_NO_SUCH_EVENT: Final = f"there is no such event, so nothing in it is run; there is {PRE_TOOL_USE}"
-_FOREIGN_OWN: Final = "ignored: only the user's own files say whom to trust and what the limits are"
-_LIMITS_ELSEWHERE: Final = "ignored: limits hold for the whole server; write them into {file}"
-_OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
-_LEADS_OUT: Final = (
-    "expected a directory within the project, got a link out of it; remove it, trust the project, or "
-    "name another data directory in a file of your own"
-)
-
-
-@frozen(kw_only=True)
-class Draft:
-    """What the files amount to, before any template is filled in.
-
-    What a file has no say in is in none of its parts.
-    """
-
-    places: Places
-    project: Project
-    layers: Layers[Source]
-    tree: Tree = field(repr=False)
-    config: Config
-    data_dir: DataDir
-    notices: tuple[Notice, ...]
-    trusted: Trusted = ()
-
-
-async def load_config(
-    places: Places,
-    *,
-    catalogue: Sequence[CatalogProvider] = (),
-    run_command: RunCommand = refuse_command,
-    revision: int = 1,
-) -> LoadedConfig:
-    """Return the configuration of a workspace as it is now.
-
-    Raises one `ConfigInvalid` if a file is broken. Nothing is written, and nothing is run but what
-    `env` asks for in a file that may ask.
-    """
-    draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
-    return await finish(draft, catalogue=catalogue, run_command=run_command, revision=revision)
-
-
-# ── First step: the files ───────────────────────────────────────────────────────────────────────
-
-
-def read_draft(
-    places: Places,
-    *,
-    catalogue: Sequence[CatalogProvider] = (),
-    data_dir: DataDir | None = None,
-    overlay: Overlay | None = None,
-) -> Draft:
-    """Read, merge and check all files. With *data_dir* that choice is made already. Touches the disk."""
-    files = _Files(overlay or {}, places.data_file)
-    project = find_project(places.directory)
-    files.read(places.user_sources())
-    trusted = _trusted(files, places)
-    files.read(project.sources(trusted))
-    below = Layers(tuple(files.layers))
-    chosen = data_dir or _data_dir(places, project, below, trusted, files.notices)
-    files.read([chosen.source(trusted)])
-    layers = Layers(tuple(files.layers))
-    whole = merged_config(layers)[1]
-    known = _known(whole, catalogue)
-    check_meaning(whole, layers, known)
-    kept = withhold(layers, known, places)
-    tree, config = merged_config(kept.layers)
-    check_hooks(config, kept.layers)
-    scripts = [
-        Notice(kind=NoticeKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
-        for path in find_scripts(places, project)
-    ]
-    return Draft(
-        places=places,
-        project=project,
-        layers=kept.layers,
-        tree=tree,
-        config=config,
-        data_dir=chosen,
-        notices=(*scripts, *files.notices, *kept.notices),
-        trusted=trusted,
-    )
-
-
-@define(eq=False)
-class _Files:
-    """The files that have been read so far, in order, each only once."""
-
-    overlay: Overlay
-    data_file: Path
-    layers: list[Layer[Source]] = field(factory=list, init=False)
-    notices: list[Notice] = field(factory=list, init=False)
-    own: list[ConfigFile] = field(factory=list, init=False)
-    """Those among them that are the user's word."""
-    _seen: set[Path] = field(factory=set, init=False)
-
-    def read(self, sources: Iterable[Source]) -> None:
-        """Read the next files; those that do not exist say nothing."""
-        for source in sources:
-            resolved = real_path(source.path)
-            replaced = self.overlay.get(source.path)
-            tree = read_tree(source.path) if replaced is None else replaced
-            if tree is not None and resolved not in self._seen:
-                self._seen.add(resolved)
-                self._add(source, tree)
-
-    def _add(self, source: Source, tree: Tree) -> None:
-        content = check_types(tree, source.path)
-        if source.user_level:
-            self.own.append(content)
-            if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
-                text = _LIMITS_ELSEWHERE.format(file=self.data_file)
-                self._say(NoticeKind.NOT_USED, source, LIMITS_KEY, text)
-        elif content.crush_trio is not None:
-            self._say(NoticeKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_OWN)
-        for key in unknown_keys(tree):
-            self._say(NoticeKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
-        for event in unknown_events(content.hooks):
-            self._say(NoticeKind.NOT_USED, source, key_text(("hooks", event)), _NO_SUCH_EVENT)
-        self.layers.append(Layer(source=source, tree=tree))
-
-    def _say(self, kind: NoticeKind, source: Source, key: str, text: str) -> None:
-        self.notices.append(Notice(kind=kind, file=source.path, key=key, text=text))
-
-
-def _trusted(files: _Files, places: Places) -> Trusted:
-    """Return the directories that the user trusts; all of the user's files count, not only the last."""
-    named = [each.crush_trio.trusted_directories for each in files.own if each.crush_trio]
-    paths = [places.expand_home(text) for texts in named for text in texts]
-    return tuple(real_path(path) for path in paths if path.is_absolute())
-
-
-def _data_dir(
-    places: Places,
-    project: Project,
-    layers: Layers[Source],
-    trusted: Trusted,
-    notices: list[Notice],
-) -> DataDir:
-    configured = merged_config(layers)[1].options.data_directory
-    origin = layers.origin("options", "data_directory")
-    chosen = choose_data_dir(places, project, configured, origin, trusted)
-    if chosen is None:
-        notices.append(
-            Notice(
-                kind=NoticeKind.NOT_TRUSTED,
-                file=None if origin is None else origin.path,
-                key="options.data_directory",
-                text=_OUTSIDE,
-            )
-        )
-        chosen = choose_data_dir(places, project, "", None, trusted)
-    assert chosen is not None  # only a configured one is ever refused
-    straying = straying_data_dirs(project, trusted)
-    if chosen.path in straying:
-        raise ConfigInvalid.at(chosen.path, "", _LEADS_OUT)
-    notices += (Notice(kind=NoticeKind.NOT_TRUSTED, file=each, text=_OUTSIDE) for each in straying)
-    return chosen
-
-
-def _known(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
-    return {} if config.options.disable_default_providers else known_providers(catalogue)
-
-
-# ── Second step: what they mean ─────────────────────────────────────────────────────────────────
-
-
-async def finish(
-    draft: Draft,
-    *,
-    catalogue: Sequence[CatalogProvider],
-    run_command: RunCommand,
-    revision: int,
-    previous: LoadedConfig | None = None,
-) -> LoadedConfig:
-    """Return the snapshot that *draft* is; what *previous* worked out of the same `env` is kept."""
-    expander = Expander(
-        layers=draft.layers,
-        tree=draft.tree,
-        directory=draft.project.directory,
-        data_file=draft.places.data_file,
-        environment=draft.places.environment,
-        run=run_command,
-    )
-    await trio.lowlevel.checkpoint()
-    if previous is not None and _same_env(draft, previous):
-        env = previous.expanded_env
-    else:
-        env = await _expand_env(draft.config.env, expander)
-    expander = evolve(expander, environment={**expander.environment, **env.values})
-    templates = (expander.foresee(text, keys) for keys, text in templates_of(draft.config))
-    foreseen = [notice for notice in templates if notice is not None]
-    enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
-    selection = select_models(draft.config.models, enabling.providers)
-    return LoadedConfig(
-        revision=revision,
-        config=evolve(
-            draft.config,
-            providers={name: each.config for name, each in selection.providers.items()},
-            models={
-                ModelType.LARGE.value: selection.large.selected,
-                ModelType.SMALL.value: selection.small.selected,
-            },
-        ),
-        sources=tuple(layer.source for layer in draft.layers.layers),
-        notices=(
-            *(*draft.notices, *env.notices, *foreseen),
-            *(*enabling.notices, *selection.notices),
-        ),
-        places=draft.places,
-        project=draft.project,
-        pinned=draft.data_dir,
-        trusted=draft.trusted,
-        expanded_env=env,
-        large=selection.large,
-        small=selection.small,
-        providers=selection.providers,
-        expander=expander,
-    )
-
-
-async def _expand_env(templates: Mapping[str, str], expander: Expander) -> ExpandedEnv:
-    """Fill in `env`. Its values see what was handed in, not each other: their order means nothing.
-
-    A variable that has no value is left out, and a notice says why. A workspace that could not even
-    be opened would be of no help in repairing it.
-    """
-    await trio.lowlevel.checkpoint()
-    values, notices = {}, []
-    for name, text in templates.items():
-        try:
-            values[name] = await expander.expand(text, "env", name)
-        except ExpansionFailed as error:
-            foreseen = expander.foresee(text, ("env", name))
-            failed = Notice(kind=NoticeKind.NOT_EXPANDED, text=error.detail)
-            notices.append(foreseen or failed)
-    return ExpandedEnv(values=values, notices=tuple(notices))
-
-
-def _same_env(draft: Draft, previous: LoadedConfig) -> bool:
-    """Whether `env` says the same as before, by the same files, with the same trust."""
-    return draft.config.env == previous.config.env and all(
-        draft.layers.origin("env", name) == previous.origin("env", name)
-        for name in draft.config.env
-    )

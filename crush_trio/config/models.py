@@ -1,18 +1,14 @@
-"""The two models of a workspace: `large` to work with, `small` for side work.
+"""The usable providers of a workspace, and its two models, `large` and `small`.
 
-A selection that cannot be honoured is replaced, and a notice says by what; writing the replacement down
-is the caller's choice. A model that does not exist gives way to its provider's default, a provider that
-does not exist to the default of all; the small model then to the large one.
+Usable providers come from the files, the catalogue and the environment. Those that a file names
+come first, in the order of the files; then those whose key is in the environment, in the order of
+the catalogue: what the user wrote down counts more than a variable that happens to be set. The
+first one provides the default model. Keys and addresses stay templates: no command is run here, and
+no value is kept.
 
-The provider that is there when nothing is configured: offline, without a key, and useful for a look.
-
-Which providers can be used, and with what: the files, the catalogue and the environment together.
-
-Those that a file names come first, in the order of the files, then those whose key was found in the
-environment, in the order of the catalogue: what somebody wrote down goes before what merely happens to
-be set. The first one is where the default model comes from.
-
-Keys and addresses are carried as templates. Nothing is run here, and no value is kept.
+A selected model that is not available is replaced, with a warning: by the default of its provider,
+or, if the provider does not exist, by the overall default; the small model by the large one.
+Without any usable provider the offline demo is used, which needs no key.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +16,7 @@ from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from crush_trio.config.errors import Notice, NoticeKind
+from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Expander, key_text
 from crush_trio.config.known_providers import COMPATIBLE, KnownProvider
 from crush_trio.wire.config import CatalogModel, Config, ProviderConfig, SelectedModel
@@ -35,13 +31,14 @@ DEMO_CONFIG: Final = ProviderConfig(
 )
 DEMO_CHOICE: Final = SelectedModel(model=DEMO_MODEL.id, provider=DEMO_PROVIDER)
 
+_NOTHING: Final = SelectedModel()
 
 Known: TypeAlias = Mapping[str, KnownProvider]
 
 
 @frozen(kw_only=True)
 class EnabledProvider:
-    """A provider that can be used, all that is known of it in one value; templates are not filled in."""
+    """A usable provider; its templates are not filled in."""
 
     config: ProviderConfig
     known: bool = False
@@ -49,7 +46,7 @@ class EnabledProvider:
     default_small: str = ""
 
     def model(self, model_id: str) -> CatalogModel | None:
-        """Return the model of this id; where models are found out later, any name may be one."""
+        """Return the model with this id; any id if the provider's models are discovered later."""
         for model in self.config.models:
             if model.id == model_id:
                 return model
@@ -59,31 +56,156 @@ class EnabledProvider:
 
     @property
     def large_model(self) -> CatalogModel | None:
-        """The model to use if nobody chose one: the catalogue's choice, or the first there is."""
+        """The default model: the catalogue's, or the first."""
         models = self.config.models
         return self._listed(self.default_large) or (models[0] if models else None)
 
     @property
     def small_model(self) -> CatalogModel | None:
-        """The model the catalogue suggests for side work, if it does and the model is there."""
+        """The catalogue's default for the small model, if the provider has it."""
         return self._listed(self.default_small)
 
     def _listed(self, model_id: str) -> CatalogModel | None:
         return next((model for model in self.config.models if model.id == model_id), None)
 
 
+Providers: TypeAlias = Mapping[str, EnabledProvider]
+
+
 @frozen(kw_only=True)
-class Enabling:
-    """The providers that can be used, and why some cannot."""
+class ModelSlot:
+    """A selected model, and its entry in the catalogue."""
+
+    selected: SelectedModel
+    model: CatalogModel
+
+
+@frozen(kw_only=True)
+class Selection:
+    """Both models, the providers, and warnings about replaced models."""
+
+    large: ModelSlot
+    small: ModelSlot
+    providers: Providers
+    warnings: tuple[ConfigWarning, ...] = ()
+
+
+def select_models(wanted: Mapping[str, SelectedModel], providers: Providers) -> Selection:
+    """Return the models to use: those that are *wanted*, if *providers* have them.
+
+    Without any usable model it is the offline demo, with a warning that says what to configure.
+    """
+    warnings: list[ConfigWarning] = []
+    large = _large(wanted.get(ModelType.LARGE, _NOTHING), providers, warnings)
+    if large is None:
+        large = ModelSlot(selected=DEMO_CHOICE, model=DEMO_MODEL)
+        providers = {**providers, DEMO_PROVIDER: EnabledProvider(config=DEMO_CONFIG)}
+        warnings.append(_demo(providers))
+    small = _small(wanted.get(ModelType.SMALL, _NOTHING), large, providers, warnings)
+    return Selection(large=large, small=small, providers=providers, warnings=tuple(warnings))
+
+
+def default_small_model(provider_id: str, large: ModelSlot, providers: Providers) -> SelectedModel:
+    """Return the default small model of a provider, or else the large model."""
+    provider = providers.get(provider_id)
+    small = None if provider is None else provider.small_model
+    return large.selected if small is None else _choice(provider_id, small).selected
+
+
+def _large(
+    wanted: SelectedModel, providers: Providers, warnings: list[ConfigWarning]
+) -> ModelSlot | None:
+    if found := named_model(wanted, providers):
+        return found
+    own = providers.get(wanted.provider)
+    for provider in [*([own] if own else []), *providers.values()]:
+        if model := provider.large_model:
+            chosen = _choice(provider.config.id, model)
+            warnings += _replaced(ModelType.LARGE, wanted, chosen)
+            return chosen
+    return None
+
+
+def _small(
+    wanted: SelectedModel, large: ModelSlot, providers: Providers, warnings: list[ConfigWarning]
+) -> ModelSlot:
+    if found := named_model(wanted, providers):
+        return found
+    own = providers.get(wanted.provider or large.selected.provider)
+    model = None if own is None else own.small_model
+    if model is None and wanted.provider:
+        model = None if own is None else own.large_model
+    chosen = large if own is None or model is None else _choice(own.config.id, model)
+    warnings += _replaced(ModelType.SMALL, wanted, chosen)
+    return chosen
+
+
+def named_model(wanted: SelectedModel, providers: Providers) -> ModelSlot | None:
+    """Return the *wanted* model if its provider has it, with a reasoning effort that it supports."""
+    provider = providers.get(wanted.provider)
+    model = None if provider is None else provider.model(wanted.model)
+    if model is None:
+        return None
+    effort = reasoning_effort(wanted.reasoning_effort, model)
+    return ModelSlot(selected=evolve(wanted, reasoning_effort=effort), model=model)
+
+
+def _choice(provider_id: str, model: CatalogModel) -> ModelSlot:
+    """Return a model with the default settings of the catalogue."""
+    selected = SelectedModel(
+        model=model.id,
+        provider=provider_id,
+        max_tokens=model.default_max_tokens,
+        reasoning_effort=reasoning_effort("", model),
+    )
+    return ModelSlot(selected=selected, model=model)
+
+
+def reasoning_effort(wanted: str, model: CatalogModel) -> str:
+    """Return the *wanted* reasoning effort if the model supports it, else its default."""
+    levels = model.reasoning_levels
+    if not model.can_reason:
+        return ""
+    for effort in (wanted, model.default_reasoning_effort):
+        if effort and effort in levels:
+            return effort
+    return levels[0] if levels else ""
+
+
+def _replaced(slot: ModelType, wanted: SelectedModel, chosen: ModelSlot) -> list[ConfigWarning]:
+    if wanted == _NOTHING:
+        return []
+    used = f"{chosen.selected.provider}/{chosen.selected.model}"
+    text = f"{wanted.provider}/{wanted.model} is not available; {used} is used instead"
+    return [ConfigWarning(kind=ConfigWarningKind.MODEL_REPLACED, key=f"models.{slot}", text=text)]
+
+
+def _demo(providers: Providers) -> ConfigWarning:
+    others = [name for name in providers if name != DEMO_PROVIDER]
+    start = (
+        f"no model of {', '.join(others)} is known; name one in models.large. Until then"
+        if others
+        else "no model is configured. Set a key such as ANTHROPIC_API_KEY or OPENAI_API_KEY in the "
+        "environment, or write a provider into crush.json. Until then"
+    )
+    return ConfigWarning(kind=ConfigWarningKind.DEMO, text=f"{start} the offline demo answers")
+
+
+# ── Usable providers ─────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class EnabledProviders:
+    """The usable providers, and warnings about those that are not."""
 
     providers: Mapping[str, EnabledProvider]
-    notices: tuple[Notice, ...] = ()
+    warnings: tuple[ConfigWarning, ...] = ()
 
 
-def enable_providers(config: Config, known: Known, expander: Expander) -> Enabling:
-    """Return the providers of *config* and those of *known* whose credentials are there."""
+def enable_providers(config: Config, known: Known, expander: Expander) -> EnabledProviders:
+    """Return the providers of *config* and of *known* that have credentials."""
     providers: dict[str, EnabledProvider] = {}
-    notices: list[Notice] = []
+    warnings: list[ConfigWarning] = []
     for name, entry in config.providers.items():
         built_in = known.get(name)
         provider = _named(name, entry, built_in)
@@ -91,20 +213,20 @@ def enable_providers(config: Config, known: Known, expander: Expander) -> Enabli
             continue
         if _has_credentials(provider, built_in, expander):
             providers[name] = provider
-            notices += _redirections(name, entry, expander)
+            warnings += _redirections(name, entry, expander)
         elif built_in is not None:
-            notices.append(_no_credentials(name, built_in, expander))
+            warnings.append(_no_credentials(name, built_in, expander))
     for name, built_in in known.items():
         if name in config.providers or not (built_in.key or built_in.needs):
             continue
         provider = _named(name, ProviderConfig(), built_in)
         if _has_credentials(provider, built_in, expander):
             providers[name] = provider
-    return Enabling(providers=providers, notices=tuple(notices))
+    return EnabledProviders(providers=providers, warnings=tuple(warnings))
 
 
 def _named(name: str, entry: ProviderConfig, built_in: KnownProvider | None) -> EnabledProvider:
-    """Complete what a file says of a provider by what is known of it."""
+    """Return the provider of a file, completed from the built-in one."""
     if built_in is None:
         config = evolve(entry, id=name, name=entry.name or name, type=entry.type or COMPATIBLE)
         return EnabledProvider(config=config)
@@ -141,16 +263,16 @@ def _has_credentials(
 ) -> bool:
     """Whether a built-in provider has a key and an address; a custom one may need no key.
 
-    A custom one is without an address only where the address was not for its file to say.
+    A custom one has no address only if its file was not trusted to set it.
     """
     config = provider.config
     if built_in is None:
         return bool(config.base_url)
     way = ("providers", config.id)
-    if config.base_url and not expander.may_yield(config.base_url, *way, "base_url"):
+    if config.base_url and not expander.may_have_value(config.base_url, *way, "base_url"):
         return False
     if config.oauth is not None or (
-        config.api_key and expander.may_yield(config.api_key, *way, "api_key")
+        config.api_key and expander.may_have_value(config.api_key, *way, "api_key")
     ):
         return True
     if built_in.needs:
@@ -158,147 +280,25 @@ def _has_credentials(
     return not config.api_key
 
 
-def _no_credentials(name: str, built_in: KnownProvider, expander: Expander) -> Notice:
+def _no_credentials(name: str, built_in: KnownProvider, expander: Expander) -> ConfigWarning:
     source = expander.layers.origin("providers", name)
     wanted = [text for text in (built_in.key, built_in.address) if "$" in text]
     wanted += [" and ".join(needed) for needed in built_in.needs]
-    return Notice(
-        kind=NoticeKind.NO_CREDENTIALS,
+    return ConfigWarning(
+        kind=ConfigWarningKind.NO_CREDENTIALS,
         file=None if source is None else source.path,
         key=key_text(("providers", name)),
         text=f"not used: its key or address is empty; set them here, or {' or '.join(wanted)}",
     )
 
 
-def _redirections(name: str, entry: ProviderConfig, expander: Expander) -> Iterator[Notice]:
-    """Tell that a project decides where the requests to a provider of its own go."""
+def _redirections(name: str, entry: ProviderConfig, expander: Expander) -> Iterator[ConfigWarning]:
+    """Yield a warning if an untrusted project sets the address of a provider of its own."""
     source = expander.layers.origin("providers", name, "base_url")
     if entry.base_url and source is not None and not source.may_run:
-        yield Notice(
-            kind=NoticeKind.REDIRECTED,
+        yield ConfigWarning(
+            kind=ConfigWarningKind.REDIRECTED,
             file=source.path,
             key=key_text(("providers", name, "base_url")),
             text="this file came with the project, and decides where requests are sent",
         )
-
-
-Providers: TypeAlias = Mapping[str, EnabledProvider]
-
-_NOTHING: Final = SelectedModel()
-
-
-@frozen(kw_only=True)
-class ModelSlot:
-    """A model that was chosen, and what is known of it."""
-
-    selected: SelectedModel
-    model: CatalogModel
-
-
-@frozen(kw_only=True)
-class Selection:
-    """Both models, the providers they are from, and what had to be replaced."""
-
-    large: ModelSlot
-    small: ModelSlot
-    providers: Providers
-    notices: tuple[Notice, ...] = ()
-
-
-def select_models(wanted: Mapping[str, SelectedModel], providers: Providers) -> Selection:
-    """Return the models to use: those that are *wanted*, as far as *providers* have them.
-
-    If there is nothing that could be used the offline demo is, and a notice says how to go on.
-    """
-    notices: list[Notice] = []
-    large = _large(wanted.get(ModelType.LARGE, _NOTHING), providers, notices)
-    if large is None:
-        large = ModelSlot(selected=DEMO_CHOICE, model=DEMO_MODEL)
-        providers = {**providers, DEMO_PROVIDER: EnabledProvider(config=DEMO_CONFIG)}
-        notices.append(_demo(providers))
-    small = _small(wanted.get(ModelType.SMALL, _NOTHING), large, providers, notices)
-    return Selection(large=large, small=small, providers=providers, notices=tuple(notices))
-
-
-def default_small_model(provider_id: str, large: ModelSlot, providers: Providers) -> SelectedModel:
-    """Return the small model that goes with a provider, or else the large one there is."""
-    provider = providers.get(provider_id)
-    small = None if provider is None else provider.small_model
-    return large.selected if small is None else _choice(provider_id, small).selected
-
-
-def _large(wanted: SelectedModel, providers: Providers, notices: list[Notice]) -> ModelSlot | None:
-    if found := named_model(wanted, providers):
-        return found
-    own = providers.get(wanted.provider)
-    for provider in [*([own] if own else []), *providers.values()]:
-        if model := provider.large_model:
-            chosen = _choice(provider.config.id, model)
-            notices += _replaced(ModelType.LARGE, wanted, chosen)
-            return chosen
-    return None
-
-
-def _small(
-    wanted: SelectedModel, large: ModelSlot, providers: Providers, notices: list[Notice]
-) -> ModelSlot:
-    if found := named_model(wanted, providers):
-        return found
-    own = providers.get(wanted.provider or large.selected.provider)
-    model = None if own is None else own.small_model
-    if model is None and wanted.provider:
-        model = None if own is None else own.large_model
-    chosen = large if own is None or model is None else _choice(own.config.id, model)
-    notices += _replaced(ModelType.SMALL, wanted, chosen)
-    return chosen
-
-
-def named_model(wanted: SelectedModel, providers: Providers) -> ModelSlot | None:
-    """Return the model that was asked for, if its provider has it; its settings made to fit."""
-    provider = providers.get(wanted.provider)
-    model = None if provider is None else provider.model(wanted.model)
-    if model is None:
-        return None
-    effort = reasoning_effort(wanted.reasoning_effort, model)
-    return ModelSlot(selected=evolve(wanted, reasoning_effort=effort), model=model)
-
-
-def _choice(provider_id: str, model: CatalogModel) -> ModelSlot:
-    """Return a model as it is chosen when nobody does: with the settings of the catalogue."""
-    selected = SelectedModel(
-        model=model.id,
-        provider=provider_id,
-        max_tokens=model.default_max_tokens,
-        reasoning_effort=reasoning_effort("", model),
-    )
-    return ModelSlot(selected=selected, model=model)
-
-
-def reasoning_effort(wanted: str, model: CatalogModel) -> str:
-    """Return how hard a model is to think: as *wanted* if it can, else as it does by default."""
-    levels = model.reasoning_levels
-    if not model.can_reason:
-        return ""
-    for effort in (wanted, model.default_reasoning_effort):
-        if effort and effort in levels:
-            return effort
-    return levels[0] if levels else ""
-
-
-def _replaced(slot: ModelType, wanted: SelectedModel, chosen: ModelSlot) -> list[Notice]:
-    if wanted == _NOTHING:
-        return []
-    used = f"{chosen.selected.provider}/{chosen.selected.model}"
-    text = f"{wanted.provider}/{wanted.model} is not available; {used} is used instead"
-    return [Notice(kind=NoticeKind.MODEL_REPLACED, key=f"models.{slot}", text=text)]
-
-
-def _demo(providers: Providers) -> Notice:
-    others = [name for name in providers if name != DEMO_PROVIDER]
-    start = (
-        f"no model of {', '.join(others)} is known; name one in models.large. Until then"
-        if others
-        else "no model is configured. Set a key such as ANTHROPIC_API_KEY or OPENAI_API_KEY in the "
-        "environment, or write a provider into crush.json. Until then"
-    )
-    return Notice(kind=NoticeKind.DEMO, text=f"{start} the offline demo answers")

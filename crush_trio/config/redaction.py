@@ -1,11 +1,11 @@
-r"""Secrets taken out of what we say: in logs, and in answers about the configuration.
+r"""Redaction: removes secrets from logs and from answers about the configuration.
 
-A secret is known by the name it is kept under (`api_key`, `GITHUB_TOKEN`, `Authorization`), by what it
-looks like (`sk-…`, `Bearer …`, a private key, a password in a URL), or because the caller knows it.
-When in doubt it goes: a word too few in a log can be borne. Only text is taken out. Numbers and
-structure stay, so that a client which expects an integer can still read the answer.
+A secret is recognised by its name (`api_key`, `GITHUB_TOKEN`, `Authorization`), by its form
+(`sk-…`, `Bearer …`, a private key, a password in a URL), or because the caller passes it. In case
+of doubt text is removed. Only text is removed: numbers and structure stay, so that a client that
+expects an integer can still read the answer.
 
-All patterns take time linear in the text; what a log line holds is up to strangers.
+All patterns take time linear in the text, because untrusted text reaches the logs.
 """
 
 import re
@@ -16,15 +16,15 @@ from typing import Final
 from crush_trio.wire.fields import Json
 
 REDACTED: Final = "[redacted]"
-"""What stands where a secret was."""
+"""Replaces a secret."""
 
-SHORTEST: Final = 6
-"""Characters of a secret that is worth looking for in text; a shorter one would be found everywhere."""
+SHORTEST_SECRET: Final = 6
+"""The fewest characters of a secret that is searched in text; a shorter one would match everywhere."""
 
 
-def worth_finding(values: Iterable[str]) -> frozenset[str]:
-    """Return those of some secrets that are long enough to be looked for in texts."""
-    return frozenset(value for value in values if len(value) >= SHORTEST)
+def searchable_secrets(values: Iterable[str]) -> frozenset[str]:
+    """Return the secrets that are long enough to be searched in text."""
+    return frozenset(value for value in values if len(value) >= SHORTEST_SECRET)
 
 
 # ── By name ─────────────────────────────────────────────────────────────────────────────────────
@@ -41,10 +41,10 @@ _HEADERS: Final = {"authorization", "proxy-authorization", "cookie", "set-cookie
 
 @lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
-    """Whether a value of this name is most likely a secret, however the name is written.
+    """Whether a value of this name is most likely a secret, in any spelling of the name.
 
-    The last word decides: `token_url` is a place and `max_tokens`, though it counts as secret here,
-    holds a number. A bare `key` is a key of something else; a public one is public.
+    The last word decides: `token_url` is an address. `max_tokens` counts as secret but holds a
+    number, which is not removed. A bare `key` and a public key are not secrets.
     """
     words = [word.lower() for word in _WORDS.findall(name)]
     while words and words[-1] in _UNTELLING:
@@ -56,7 +56,7 @@ def is_secret_name(name: str) -> bool:
     return words[-1] in _SECRET_IF_QUALIFIED and words[-2:-1] not in ([], ["public"])
 
 
-# ── By look ─────────────────────────────────────────────────────────────────────────────────────
+# ── By form ─────────────────────────────────────────────────────────────────────────────────────
 
 _HEADER: Final = re.compile(
     r"(authorization|cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\"'\\\r\n]++", re.IGNORECASE
@@ -80,7 +80,7 @@ _QUERY: Final = re.compile(r"([?&](?:key|sig|signature)=)[^&#\s]++")
 
 
 def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
-    """Return *text* without what is or looks like a secret; *secrets* are those the caller knows."""
+    """Return *text* without *secrets* and without text that looks like a secret."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     text = _HEADER.sub(rf"\1\2{REDACTED}", text)
@@ -91,9 +91,9 @@ def redact_text(text: str, *, secrets: Collection[str] = ()) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    """Take out the values in `NAME=value`, `"name": "value"` and the like, if the name is a secret's.
+    """Remove the values in `NAME=value`, `"name": "value"` and the like, if the name is a secret's.
 
-    Names are looked for everywhere, also within the values of harmless names: in `url=…?token=…` the
+    Names are searched everywhere, also inside the values of other names: in `url=…?token=…` the
     second one matters.
     """
     kept, place = [], 0
@@ -114,8 +114,9 @@ def _without_assigned(text: str) -> str:
 def redact(value: Json, *, secrets: Collection[str] = ()) -> Json:
     """Return a copy of a tree of plain values without its secrets; see the module.
 
-    Under a secret's name every text goes, however deep. In lists it also knows `NAME=value` of an
-    environment, an option of a command before its value, and a header with its name.
+    Under a secret's name all text is removed, however deep. In lists it also recognises
+    `NAME=value` of an environment, an option of a command before its value, and a header with its
+    name.
     """
     match value:
         case str():
@@ -151,7 +152,7 @@ def _redacted_items(items: Sequence[Json], secrets: Collection[str]) -> list[Jso
 
 
 def _hidden(value: Json) -> Json:
-    """Return *value* with all its text replaced; what is empty hides nothing and stays."""
+    """Return *value* with all its text replaced, except empty text."""
     match value:
         case str():
             return REDACTED if value else value
@@ -165,7 +166,7 @@ def _hidden(value: Json) -> Json:
 
 
 def _text(value: object) -> str:
-    """Return a name as text; whatever is not text is no name."""
+    """Return a name as text; "" if it is not text."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     return value if isinstance(value, str) else ""

@@ -1,16 +1,12 @@
-"""A configuration at one moment: whole, checked and immutable.
+"""`LoadedConfig`: an immutable snapshot of the configuration; and the part of it that clients see.
 
-A snapshot never changes; a change of the files makes a new one with a higher revision. It holds keys
-only as the templates they were written as. Whoever needs a value asks for it, and gets it in a thing
-whose `repr` is silent about it.
+A change of the files makes a new snapshot with a higher revision. It holds keys as templates only.
+A value is filled in on request and returned in an object whose `repr` does not show it.
 
-The configuration as clients see it.
-
-What may be shown is listed, not what may not: a field that is new tomorrow is hidden until somebody
-has thought about it. Keys, tokens, headers, variables and bodies are never shown, not even as templates.
-
-Clients read `options` and `options.tui`, `providers`, `mcp` and `lsp` without looking whether they are
-there, send measurements and load a catalogue of their own unless told not to (wire.md §2.2).
+`shown_config` lists the fields that clients may see, so that a new field is hidden by default.
+Keys, tokens, headers, variables and bodies are never shown, not even as templates. Clients of the
+Go program read `options`, `options.tui`, `providers`, `mcp` and `lsp` without checking that they
+exist, and send metrics and load a catalogue of their own unless told not to (wire.md §2.2).
 """
 
 import re
@@ -26,7 +22,7 @@ from crush_trio.config.context_files import (
     ContextPath,
     read_context_files,
 )
-from crush_trio.config.errors import NotConfigured, Notice
+from crush_trio.config.errors import ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
@@ -56,7 +52,7 @@ E = TypeVar("E", ProviderConfig, McpServerConfig, LspServerConfig)
 
 @frozen(kw_only=True)
 class Resolved(Generic[T]):
-    """An entry of the configuration with its templates filled in; it shows nothing but its name."""
+    """An entry of the configuration with its templates filled in; `repr` shows only its name."""
 
     name: str
     config: T = field(repr=False)
@@ -64,26 +60,27 @@ class Resolved(Generic[T]):
 
 @frozen(kw_only=True)
 class ExpandedEnv:
-    """What the configuration sets for the programs of a workspace, and what it failed to set."""
+    """The variables that the configuration sets, and warnings about those that failed."""
 
     values: Mapping[str, str] = field(factory=dict, repr=False)
-    notices: tuple[Notice, ...] = ()
+    warnings: tuple[ConfigWarning, ...] = ()
 
 
 @frozen(kw_only=True, eq=False)
 class LoadedConfig:
-    """Everything a workspace is configured to be.
+    """The configuration of a workspace at one moment.
 
-    In `config`, `providers` are those that can be used and `models` those that are in use. `env` is
-    what the configuration sets, `environment` what the programs of the workspace are started with:
-    the environment that was handed in, and `env` over it. Neither is ever that of this process (L31).
+    In `config`, `providers` are the usable ones and `models` the selected ones. `env` has the
+    variables that the configuration sets. `environment` is what the programs of the workspace are
+    started with: the environment from the client, overridden by `env`; never that of this process
+    (L31).
     """
 
     revision: int
     config: Config
     sources: tuple[Source, ...]
     """The files that were read, lowest first."""
-    notices: tuple[Notice, ...]
+    warnings: tuple[ConfigWarning, ...]
     places: Places
     project: Project
     pinned: DataDir
@@ -110,22 +107,22 @@ class LoadedConfig:
         """All variables that the programs of the workspace are started with."""
         return self.expander.environment
 
-    # ── Whose word it is ────────────────────────────────────────────────────────────────────────
+    # ── Origin and trust ────────────────────────────────────────────────────────────────────────
 
     def origin(self, *keys: str) -> Source | None:
-        """Return the file that has the last word about what is at *keys*; None if none says anything."""
+        """Return the file that sets the value at *keys*; None if none does."""
         return self.expander.layers.origin(*keys)
 
     def may_run(self, *keys: str) -> bool:
-        """Whether everything at *keys* is the user's word: a server, a hook, a variable.
+        """Whether everything at *keys* comes from trusted files: a server, a hook, a variable.
 
-        False as soon as a file has a say that came with a project the user does not trust. Where
-        such a file has no say at all, as in `env`, what stands in it does not count.
+        False if a file of an untrusted project sets any of it. Values of such a file that are
+        ignored, as in `env`, do not count.
         """
         return all(source.may_run for source in self.expander.layers.contributors(*keys))
 
     def trusts(self, directory: Path) -> bool:
-        """Whether the user has said to trust what came with a project into *directory*."""
+        """Whether the user trusts the project files in *directory*."""
         return is_trusted(directory, self.trusted)
 
     # ── Models ──────────────────────────────────────────────────────────────────────────────────
@@ -135,13 +132,13 @@ class LoadedConfig:
         return self.large if model_type is ModelType.LARGE else self.small
 
     def named_model(self, wanted: SelectedModel) -> ModelSlot:
-        """Return a model that somebody asks for by name; raises `NotConfigured` if there is none."""
+        """Return the *wanted* model, or raise `NotConfigured`."""
         return _there(
             "model", f"{wanted.provider}/{wanted.model}", named_model(wanted, self.providers)
         )
 
     def default_small_model(self, provider_id: str) -> SelectedModel:
-        """Return the small model that goes with a provider, or else the large one there is."""
+        """Return the default small model of a provider, or else the large model."""
         return default_small_model(provider_id, self.large, self.providers)
 
     # ── Values ──────────────────────────────────────────────────────────────────────────────────
@@ -149,21 +146,21 @@ class LoadedConfig:
     async def resolve_provider(self, provider_id: str) -> Resolved[ProviderConfig]:
         """Return a provider with its key, address and headers.
 
-        Raises `NotConfigured`, or `ExpansionFailed` if a template has no value. Commands are run
-        each time, so a key that changes is a new one the next time it is asked for.
+        Raises `NotConfigured`, or `ExpansionFailed` if a template cannot be filled in. Commands are
+        run each time, so that a changed key is used at once.
         """
         provider = self.providers.get(provider_id)
         entry = _there("provider", provider_id, None if provider is None else provider.config)
         return await self._resolve("providers", provider_id, entry)
 
     async def resolve_mcp(self, name: str) -> Resolved[McpServerConfig]:
-        """Return an MCP server as it is to be started or reached."""
+        """Return an MCP server with its templates filled in."""
         return await self._resolve(
             "mcp", name, _there("MCP server", name, self.config.mcp.get(name))
         )
 
     async def resolve_lsp(self, name: str) -> Resolved[LspServerConfig]:
-        """Return a language server as it is to be started."""
+        """Return a language server with its templates filled in."""
         entry = _there("language server", name, self.config.lsp.get(name))
         return await self._resolve("lsp", name, entry)
 
@@ -171,11 +168,11 @@ class LoadedConfig:
         return Resolved(name=name, config=await self.expander.expand_fields(entry, section, name))
 
     async def skills_paths(self) -> tuple[ContextPath, ...]:
-        """Return where skills are to be looked for besides the usual places."""
+        """Return the configured directories of skills, besides the default ones."""
         return await self._paths("skills_paths", self.config.options.skills_paths)
 
     async def context_files(self) -> tuple[ContextFile, ...]:
-        """Return the texts that tell an agent about the project and its user (I6)."""
+        """Return the context files of the project and of its user (I6)."""
         options = self.config.options
         configured = await self._paths("context_paths", options.context_paths)
         everywhere = await self._paths("global_context_paths", options.global_context_paths)
@@ -189,7 +186,7 @@ class LoadedConfig:
     async def _paths(  # noqa: ASYNC910 - only commands are waited for
         self, option: str, texts: tuple[str, ...]
     ) -> tuple[ContextPath, ...]:
-        """Return the paths of an option; one of an untrusted project must stay within the project."""
+        """Return the paths of an option; those of an untrusted project are confined to it."""
         found = []
         for index, text in enumerate(texts):
             keys = ("options", option)
@@ -212,7 +209,7 @@ _QUERY: Final = re.compile(r"[?#].*", re.DOTALL)
 
 
 def shown_config(loaded: LoadedConfig) -> Config:
-    """Return what clients may know of a snapshot; it holds no secret."""
+    """Return the part of a snapshot that clients may see; it holds no secret."""
     config = loaded.config
     return Config(
         schema=config.schema,
@@ -310,5 +307,5 @@ def _hook(hook: HookConfig) -> HookConfig:
 
 
 def _address(url: str) -> str:
-    """Return an address without what could let somebody in: a login, a query."""
+    """Return an address without login and query, which may hold credentials."""
     return redact_text(_QUERY.sub("", _LOGIN.sub("", url)))

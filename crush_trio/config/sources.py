@@ -1,22 +1,18 @@
-"""Where configuration comes from: which files, in which order, and on whose word.
+"""The configuration files: which ones, in which order, with which trust; and how they are merged.
 
-From the lowest to the highest (I1): the system's file, the user's, the one that this program writes for
-the user, those that came with the project from the root of its work tree down to the workspace, and
-the one in the data directory. Searching upward ends at the root of the work tree, or at the directory
-itself where there is none: a file further up belongs to something else.
+From the lowest to the highest (I1): the system's file, the user's, the one that this program writes
+for the user, those of the project from the root of its work tree down to the workspace, and the one
+in the data directory. The search upward ends at the root of the work tree, or at the directory
+itself if there is none: files further up do not belong to the project.
 
-A checkout can contain anything, so files in it are not the user's word. That holds for the file in the
-data directory too, wherever a checkout could have brought it along.
+A checkout can contain anything, so files in it are not trusted by default. That includes the file
+in the data directory if a checkout could contain it.
 
-Several files as one: a deep merge in which the later file wins.
-
-Objects are merged key by key. Everything else replaces what was there: text, numbers, null, and lists
-too. A list that grew with every file could never be made shorter again, and where one file ends and
-the next begins would be anybody's guess; so whoever writes a list writes all of it. A null puts the
-default back.
-
-The layers stay at hand after merging, because where a value comes from decides what it may do: a
-command in a file of the user's is run, the same command in somebody else's project is not.
+The files are merged deeply, and the later file wins. Objects are merged key by key. Everything else
+is replaced: text, numbers, null, and lists, too, since a list that is extended by every file could
+never be made shorter. A null restores the default. The layers are kept after merging, because the
+origin of a value decides what it may do: a command in the user's file is run, the same command in
+an untrusted project is not.
 """
 
 import os
@@ -33,77 +29,9 @@ from crush_trio.wire.fields import Json
 S = TypeVar("S")
 
 Tree: TypeAlias = Mapping[str, Json]
-"""A parsed JSON object. Nobody changes one; a changed copy shares what did not change."""
+"""A parsed JSON object. It is never changed in place; a changed copy shares the unchanged parts."""
 
 _ABSENT: Final = object()
-
-
-def merge(below: Tree, above: Tree) -> dict[str, Json]:
-    """Return *below* with everything that *above* says put over it. Neither is changed."""
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-@frozen(kw_only=True)
-class Layer(Generic[S]):
-    """What one source says."""
-
-    source: S
-    tree: Tree = field(repr=False)
-
-
-@frozen
-class Layers(Generic[S]):
-    """All that is said, lowest layer first."""
-
-    layers: tuple[Layer[S], ...]
-
-    def tree(self) -> dict[str, Json]:
-        """Return everything merged."""
-        merged: dict[str, Json] = {}
-        for layer in self.layers:
-            merged = merge(merged, layer.tree)
-        return merged
-
-    def origin(self, *keys: str | int) -> S | None:
-        """Return the source of the value at *keys*: for an object the last one that has a say.
-
-        None if no layer says anything about it.
-        """
-        return next(iter(self.contributors(*keys)), None)
-
-    def contributors(self, *keys: str | int) -> tuple[S, ...]:
-        """Return every source that has a say in the value at *keys*, the last one first."""
-        return tuple(self._from_above(keys))
-
-    def _from_above(self, keys: tuple[str | int, ...]) -> Iterator[S]:
-        for layer in reversed(self.layers):
-            found, whole = _look(layer.tree, keys)
-            if found is not _ABSENT:
-                yield layer.source
-            if whole:
-                return
-
-
-def _look(tree: Json, keys: tuple[str | int, ...]) -> tuple[Json, bool]:
-    """Return what is at *keys*, and whether nothing below this layer can be seen through it.
-
-    A way that ends early, in a list or in plain text, leads to whatever it ends in.
-    """
-    value = tree
-    for key in keys:
-        if not isinstance(value, Mapping):
-            break
-        value = value.get(key, _ABSENT)
-        if value is _ABSENT:
-            return _ABSENT, False
-    return value, not isinstance(value, Mapping)
 
 
 SYSTEM_FILE: Final = Path("/etc/crush/crush.json")
@@ -117,16 +45,16 @@ GLOBAL_CONFIG_VARIABLE: Final = "CRUSH_GLOBAL_CONFIG"
 GLOBAL_DATA_VARIABLE: Final = "CRUSH_GLOBAL_DATA"
 
 Trusted: TypeAlias = tuple[Path, ...]
-"""The directories whose files the user trusts, links followed; with everything below them."""
+"""The directories that the user trusts, with everything below them; symbolic links are resolved."""
 
 
 def is_trusted(directory: Path, trusted: Trusted) -> bool:
-    """Whether *directory* is one of those, or lies in one; names are compared whole."""
+    """Whether *directory* is one of *trusted*, or inside one."""
     return any(directory.is_relative_to(each) for each in trusted)
 
 
 class SourceKind(StrEnum):
-    """Who wrote a file, and for whom."""
+    """The kind of a configuration file."""
 
     SYSTEM = "system"
     USER = "user"
@@ -137,10 +65,10 @@ class SourceKind(StrEnum):
 
 @frozen(kw_only=True)
 class Source:
-    """One file that may have something to say.
+    """One configuration file, which may not exist.
 
-    `user_level` files are the word of the user or of the machine's owner. `trusted` ones came with a
-    project, in a directory that the user trusts.
+    `user_level` files belong to the user or to the machine's owner. `trusted` ones are in a project
+    directory that the user trusts.
     """
 
     kind: SourceKind
@@ -150,11 +78,11 @@ class Source:
 
     @property
     def may_run(self) -> bool:
-        """Whether the file is the user's word: commands in it may be run, variables be used."""
+        """Whether commands in the file may be run and variables be read."""
         return self.user_level or self.trusted
 
     def how_to_trust(self, data_file: Path) -> str:
-        """Return why the file was not obeyed, and what the user can write into *data_file*."""
+        """Return why the file is not trusted, and what the user can write into *data_file*."""
         return (
             f'because the file came with the project; to trust it, add "{self.path.parent}" to '
             f"crush_trio.trusted_directories in {data_file}"
@@ -163,7 +91,7 @@ class Source:
 
 @frozen(kw_only=True)
 class DataDir:
-    """Where a workspace keeps its things. `user_level` if no checkout can have put a file there."""
+    """The data directory of a workspace. `user_level` if no checkout can contain it."""
 
     path: Path
     user_level: bool = False
@@ -179,26 +107,26 @@ class DataDir:
 
 
 def _absolute(_instance: object, attribute: "attrs.Attribute[Path]", path: Path) -> None:
-    """Insist: a relative path would depend on where the process happens to stand (L21)."""
+    """Raise for a relative path, which would depend on the working directory (L21)."""
     if not path.is_absolute():
         raise ValueError(f"{attribute.name} must be an absolute path, not {path}")
 
 
 @frozen(kw_only=True)
 class Places:
-    """Everything that decides which files are read. Nothing is taken from the process itself."""
+    """What decides which files are read. Nothing is taken from the process itself."""
 
     directory: Path = field(validator=_absolute)
     """The workspace."""
     home: Path = field(validator=_absolute)
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     data_dir: str = ""
-    """The data directory as an argument; empty leaves the choice to the configuration."""
+    """The data directory as an argument; empty for the configuration's choice."""
     system_file: Path = SYSTEM_FILE
 
     @property
     def user_directory(self) -> Path:
-        """Where the user writes configuration."""
+        """The user's configuration directory."""
         return (
             self._named_by(GLOBAL_CONFIG_VARIABLE)
             or (self._named_by("XDG_CONFIG_HOME") or self.home / ".config") / "crush"
@@ -214,7 +142,7 @@ class Places:
         return directory / CONFIG_NAME
 
     def _named_by(self, variable: str) -> Path | None:
-        """Return the directory a variable names; a relative one would mean another one everywhere."""
+        """Return the directory in a variable; a relative path is ignored."""
         path = Path(self.environment.get(variable, ""))
         return path if path.is_absolute() else None
 
@@ -225,7 +153,7 @@ class Places:
         return Path(text)
 
     def user_sources(self) -> tuple[Source, ...]:
-        """Return the files whose word is the user's, lowest first."""
+        """Return the files of the user and the system, lowest first."""
         paths = {
             SourceKind.SYSTEM: self.system_file,
             SourceKind.USER: self.user_directory / CONFIG_NAME,
@@ -236,13 +164,13 @@ class Places:
 
 @frozen(kw_only=True)
 class Project:
-    """A workspace among the directories that belong to it, from the work tree's root down."""
+    """The directories of a project, from the work tree's root down to the workspace."""
 
     directories: tuple[Path, ...]
 
     @property
     def root(self) -> Path:
-        """The boundary: nothing above it belongs to the project."""
+        """The root of the work tree."""
         return self.directories[0]
 
     @property
@@ -251,19 +179,19 @@ class Project:
         return self.directories[-1]
 
     def sources(self, trusted: Trusted) -> Iterator[Source]:
-        """Return the files that may have come with the project, lowest first."""
+        """Yield the configuration files of the project, lowest first."""
         for directory in self.directories:
             trust = is_trusted(directory, trusted)
             for name in PROJECT_NAMES:
                 yield Source(kind=SourceKind.PROJECT, path=directory / name, trusted=trust)
 
     def contains(self, path: Path) -> bool:
-        """Whether *path* leads to something within the project, links followed. Touches the disk."""
+        """Whether *path* is inside the project after resolving links. Reads the disk."""
         return real_path(path).is_relative_to(self.root)
 
 
 def find_project(directory: Path) -> Project:
-    """Return the project around *directory*. Touches the disk."""
+    """Return the project around *directory*. Reads the disk."""
     resolved = real_path(directory)
     upward = [resolved, *resolved.parents]
     for depth, candidate in enumerate(upward):
@@ -273,7 +201,7 @@ def find_project(directory: Path) -> Project:
 
 
 def find_scripts(places: Places, project: Project) -> tuple[Path, ...]:
-    """Return the configuration scripts there are; they are not run. Touches the disk."""
+    """Return the configuration scripts that exist; they are not run. Reads the disk."""
     candidates = [places.user_directory / SCRIPT_NAME]
     candidates += [each / name for each in project.directories for name in PROJECT_SCRIPT_NAMES]
     return tuple(path for path in candidates if _exists(path))
@@ -282,11 +210,11 @@ def find_scripts(places: Places, project: Project) -> tuple[Path, ...]:
 def choose_data_dir(
     places: Places, project: Project, configured: str, origin: Source | None, trusted: Trusted = ()
 ) -> DataDir | None:
-    """Return the data directory (I2), or None if *configured* is a place the project may not choose.
+    """Return the data directory (I2), or None if the project may not choose *configured*.
 
-    The order is: the argument, what the configuration says (*configured*, by *origin*), the closest
-    `.crush` there is within the project, `.crush` in the workspace. A project that nobody trusts may
-    not lead us out of itself, nor may a link in it: see `straying_data_dirs`. Touches the disk.
+    The order is: the argument, the configuration (*configured*, by *origin*), the closest existing
+    `.crush` inside the project, `.crush` in the workspace. An untrusted project may not choose a
+    directory outside of itself, nor by a link: see `outside_data_dirs`. Reads the disk.
     """
     if places.data_dir:
         return _data_dir(places, project, places.data_dir, by_user=True)
@@ -296,14 +224,14 @@ def choose_data_dir(
         )
         allowed = origin is None or origin.may_run or project.contains(chosen.path)
         return chosen if allowed else None
-    straying = straying_data_dirs(project, trusted)
+    straying = outside_data_dirs(project, trusted)
     closest = (each / DATA_NAME for each in reversed(project.directories))
     there = (path for path in closest if path.is_dir() and path not in straying)
     return DataDir(path=next(there, project.directory / DATA_NAME))
 
 
-def straying_data_dirs(project: Project, trusted: Trusted) -> tuple[Path, ...]:
-    """Return every `.crush` that is a link out of a project nobody trusts. Touches the disk."""
+def outside_data_dirs(project: Project, trusted: Trusted) -> tuple[Path, ...]:
+    """Return every `.crush` that is a link out of an untrusted project. Reads the disk."""
     paths = (each / DATA_NAME for each in project.directories if not is_trusted(each, trusted))
     return tuple(path for path in paths if not project.contains(path))
 
@@ -314,7 +242,7 @@ def _data_dir(places: Places, project: Project, text: str, *, by_user: bool) -> 
 
 
 def real_path(path: Path) -> Path:
-    """Return where *path* leads, links followed as far as they go; a loop of links is no error."""
+    """Return *path* with links resolved as far as possible; a loop of links is not an error."""
     return Path(os.path.realpath(path))
 
 
@@ -323,3 +251,74 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+# ── Merging ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def merge(below: Tree, above: Tree) -> dict[str, Json]:
+    """Return *below* overridden by *above*. Neither is changed."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@frozen(kw_only=True)
+class Layer(Generic[S]):
+    """The content of one source."""
+
+    source: S
+    tree: Tree = field(repr=False)
+
+
+@frozen
+class Layers(Generic[S]):
+    """The content of all sources, lowest first."""
+
+    layers: tuple[Layer[S], ...]
+
+    def tree(self) -> dict[str, Json]:
+        """Return everything merged."""
+        merged: dict[str, Json] = {}
+        for layer in self.layers:
+            merged = merge(merged, layer.tree)
+        return merged
+
+    def origin(self, *keys: str | int) -> S | None:
+        """Return the source of the value at *keys*: for an object, the last one that sets some of it.
+
+        None if no layer sets it.
+        """
+        return next(iter(self.contributors(*keys)), None)
+
+    def contributors(self, *keys: str | int) -> tuple[S, ...]:
+        """Return every source that sets some of the value at *keys*, the last one first."""
+        return tuple(self._from_above(keys))
+
+    def _from_above(self, keys: tuple[str | int, ...]) -> Iterator[S]:
+        for layer in reversed(self.layers):
+            found, whole = _look(layer.tree, keys)
+            if found is not _ABSENT:
+                yield layer.source
+            if whole:
+                return
+
+
+def _look(tree: Json, keys: tuple[str | int, ...]) -> tuple[Json, bool]:
+    """Return the value at *keys*, and whether it hides all lower layers.
+
+    If the path ends early, in a list or in plain text, that is the value.
+    """
+    value = tree
+    for key in keys:
+        if not isinstance(value, Mapping):
+            break
+        value = value.get(key, _ABSENT)
+        if value is _ABSENT:
+            return _ABSENT, False
+    return value, not isinstance(value, Mapping)

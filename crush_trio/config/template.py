@@ -1,11 +1,11 @@
-r"""Values that are made from others: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:?message}`, `$(command)`.
+r"""Templates: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:?message}` and `$(command)`.
 
-A template is parsed and filled in without waiting; only the commands in it are awaited, and only those
-whose output is needed. A variable that is not set is empty text. A `$` that begins none of these is an
-error, because it is more often a mistake than meant: `\$` is a dollar sign. Quotes mean themselves.
+Parsing and filling in are synchronous; only commands are awaited, and only those whose output is
+needed. A variable that is not set is empty text. Any other `$` is an error, because it usually is a
+mistake: `\$` is a dollar sign. Quotes have no special meaning.
 
-What a template yields may be a key, and so may the plain text in it. No error in here repeats either:
-a template is shown with `…` in the place of its plain text.
+The value of a template may be a secret, and so may the plain text in it. No error repeats either: a
+template is shown with `…` in place of its plain text.
 """
 
 import re
@@ -24,8 +24,8 @@ COMMAND_LIMIT: Final = 300.0
 RunCommand: TypeAlias = Callable[[str, Mapping[str, str], Path], Awaitable[str]]
 """Runs a shell command with this environment in this directory, and returns its standard output.
 
-It raises `CommandFailed` if the command could not be run or failed. When cancelled it ends the command
-and everything the command started; the time limit is its caller's.
+It raises `CommandFailed` if the command could not be run or failed. When cancelled, it ends the
+command and everything the command has started; the caller sets the time limit.
 """
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -37,28 +37,28 @@ _SHOWN: Final = 160
 
 
 class TemplateError(Exception):
-    """A template that cannot be read or filled in; the text is fit to be shown."""
+    """A template cannot be parsed or filled in; the text holds no secret."""
 
 
 class CommandFailed(Exception):
-    """A command did not do its work. The text says how it ended and repeats none of its output."""
+    """A command failed. The text says how it ended, without its output."""
 
 
 @frozen
 class Plain:
-    """Text that stands for itself."""
+    """Plain text."""
 
     text: str = field(repr=False)
 
     @override
     def __str__(self) -> str:
-        """Return that there is text, not which."""
+        """Return `…`: the text may be a secret."""
         return "…"
 
 
 @frozen(kw_only=True)
 class Variable:
-    """The value of a variable, or what to do if it is empty or not set."""
+    """A variable, with a default or an error text for when it is empty or not set."""
 
     name: str
     default: "Template | None" = None
@@ -86,17 +86,17 @@ class Command:
 
 @frozen
 class Template:
-    """A value that has not been made yet."""
+    """A parsed template."""
 
     pieces: tuple[Plain | Variable | Command, ...]
 
     @override
     def __str__(self) -> str:
-        """Return the template as it may be shown."""
+        """Return the template without its plain text, for errors."""
         return printable("".join(map(str, self.pieces)), _SHOWN)
 
     def commands(self, environment: Mapping[str, str]) -> Iterator[str]:
-        """Return the commands whose output it takes to fill this in with *environment*."""
+        """Yield the commands whose output is needed to fill this in with *environment*."""
         for piece in self.pieces:
             if isinstance(piece, Command):
                 yield piece.text
@@ -104,7 +104,7 @@ class Template:
                 yield from () if piece.default is None else piece.default.commands(environment)
 
     def expansions(self) -> Iterator[Variable | Command]:
-        """Return everything in here that comes from elsewhere, needed or not."""
+        """Yield all variables and commands, needed or not."""
         for piece in self.pieces:
             if not isinstance(piece, Plain):
                 yield piece
@@ -117,7 +117,7 @@ class Template:
 
 
 def parse(text: str) -> Template:
-    """Return the template that *text* is, or raise `TemplateError`."""
+    """Parse *text*, or raise `TemplateError`."""
     return _Parser(text).template()
 
 
@@ -144,7 +144,7 @@ def _value(
 
 @define
 class _Parser:
-    """Reads a template from left to right; `place` is what it looks at next."""
+    """Parses a template from left to right; `place` is the next character."""
 
     text: str = field(repr=False)
     place: int = 0
@@ -178,7 +178,7 @@ class _Parser:
         return "" if found is None else found[0]
 
     def _plain(self) -> str:
-        """Read plain text: a backslash means itself unless something stands after it to protect."""
+        """Read plain text: a backslash is literal unless it escapes the next character."""
         if self._take(r"\$"):
             return "$"
         if self.depth and self._take(r"\}"):
@@ -227,7 +227,7 @@ class _Parser:
         return inner
 
     def _command(self) -> Command:
-        """Read a command up to the parenthesis that closes it; those in quotes do not count."""
+        """Read a command up to its closing parenthesis; those in quotes do not count."""
         begin, open_ = self.place, 1
         while open_:
             piece = self._match(_IN_COMMAND)
@@ -241,5 +241,5 @@ class _Parser:
 
 
 async def refuse_command(command: str, environment: Mapping[str, str], directory: Path) -> str:
-    """Run nothing: what a program uses that has no way to run commands."""
+    """Refuse to run a command: the default for programs that cannot run commands."""
     raise CommandFailed("commands are not available here")

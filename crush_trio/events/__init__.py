@@ -1,4 +1,8 @@
-"""What happened in a workspace, in order, for any number of readers."""
+"""The event log: a workspace's events in order, for any number of readers.
+
+Read in this order: `facts` (events as values), `log`, `cursor` (a reader's place), `state` (what a
+resync needs); then how events become bytes: `entry`, `frames`, `growing_message`, `pieces`.
+"""
 
 from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.facts import Event, Fact, MessageChange, Position, Resync, RunChange

@@ -1,9 +1,9 @@
-"""An event in its place in a log, and the bytes made of it.
+"""`LogEntry`: an event at its place in a log, with its encoded bytes and its weight in memory.
 
 While an event is new it is encoded at most once per form, when the first reader wants it, and all
-readers share the bytes. What is too long for one piece is not even encoded then, but while it is sent
-(`events.pieces`). Later an event is packed: what is kept then is what both forms can be put together
-from, so that a log that remembers much does not weigh much.
+readers share the bytes. A frame that is too long for one piece is encoded while it is sent
+(`events.pieces`). Later the event is packed: the entry then keeps only the bytes from which both
+forms can be made again, so that a log with many events takes little memory.
 """
 
 from typing import Final
@@ -17,11 +17,11 @@ from crush_trio.events.frames import (
     PackedFact,
     PackedMessage,
     compacted,
-    completion,
+    completion_frame,
     crush_frame,
-    data_of,
     encode_run,
     message_change,
+    native_data,
     native_frame,
 )
 from crush_trio.events.growing_message import MessageView
@@ -29,46 +29,46 @@ from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, j
 from crush_trio.wire.events import EventType, PayloadType
 
 _ENTRY_WEIGHT: Final = 160
-"""Bytes of an entry and of its place in the log, near enough; like all of these, as measured."""
+"""Bytes of an entry and of its slot in the log, about. All weights here are measured averages."""
 
 _PACKED_WEIGHT: Final = 120
 """Bytes of the objects around a packed event's JSON."""
 
 _RUN_WEIGHT: Final = 330
-"""Bytes of a run's change, besides the answer and the error."""
+"""Bytes of a run change, without its answer and error text."""
 
 _FACT_WEIGHT: Final = 450
-"""Bytes of a fact and of what it is about, besides its JSON."""
+"""Bytes of a fact and its entity, without its JSON."""
 
 _MESSAGE_WEIGHT: Final = 2000
-"""Bytes of the objects of a message change that is not packed, besides what the message grew by."""
+"""Bytes of the objects of an unpacked message change, without the text that the message grew by."""
 
 _PIECES_WEIGHT: Final = 600
-"""Bytes of a frame that refers to what the event holds."""
+"""Bytes of a `Pieces` frame: it refers to data that the event holds anyway."""
 
 _LONG: Final = 4096
-"""Bytes from which on a message that goes on is not packed."""
+"""Bytes above which an unfinished message is not packed."""
 
 
 @define(eq=False)
-class Meter:
-    """How many bytes a log holds on to."""
+class ByteMeter:
+    """The number of bytes that a log holds, as its entries report it."""
 
     total: int = 0
 
 
 @define(eq=False)
-class Entry:
-    """An event in its place in the log, with the bytes made of it so far.
+class LogEntry:
+    """An event at its place in the log, with the bytes made of it so far.
 
-    `before` is the message as the entry before this one showed it: the native form sends the
-    difference. `superseded` entries say nothing that a later entry does not say in full.
+    `before` is the message as an earlier entry showed it last: the native form sends the
+    difference. A `superseded` entry holds nothing that a later entry does not hold too.
     """
 
     id: int
     _held: Event | Packed
     boot: str = field(repr=False)
-    _meter: Meter = field(repr=False)
+    _meter: ByteMeter = field(repr=False)
     before: MessageView | None = field(default=None, repr=False)
     superseded: bool = field(default=False, init=False)
     _packed: bool = field(default=False, init=False)
@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def event(self) -> Event:
-        """The event; of one that was packed, another that says the same."""
+        """The event; for a packed entry, an equal event that is made on demand."""
         match self._held:
             case PackedFact() | PackedMessage() as packed:
                 return packed.unpack()
@@ -90,7 +90,7 @@ class Entry:
 
     @property
     def merged(self) -> bool:
-        """Whether only its delta is left of it: a later entry says the rest, and there is no event."""
+        """Whether only the delta is left: a later entry holds the message, and `event` is gone."""
         return isinstance(self._held, PackedMessage) and not self._held.whole
 
     @property
@@ -100,7 +100,7 @@ class Entry:
 
     @property
     def urgent(self) -> bool:
-        """Whether readers are told at once: of endings, and of the first words of a message."""
+        """Whether readers are woken at once: for endings, and for the first words of a message."""
         if self.before is None:
             return self.terminal
         return not self.before.parts
@@ -108,11 +108,11 @@ class Entry:
     # ── As bytes ────────────────────────────────────────────────────────────────────────────────
 
     def frame(self, form: Form) -> bytes:
-        """Return the event as it goes over the wire, in one piece however long; see `content`."""
+        """Return the event's frame as one bytes object, however long; see `content`."""
         return joined(self.content(form))
 
     def content(self, form: Form) -> Content:
-        """Return the event as it goes over the wire; empty if *form* has no word for it."""
+        """Return the event's frame; empty if *form* has no frame for it."""
         known = self._crush_frame if form is Form.CRUSH else self._native_frame
         if known is not None:
             return known
@@ -126,13 +126,13 @@ class Entry:
         return content
 
     def sources(self, form: Form) -> list[Chunk]:
-        """Return the event as it goes over the wire, not put together."""
+        """Return the event's frame as unjoined sources."""
         return self._crush() if form is Form.CRUSH else self._native()
 
     def _crush(self) -> list[Chunk]:
         match self._held:
             case RunChange(run=run):
-                return completion(run)
+                return completion_frame(run)
             case MessageChange(change=change, view=view):
                 return crush_frame(PayloadType.MESSAGE, *message_change(change, *view.sources()))
             case PackedMessage(change=change, whole=whole):
@@ -161,18 +161,18 @@ class Entry:
             ):
                 return native_frame(place, name, data)
 
-    # ── Growing old ─────────────────────────────────────────────────────────────────────────────
+    # ── Packing ─────────────────────────────────────────────────────────────────────────────────
 
     def supersede(self) -> None:
-        """A later entry says all this one says; only its delta can still be wanted."""
+        """Note that a later entry holds all that this one does; only its delta may be needed."""
         self.superseded = True
         self._drop_crush()
 
     def pack(self) -> None:
-        """Keep no more than what the event can be told from again. Packing again does nothing.
+        """Keep only the bytes from which the event can be made again. Packing again does nothing.
 
-        A long message that went on stays as it is, with its delta: its changes share their text,
-        which packed would be kept once for each of them.
+        A long unfinished message is kept as it is, with its delta: all its changes share one text,
+        and packing would keep a copy of the text for each of them.
         """
         match self._held:
             case MessageChange() as event if self._shares_text(event):
@@ -203,7 +203,7 @@ class Entry:
         if event.change is EventType.UPDATED and self.before is not None:
             told = self._native_frame
             if isinstance(told, bytes):
-                delta = data_of(told)
+                delta = native_data(told)
             else:
                 delta = compacted(event.view.sources_since(self.before))
         whole = b"" if self.superseded and delta else compacted(event.view.sources())
@@ -212,9 +212,9 @@ class Entry:
     # ── Weight ──────────────────────────────────────────────────────────────────────────────────
 
     def release(self) -> None:
-        """The log lets go of this entry; whoever still holds it does so at no cost of the log's."""
+        """Take the entry's weight off the log, which drops it; readers may still hold the entry."""
         self._weigh(-self._weight)
-        self._meter = Meter()
+        self._meter = ByteMeter()
 
     def _weigh(self, change: int) -> None:
         self._weight += change
@@ -234,5 +234,5 @@ class Entry:
 
 
 def _cached_weight(content: Content) -> int:
-    """Return how many bytes a frame weighs that is kept; a long one is made of what is there anyway."""
+    """Return the weight of a cached frame; a long one only refers to data that is counted already."""
     return _PIECES_WEIGHT if isinstance(content, Pieces) else len(content)

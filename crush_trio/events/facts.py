@@ -1,10 +1,9 @@
-"""What a log carries: facts that have already happened.
+"""Events as values, and positions in a log.
 
-Three kinds are enough. A `MessageChange` is a message seen at one moment, a `RunChange` a run in a
-new state, and a `Fact` any other change of something the wire knows. What each looks like in bytes
-is the business of `events.forms`.
-
-What an agent tells its readers besides messages and endings.
+There are three kinds of events. A `MessageChange` is a message at one moment, a `RunChange` is a
+run in a new state, and a `Fact` is any other change of something that the wire has a type for.
+`events.frames` turns them into bytes. The functions at the end make the facts that an agent
+publishes.
 """
 
 from typing import Final
@@ -32,10 +31,10 @@ _UNSYNCED: Final = "~"
 
 @frozen(kw_only=True)
 class Fact:
-    """Something was created, updated or deleted; `entity` is what it is now.
+    """Something was created, updated or deleted; `entity` is its present value.
 
-    Encoded when it is made, once for all forms: a fact that has no JSON is the mistake of whoever
-    states it, not of a reader.
+    Encoded when it is made, once for all forms. So a value without JSON raises at the publisher,
+    not at a reader.
     """
 
     payload_type: PayloadType
@@ -57,11 +56,11 @@ class Fact:
 
 @frozen(eq=False, kw_only=True)
 class MessageChange:
-    """A message as it is now.
+    """A message at the moment of a change.
 
-    A *plain* change is one more piece of a growing answer: the next change of the same message
-    says everything it said, so a reader who has not seen it yet may skip it. All other changes
-    (creation, tool calls, finish, deletion) are structural and are never skipped.
+    A *plain* change appends to a growing answer: the next change of the same message includes it,
+    so a reader that has not seen it yet may skip it. All other changes (creation, tool calls,
+    finish, deletion) are structural and are never skipped.
     """
 
     change: EventType
@@ -75,13 +74,13 @@ class MessageChange:
 
     @property
     def message(self) -> Message:
-        """The whole message, put together on demand."""
+        """The whole message, built on demand."""
         return self.view.message()
 
 
 @frozen(kw_only=True)
 class RunChange:
-    """A run is in a new state. The change into an ending is the run's one terminal event."""
+    """A run in a new state. The change to an ending is the run's one terminal event."""
 
     run: RunView
 
@@ -92,16 +91,16 @@ class RunChange:
 
 
 Event = Fact | MessageChange | RunChange
-"""Anything that a log can carry."""
+"""Any event of a log."""
 
 
 @frozen(kw_only=True)
 class Position:
-    """A place in a log, across restarts: which start of the program, and which event of it.
+    """A place in a log, valid across restarts: the boot (one start of the program) and the event.
 
-    A reader that lost its place is told the endings it missed, and then the state of now. Between the
-    two it has places that are not `synced`: it knows the endings up to there and nothing else. In
-    text these have a `~` after the boot.
+    A reader that lost its place gets the endings it missed, and then the present state. In between,
+    its positions are not `synced`: it knows the endings up to there and nothing else. As text, such
+    a position has a `~` after the boot.
     """
 
     boot: str
@@ -114,7 +113,7 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> "Position | None":
-        """Read what `str` wrote; None if it is something else."""
+        """Parse the text of a position; return None if it is not one."""
         name, dash, seq = text.rpartition("-")
         boot = name.removesuffix(_UNSYNCED)
         if not (boot and dash and seq.isascii() and seq.isdigit()) or len(seq) > 18:
@@ -126,8 +125,8 @@ class Position:
 class Resync:
     """The state at `position`, for a reader whose own place in the log is gone.
 
-    Taken in the same synchronous step as the position: a reader that starts from here and reads on
-    from there has missed no state, only history.
+    State and position are taken in the same step, so a reader that takes this state and reads on
+    from the position has missed history, but no state.
     """
 
     position: Position
@@ -147,7 +146,7 @@ def agent_error(session_id: SessionId, run_id: RunId | None, error: str) -> Fact
 
 
 def finished_notice(session: Session) -> Fact:
-    """Return the notice by which clients re-read the state of a session (D28)."""
+    """Return the notice after which clients read the state of a session again (D28)."""
     finished = AgentEventType.AGENT_FINISHED
     return _agent_fact(
         AgentEvent(type=finished, session_id=session.id, session_title=session.title)
@@ -155,7 +154,7 @@ def finished_notice(session: Session) -> Fact:
 
 
 def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -> Fact:
-    """Return the notice that a run waits for its model, and for how long it has."""
+    """Return the notice that a run waits for its model, with the time it has waited."""
     return _agent_fact(
         AgentEvent(
             type=AgentEventType.RESPONSE,
@@ -167,7 +166,7 @@ def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -
 
 
 def session_fact(session: Session, change: EventType = EventType.UPDATED) -> Fact:
-    """Return the news that a session is now as *session*."""
+    """Return the fact that a session has changed and is now *session*."""
     return Fact(payload_type=PayloadType.SESSION, change=change, entity=session)
 
 

@@ -1,16 +1,13 @@
-"""The two forms a stream can have, and the frames that each of them is made of.
+"""The two forms of an event stream, their frames, and packed events.
 
-`crush` is the wire of the Go program: bare `data:` lines, a whole message per update, no word about
-runs but their completion. `native` adds an id and a name to each event, shows every state of a run,
-and sends of a growing message only what was appended. Both come from the same log.
+`crush` is the wire of the Go program: bare `data:` lines, a whole message per update, and of runs
+only the completion. `native` adds an id and a name to each event, shows every state of a run, and
+sends only what was appended to a growing message. Both come from the same log. The functions return
+a frame as unjoined sources of `events.pieces`.
 
-Functions here return the bytes of a frame as sources of `events.pieces`, not put together.
-
-Events that are kept for readers who come late: as bytes, and nothing beside them.
-
-An event as a value is a few dozen objects, and most of what a log remembers is never looked at
-again. So after a while the log keeps of an event only what both forms and the value itself can be
-made from again.
+An event as a value is a few dozen objects, and most events of a log are never read again. So old
+events are packed: the log keeps only the bytes from which both forms, and the value itself, can be
+made again.
 """
 
 from enum import Enum
@@ -21,7 +18,6 @@ from attrs import evolve, frozen
 
 from crush_trio.events.facts import Fact, MessageChange
 from crush_trio.events.growing_message import GrowingMessage
-from crush_trio.events.growing_text import Stretch
 from crush_trio.events.pieces import (
     JOINED,
     PIECE,
@@ -29,6 +25,7 @@ from crush_trio.events.pieces import (
     Content,
     Escaped,
     Pieces,
+    TextSlice,
     assemble,
     joined,
 )
@@ -36,6 +33,81 @@ from crush_trio.wire.codec import decode, encode, encode_change, structure
 from crush_trio.wire.events import ENTITIES, EventType, PayloadType, RunComplete
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunState, RunView
+
+_PLACEHOLDER: Final = "\0"
+_ESCAPED_PLACEHOLDER: Final = b"\\u0000"
+"""Stands for a long text while the JSON around it is encoded.
+
+It is unambiguous: no id has a NUL.
+"""
+
+
+class Form(Enum):
+    """The form in which a reader gets its events."""
+
+    CRUSH = "crush"
+    NATIVE = "native"
+
+
+def message_change(change: EventType, *message: Chunk) -> list[Chunk]:
+    """Return what `encode_change` would, for a message that is JSON already."""
+    return [b'{"type":"%b","payload":' % change.encode(), *message, b"}"]
+
+
+def crush_frame(payload_type: PayloadType, *change: Chunk) -> list[Chunk]:
+    """Wrap an encoded change as a frame of the crush form."""
+    return [b'data: {"type":"%b","payload":' % payload_type.encode(), *change, b"}\n\n"]
+
+
+def native_data(frame: bytes) -> bytes:
+    """Return the encoded data of a native frame."""
+    return frame[frame.index(b"\ndata: ") + 7 : -2]
+
+
+def native_frame(place: str, name: str, *data: Chunk) -> list[Chunk]:
+    """Wrap encoded data as a native frame, with its place in the log and its event name."""
+    return [b"id: %b\nevent: %b\ndata: " % (place.encode(), name.encode()), *data, b"\n\n"]
+
+
+def run_complete(run: RunView) -> RunComplete | None:
+    """Return the completion of *run* in crush form; None if it has none.
+
+    A folded run has no completion: the run that absorbed it has one (C4).
+    """
+    if not run.state.terminal or run.state is RunState.FOLDED:
+        return None
+    return RunComplete(
+        session_id=run.session_id,
+        run_id=run.run_id,
+        message_id=run.message_id,
+        text=run.text,
+        error=run.error,
+        cancelled=run.state is RunState.CANCELLED,
+    )
+
+
+def completion_frame(run: RunView) -> list[Chunk]:
+    """Return the crush frame of a run change; empty unless the run has a completion."""
+    complete = run_complete(run)
+    if complete is None:
+        return []
+    if len(run.text) <= PIECE:
+        changed = encode_change(EventType.UPDATED, complete)
+        return crush_frame(PayloadType.RUN_COMPLETE, changed)
+    around = encode_change(EventType.UPDATED, evolve(complete, text=_PLACEHOLDER))
+    before, after = around.split(_ESCAPED_PLACEHOLDER, 1)
+    return crush_frame(PayloadType.RUN_COMPLETE, before, Escaped(run.text), after)
+
+
+def encode_run(run: RunView) -> bytes:
+    """Return the JSON of a run in native form.
+
+    Without the answer: readers have it from the message's deltas, and it may be long.
+    """
+    return encode(evolve(run, text="") if run.text else run)
+
+
+# ── Packed events ───────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(eq=False)
@@ -47,7 +119,7 @@ class PackedFact:
 
     @property
     def size(self) -> int:
-        """How many bytes it keeps."""
+        """The number of bytes it keeps."""
         return len(self.encoded)
 
     def unpack(self) -> Fact:
@@ -62,10 +134,10 @@ class PackedFact:
 
 @frozen(eq=False)
 class PackedMessage:
-    """A `MessageChange` as the JSON of the message, of what changed in it, or of both.
+    """A `MessageChange` as the JSON of the message, of its delta, or of both.
 
     `delta` is empty where the native form sends the whole message. `whole` is empty where a later
-    change says all that this one says: then nobody will ask for it.
+    change supersedes this one: then no reader needs it.
     """
 
     change: EventType
@@ -75,7 +147,7 @@ class PackedMessage:
 
     @property
     def size(self) -> int:
-        """How many bytes it keeps."""
+        """The number of bytes it keeps."""
         return len(self.whole) + len(self.delta)
 
     def unpack(self) -> MessageChange:
@@ -85,86 +157,17 @@ class PackedMessage:
 
 
 def compacted(sources: list[Chunk]) -> Content:
-    """Return *sources* without growing text: that is copied, files are not.
+    """Return *sources* with growing text copied; files are not copied.
 
-    A growing text is kept with each word as it came, which is many times its length.
+    A slice keeps its `GrowingText` alive, which stores every appended piece as a string of its own
+    and takes many times the length of the text.
     """
     content = assemble(sources, JOINED)
     if isinstance(content, bytes):
         return content
-    settled = (joined(s) if isinstance(s, Stretch) else s for s in content.sources)
+    settled = (joined(s) if isinstance(s, TextSlice) else s for s in content.sources)
     return Pieces(tuple(settled), len(content))
 
 
 Packed = PackedFact | PackedMessage
-"""What becomes of an event. A run's change is not packed: its value is as small as its bytes."""
-
-
-_MARK: Final = "\0"
-_ESCAPED_MARK: Final = b"\\u0000"
-"""A text that is put in the place of a long one, and how it is found there: no id has a NUL."""
-
-
-class Form(Enum):
-    """How a reader wants its events."""
-
-    CRUSH = "crush"
-    NATIVE = "native"
-
-
-def message_change(change: EventType, *message: Chunk) -> list[Chunk]:
-    """Return a message change as `encode_change` would, around JSON that exists already."""
-    return [b'{"type":"%b","payload":' % change.encode(), *message, b"}"]
-
-
-def crush_frame(payload_type: PayloadType, *change: Chunk) -> list[Chunk]:
-    """Wrap an encoded change as the Go program's clients expect it."""
-    return [b'data: {"type":"%b","payload":' % payload_type.encode(), *change, b"}\n\n"]
-
-
-def data_of(frame: bytes) -> bytes:
-    """Return the encoded data that a native frame was made of."""
-    return frame[frame.index(b"\ndata: ") + 7 : -2]
-
-
-def native_frame(place: str, name: str, *data: Chunk) -> list[Chunk]:
-    """Wrap encoded data with its place in the log and its name."""
-    return [b"id: %b\nevent: %b\ndata: " % (place.encode(), name.encode()), *data, b"\n\n"]
-
-
-def run_complete(run: RunView) -> RunComplete | None:
-    """Return the completion that *run* is known by in crush form, if it has one.
-
-    A folded run has no completion of its own: the run that absorbed it has (C4).
-    """
-    if not run.state.terminal or run.state is RunState.FOLDED:
-        return None
-    return RunComplete(
-        session_id=run.session_id,
-        run_id=run.run_id,
-        message_id=run.message_id,
-        text=run.text,
-        error=run.error,
-        cancelled=run.state is RunState.CANCELLED,
-    )
-
-
-def completion(run: RunView) -> list[Chunk]:
-    """Return the crush frame of a run's change: that of its completion, if it has one."""
-    complete = run_complete(run)
-    if complete is None:
-        return []
-    if len(run.text) <= PIECE:
-        changed = encode_change(EventType.UPDATED, complete)
-        return crush_frame(PayloadType.RUN_COMPLETE, changed)
-    around = encode_change(EventType.UPDATED, evolve(complete, text=_MARK))
-    before, after = around.split(_ESCAPED_MARK, 1)
-    return crush_frame(PayloadType.RUN_COMPLETE, before, Escaped(run.text), after)
-
-
-def encode_run(run: RunView) -> bytes:
-    """Return a run as the native form shows it.
-
-    The answer itself has been sent as deltas; sending it again would double it.
-    """
-    return encode(evolve(run, text="") if run.text else run)
+"""A packed event. A run change is not packed: its value is as small as its bytes."""

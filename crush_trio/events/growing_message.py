@@ -1,21 +1,30 @@
-"""A message while it is being written.
+"""`GrowingMessage`: a message while it is being written; `MessageView`: the message at one moment.
 
-A model's answer arrives in small pieces, and after each of them someone wants to see the message.
-Copying it every time would make an answer of n pieces cost n² bytes. So text here is only ever
-appended to: a `MessageView` remembers *how far* each text had grown, not the text itself. Taking a
-view, and encoding what changed between two views, costs as much as what was appended; only a
-reader who wants the whole message pays for the whole message, once, shared with all other readers.
+A model's answer arrives in small pieces, and readers want the message after each of them. Copying
+it every time would make an answer of n pieces cost n² bytes. So text is only appended to, and a
+`MessageView` stores the length of each text, not the text itself. Taking a view, and encoding the
+difference of two views, costs as much as what was appended. Only a reader that wants the whole
+message pays for the whole message; the result is shared with all other readers.
 
-Views are immutable. A view taken earlier keeps showing what the message was then, whatever is
-appended later, because nothing in the part it covers can change any more.
+Views are immutable. An earlier view keeps showing the message as it was then, whatever is appended
+later, because the part that it covers does not change any more.
 """
 
 from typing import Final
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.events.growing_text import GrowingText, TextCut
-from crush_trio.events.pieces import GRAIN, Base64, Chunk, Content, Pieces, assemble, joined
+from crush_trio.events.pieces import (
+    GRAIN,
+    Base64,
+    Chunk,
+    Content,
+    GrowingText,
+    Pieces,
+    TextCut,
+    assemble,
+    joined,
+)
 from crush_trio.wire.codec import encode, encode_part, message_members
 from crush_trio.wire.messages import (
     BinaryPart,
@@ -34,7 +43,7 @@ _EMPTY_STRING: Final = b'""'
 class FixedPart:
     """A part that is replaced rather than extended, with its JSON.
 
-    Of a large file the JSON is made while it is sent: it is a third longer than the file, and most
+    The JSON of a large file is made while it is sent: it is a third longer than the file, and most
     files are sent to few readers.
     """
 
@@ -43,7 +52,7 @@ class FixedPart:
 
     @property
     def size(self) -> int:
-        """How many bytes the part's JSON takes."""
+        """The number of bytes of the part's JSON."""
         return len(self.encoded)
 
     def value(self) -> Part:
@@ -57,9 +66,10 @@ class FixedPart:
 
 @frozen(eq=False)
 class GrownPart:
-    """A text or reasoning part as far as it had grown at one moment.
+    """A text or reasoning part at one moment.
 
-    `blank` is the same part with empty text, and `frame` the two halves of its JSON around it.
+    `blank` is the same part with empty text, and `frame` the two halves of its JSON around the
+    text.
     """
 
     blank: TextPart | ReasoningPart
@@ -68,7 +78,7 @@ class GrownPart:
 
     @property
     def size(self) -> int:
-        """How many bytes the escaped text takes."""
+        """The number of bytes of the escaped text."""
         return self.cut.escaped
 
     def value(self) -> Part:
@@ -108,11 +118,11 @@ class MessageView:
 
     @property
     def size(self) -> int:
-        """About how many bytes the parts take, without putting them together."""
+        """About how many bytes the parts take; nothing is joined for it."""
         return sum(view.size for view in self.parts)
 
     def message(self) -> Message:
-        """Return the whole message as a value; costs as much as the message is long."""
+        """Return the whole message as a value; the cost is proportional to its length."""
         return evolve(self.head, parts=tuple(view.value() for view in self.parts))
 
     def json(self) -> bytes:
@@ -120,7 +130,7 @@ class MessageView:
         return joined(assemble(self.sources()))
 
     def sources(self) -> list[Chunk]:
-        """Return the whole message's JSON, not put together."""
+        """Return the whole message's JSON as unjoined sources."""
         listed: list[Chunk] = [b'{"parts":[']
         for index, view in enumerate(self.parts):
             if index:
@@ -134,7 +144,7 @@ class MessageView:
         return joined(assemble(self.sources_since(earlier)))
 
     def sources_since(self, earlier: "MessageView") -> list[Chunk]:
-        """Return the JSON of the changes since *earlier*, not put together."""
+        """Return the JSON of the changes since *earlier* as unjoined sources."""
         head, separator = self.head, b""
         listed: list[Chunk] = [
             b'{"id":%b,"session_id":%b,"updated_at":%d,"changes":['
@@ -186,7 +196,7 @@ class _Growth:
         self.revise(self.blank)
 
     def revise(self, blank: TextPart | ReasoningPart) -> None:
-        """Change what stands around the text, such as a signature."""
+        """Replace the members around the text, such as the signature."""
         self.blank = blank
         before, _, after = encode_part(blank).partition(_EMPTY_STRING)
         self.frame = (before, after)
@@ -207,8 +217,8 @@ class _Growth:
 class GrowingMessage:
     """A message being written: append to it, put parts into it, take views of it.
 
-    Keeps the rules of a stored message: at most one text and one reasoning part, deltas go to the
-    first of their kind (D3), at most one finish part and always last (D2).
+    Enforces the rules of a stored message: at most one text and one reasoning part, to which deltas
+    are appended (D3), and at most one finish part, which is always last (D2).
     """
 
     head: Message
@@ -220,21 +230,22 @@ class GrowingMessage:
         self.head = evolve(self.head, parts=())
 
     def append_text(self, delta: str) -> None:
-        """Append to the answer; a message never starts with the newline some models begin with."""
+        """Append to the answer; drop the newline with which some models begin a message."""
         if not self._parts:
             delta = delta.removeprefix("\n")
         if delta:
             self._growth(TextPart).text.append(delta)
 
     def append_reasoning(self, delta: str, *, started_at: int = 0) -> None:
-        """Append to the model's reasoning, which begins at *started_at* if it had not begun."""
+        """Append to the model's reasoning; *started_at* counts if this is its beginning."""
         growth = self._growth(ReasoningPart, started_at=started_at)
         growth.text.append(delta)
 
     def close_reasoning(self, *, finished_at: int, signature: str | None = None) -> bool:
         """End the reasoning; return whether that changed anything.
 
-        A model that thinks more than once signs more than once; the last signature covers it all.
+        A model that reasons more than once signs more than once; the last signature covers all of
+        it.
         """
         for growth in self._parts:
             if isinstance(growth, _Growth) and isinstance(growth.blank, ReasoningPart):
@@ -252,7 +263,7 @@ class GrowingMessage:
         return False
 
     def put(self, part: Part) -> None:
-        """Add *part*; a tool call with a known id replaces itself, a finish ends up last."""
+        """Add *part*. A tool call with a known id replaces the old one; a finish part goes last."""
         if isinstance(part, TextPart):
             self._growth(TextPart).text.append(part.text)
             return
@@ -261,7 +272,7 @@ class GrowingMessage:
             return
         fixed = FixedPart(part, _encoded(part))
         if isinstance(part, FinishPart):
-            self._parts = [kept for kept in self._parts if not _is(kept, FinishPart)]
+            self._parts = [kept for kept in self._parts if not _is_part(kept, FinishPart)]
         elif isinstance(part, ToolCallPart):
             for index, old in enumerate(self._parts):
                 if (
@@ -274,7 +285,7 @@ class GrowingMessage:
         self._add(fixed)
 
     def reset(self) -> None:
-        """Forget what the model streamed, before it is asked again (D14a); other parts stay."""
+        """Drop what the model streamed, before it is asked again (D14a); other parts stay."""
         self._parts = [
             kept
             for kept in self._parts
@@ -290,7 +301,7 @@ class GrowingMessage:
         )
 
     def view(self, updated_at: int | None = None) -> MessageView:
-        """Return the message as it is now; costs one step per part, however long the text."""
+        """Return the message as it is now; the cost depends on the number of parts, not on text."""
         if updated_at is not None and updated_at != self.head.updated_at:
             self.head = evolve(self.head, updated_at=updated_at)
         parts = tuple(p.view() if isinstance(p, _Growth) else p for p in self._parts)
@@ -311,7 +322,7 @@ class GrowingMessage:
 
     def _add(self, slot: FixedPart | _Growth) -> None:
         """Add *slot* at the end, but before a finish part."""
-        ended = bool(self._parts) and _is(self._parts[-1], FinishPart)
+        ended = bool(self._parts) and _is_part(self._parts[-1], FinishPart)
         self._parts.insert(len(self._parts) - ended, slot)
 
     def _put_reasoning(self, part: ReasoningPart) -> None:
@@ -321,6 +332,6 @@ class GrowingMessage:
         growth.revise(evolve(part, thinking=""))
 
 
-def _is(kept: FixedPart | _Growth, kind: type[Part]) -> bool:
+def _is_part(kept: FixedPart | _Growth, kind: type[Part]) -> bool:
     """Whether a slot holds a fixed part of *kind*."""
     return isinstance(kept, FixedPart) and isinstance(kept.part, kind)

@@ -1,12 +1,14 @@
-"""When a run executes, whether, and how it ends. No HTTP, no SQL, no model in here.
+"""The run core: accepts runs, decides when each executes, cancels them, and ends each exactly once.
 
-Read in this order: `lane`, `accepted`, `run`, `workspace`.
+It imports no HTTP, no SQL and no model. Read in this order: `outcome` (values), `lane`, `accepted`,
+`run`, `ending`, `workspace`; then `receipt` (what a cancel returns), `journal` (the seam to the
+store) and `tasks` (inspection).
 """
 
 from crush_trio.limits import Limits
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal, MemoryJournal
-from crush_trio.runtime.lane import Active, CancelledOnEntry, Entry, Folded, Lane
+from crush_trio.runtime.lane import Active, CancelledOnEntry, Folded, Lane, LaneDecision
 from crush_trio.runtime.outcome import Completion, Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, Hit, StopReceipt
 from crush_trio.runtime.run import Run, Turn
@@ -18,11 +20,11 @@ __all__ = [
     "CancelledOnEntry",
     "CloseReport",
     "Completion",
-    "Entry",
     "Folded",
     "Hit",
     "Journal",
     "Lane",
+    "LaneDecision",
     "Limits",
     "MemoryJournal",
     "Outcome",

@@ -1,14 +1,15 @@
-"""The token of a submission that we have promised to end.
+"""`AcceptedRun`: the token of a submission that the workspace has promised to end.
 
-An `AcceptedRun` exists from the instant of acceptance, and with it its cancel scope and its place in
-its lane. A cancel that comes before the run has begun takes it out of the lane in the same step; one
-that comes later cancels the scope, and Trio remembers that, entered or not. That is the whole mechanism
-by which no cancel is ever lost: there is no mark to set, no counter to keep, no window to close. A run
-accepted a moment later has another scope and another place.
+The token exists from the instant of acceptance, with its cancel scope and its place in its lane. A
+cancel that comes before the run has begun takes the run out of the lane in the same step. A later
+one cancels the scope, and Trio remembers that even if the scope is not entered yet. So no cancel is
+lost, and no flag or counter is needed for it. A run that is accepted later has another scope and
+another place, and an earlier cancel cannot hit it.
 
-The run's own task consumes the token by entering it, once.
+The run's own task consumes the token by entering it, once. `KnownRuns` finds tokens by id.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.errors import NotAccepted, RunReentered
-from crush_trio.runtime.lane import Active, Entry, Lane
+from crush_trio.errors import NotAccepted, RunIdTaken, RunNotFound, RunReentered
+from crush_trio.runtime.lane import Active, Lane, LaneDecision
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunKind, RunState, RunView
@@ -25,10 +26,10 @@ from crush_trio.wire.runs import RunKind, RunState, RunView
 if TYPE_CHECKING:
     from crush_trio.runtime.journal import JournalEntry
 
-_OVER: Final = trio.Event()
-"""What every run that has ended waits on: ended runs are remembered, and events are not small."""
+_ENDED: Final = trio.Event()
+"""One event that is set, shared by all ended runs to save memory: ended runs are remembered."""
 
-_OVER.set()
+_ENDED.set()
 
 
 @define(eq=False)
@@ -40,25 +41,25 @@ class AcceptedRun:
     fingerprint: int = field(init=False, repr=False)
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     reaped: list[int] = field(factory=list, init=False, repr=False)
-    """The processes that had to be stopped because the run was, as its tools report them."""
+    """Process ids that were stopped with the run, as its tools report them."""
     left: list[int] = field(factory=list, init=False, repr=False)
-    """The processes of its tools that could not be stopped."""
+    """Process ids of its tools that could not be stopped."""
     outcome: Outcome | None = field(default=None, init=False)
     moved_time: float = field(factory=trio.current_time, init=False, repr=False)
-    """When the run came into the state it is in."""
+    """When the run entered its present state."""
     active_time: float | None = field(default=None, init=False, repr=False)
     """When the run became active, if it did."""
     cancel_time: float | None = field(default=None, init=False, repr=False)
     """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
     begun: "JournalEntry | None" = field(default=None, init=False, repr=False)
-    """What the journal wrote when the run became active."""
+    """The journal entry that was written when the run became active."""
     _lane: "RunLane | None" = field(repr=False)
-    """Where the run takes its turn; entering the token takes it from here, once."""
+    """The lane of the run; None once the token has been entered."""
     _moved: Callable[["AcceptedRun"], None] = field(repr=False)
     _cancel: Callable[["AcceptedRun"], object] = field(repr=False)
     _ending: RunView | None = field(default=None, init=False, repr=False)
-    _entry: Entry | None = field(default=None, init=False)
+    _entry: LaneDecision | None = field(default=None, init=False)
     _decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _journaled: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _refusal: NotAccepted | None = field(default=None, init=False)
@@ -81,7 +82,7 @@ class AcceptedRun:
 
     @property
     def state(self) -> RunState:
-        """Where the run is now."""
+        """The run's present state."""
         return self.view.state
 
     @property
@@ -91,13 +92,16 @@ class AcceptedRun:
 
     @property
     def counted(self) -> bool:
-        """Whether the run counts among the active ones; a task does not, its run waits for it."""
+        """Whether the run counts towards the limit of active runs; a subagent's task does not.
+
+        The run that started the task waits for it, so counting both could block every run.
+        """
         return self.submission.kind is not RunKind.TASK
 
     async def journaled(self) -> None:
-        """Wait until the acceptance is durable; raise `NotAccepted` if it could not be.
+        """Wait until the acceptance is durable; raise `NotAccepted` if it could not be stored.
 
-        Cancelling this wait changes nothing for the run: its own task waits for the writing (A4).
+        Cancelling this wait does not affect the run: its own task waits for the store (A4).
         """
         await self._journaled.wait()
         if self._refusal is not None:
@@ -115,48 +119,48 @@ class AcceptedRun:
 
     @property
     def ended(self) -> bool:
-        """Whether there is an outcome, or never will be one because the run was refused."""
+        """Whether the run has an outcome, or was refused and will never have one."""
         return self._ended.is_set()
 
     async def wait_ended(self) -> None:
-        """Wait until the run has ended, however."""
+        """Wait until the run has ended or was refused."""
         await self._ended.wait()
 
     async def wait(self) -> Outcome:
-        """Wait for the run to end and return how; raise `NotAccepted` if it never began."""
+        """Wait for the run to end and return its outcome; raise `NotAccepted` if it was refused."""
         await self.journaled()
         await self._ended.wait()
         assert self.outcome is not None
         return self.outcome
 
     def cancel(self) -> None:
-        """Cancel this run, whatever it is doing or has not begun to do.
+        """Cancel this run, whatever state it is in.
 
-        `Workspace.cancel_run` does the same and answers with a receipt.
+        `Workspace.cancel_run` does the same and returns a receipt.
         """
         if not self.ended:
             self._cancel(self)
 
     @property
     def cancel_reason(self) -> str:
-        """The reason that Trio hands to everything this run's cancellation reaches."""
+        """The `reason` of the `trio.Cancelled` exceptions of this run."""
         return f"run {self.id} was cancelled"
 
     # ── For the run's own task ──────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def enter(self) -> AsyncIterator[Entry]:
-        """Consume the token: wait for a turn and hold it for the length of the block.
+    async def enter(self) -> AsyncIterator[LaneDecision]:
+        """Consume the token: wait for the lane's decision and yield it.
 
-        Inside an `Active` block the run's scope surrounds everything, and catches its cancel. The
-        other entries are handed out outside of it: what had to be done about them is being done by
-        the run that folded this one, or by the cancel. Entering twice is a bug and raises.
+        With `Active` the block runs inside the run's cancel scope, which catches its cancel. With
+        `Folded` and `CancelledOnEntry` there is nothing to do: the run that folded this one, or the
+        cancel, ends it. Entering twice is a bug and raises `RunReentered`.
         """
         lane, self._lane = self._lane, None
         if lane is None:
             raise RunReentered(self.id)
         await trio.lowlevel.cancel_shielded_checkpoint()
-        # A cancel may have decided already, and even have ended the run.
+        # During the checkpoint a cancel may have decided, and even have ended the run.
         entry = self._entry or lane.enter(self)
         if entry is None:
             await self._decided.wait()
@@ -171,14 +175,14 @@ class AcceptedRun:
     # ── For the lane ────────────────────────────────────────────────────────────────────────────
 
     def move(self, state: RunState) -> None:
-        """Change state and let the workspace publish it."""
+        """Change state and tell the workspace, which publishes it."""
         self.view = evolve(self.view, state=state)
         self.moved_time = trio.current_time()
         if state is RunState.ACTIVE:
             self.active_time = self.moved_time
         self._moved(self)
 
-    def decide(self, entry: Entry) -> None:
+    def decide(self, entry: LaneDecision) -> None:
         """Take the lane's decision and wake the waiting task."""
         self._entry = entry
         self._decided.set()
@@ -189,29 +193,29 @@ class AcceptedRun:
         return self.cancel_time is not None
 
     def request_cancel(self) -> None:
-        """Note when the run was cancelled, the first time."""
+        """Note the time of the run's first cancel."""
         if self.cancel_time is None:
             self.cancel_time = trio.current_time()
 
     def cancel_scope(self) -> None:
-        """Cancel the scope that the turn runs in, or will."""
+        """Cancel the scope that the turn runs in, or will run in."""
         self.scope.cancel(self.cancel_reason)
 
     # ── For the workspace ───────────────────────────────────────────────────────────────────────
 
     def stored(self) -> None:
-        """The acceptance is durable: the caller that waits in `journaled` may be answered."""
+        """Note that the acceptance is durable, and wake the caller that waits in `journaled`."""
         self._journaled.set()
         self._moved(self)
 
     def refuse(self, refusal: NotAccepted) -> None:
-        """The acceptance could not be made durable: there will be no run."""
+        """Note that the acceptance could not be stored: there will be no run."""
         self._refusal = refusal
         self._journaled.set()
         self._end()
 
     def will_end(self, outcome: Outcome, at: int) -> RunView:
-        """Decide how the run ends; return it as it will be seen then, and as it is to be stored."""
+        """Set how the run will end; return its view after the ending, which is what is stored."""
         self._ending = evolve(
             self.view,
             state=outcome.state,
@@ -226,12 +230,12 @@ class AcceptedRun:
 
     @property
     def ending(self) -> RunView:
-        """The run as it will be seen when its ending is stored."""
-        assert self._ending is not None, "it is not decided yet how the run ends"
+        """The view of the run after its ending, as `will_end` has set it."""
+        assert self._ending is not None, "the ending is not decided yet"
         return self._ending
 
     def show_ending(self) -> None:
-        """Show the run as ending: how is known, and is not stored yet."""
+        """Show the run as ending: its outcome is decided but not stored yet."""
         if self.view.state is not RunState.ENDING:
             to_come = self.ending.state
             self.view = evolve(self.ending, state=RunState.ENDING, outcome=to_come, ended_at=0)
@@ -248,12 +252,63 @@ class AcceptedRun:
     def _end(self) -> None:
         self.ended_time = trio.current_time()
         self._ended.set()
-        self._journaled = self._decided = self._ended = _OVER
+        self._journaled = self._decided = self._ended = _ENDED
 
     def forget_prompt(self) -> None:
-        """Let go of what the caller sent; how the run ended is all that is asked of it from now on."""
+        """Free the prompt and the attachments of an ended run, which nothing reads any more."""
         self.submission = evolve(self.submission, prompt="", attachments=())
 
 
 RunLane: TypeAlias = Lane[AcceptedRun, Outcome]
-"""A lane as workspaces have it."""
+"""The lane of a workspace."""
+
+
+REMEMBERED: Final = 256
+"""How many ended runs are remembered."""
+
+
+@define(eq=False)
+class KnownRuns:
+    """The live runs of a workspace and the last ones that ended, by our ids and their callers'."""
+
+    _live: dict[RunId, AcceptedRun] = field(factory=dict, init=False)
+    _ended: "OrderedDict[RunId, AcceptedRun]" = field(factory=OrderedDict, init=False)
+
+    def __contains__(self, run_id: RunId) -> bool:
+        return run_id in self._live or run_id in self._ended
+
+    def find(self, run_id: RunId) -> AcceptedRun:
+        """Return a run, or raise `RunNotFound`."""
+        run = self._live.get(run_id) or self._ended.get(run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return run
+
+    def repeated(self, submission: Submission) -> AcceptedRun | None:
+        """Return the run that *submission* repeats; raise `RunIdTaken` if its id names another."""
+        if submission.run_id is None or submission.run_id not in self:
+            return None
+        run = self.find(submission.run_id)
+        if run.fingerprint != hash(submission):
+            raise RunIdTaken(submission.run_id)
+        return run
+
+    def add(self, run: AcceptedRun) -> None:
+        """Add a run that was accepted just now."""
+        for run_id in _ids(run):
+            self._live[run_id] = run
+
+    def end(self, run: AcceptedRun) -> None:
+        """Move a run to the ended ones; one that was refused is forgotten at once."""
+        ids = _ids(run)
+        for run_id in ids:
+            self._live.pop(run_id, None)
+        if run.outcome is not None:
+            run.forget_prompt()
+            self._ended.update(dict.fromkeys(ids, run))
+            while len(self._ended) > 2 * REMEMBERED:
+                self._ended.popitem(last=False)
+
+
+def _ids(run: AcceptedRun) -> set[RunId]:
+    return {run.id, run.submission.run_id or run.id}

@@ -1,16 +1,13 @@
-"""Storing endings: what is owed stays owed until it is written.
+"""Endings: stores how runs ended, announces it, and waits for the runs of a closing workspace.
 
-An ending is announced when it is stored, so the stream and the disk always say the same. Until then
-the run is shown as `ending`, with the outcome that is to come.
+An ending is announced after it is stored, so the event stream and the disk never disagree. Until it
+is stored the run is shown as `ending`, with the outcome that will follow. A write that fails is
+retried until it succeeds (`wait_stored`).
 
-Waiting for the runs of a workspace that closes.
-
-The end of runs that were cancelled before they began.
-
-One cancel may withdraw thousands of waiting runs. Their endings are handed to the journal a few hundred
-at a time, in the order of the lane, and announced in that order as they are stored, so that a herd of
-them holds up neither the other sessions nor the readers. The lane lets no run begin before all of them
-have left.
+One cancel may withdraw thousands of waiting runs (`Withdrawal`). Their endings go to the journal in
+batches, in the order of the lane, and are announced in that order as they are stored: writing all
+of them at once would delay the other sessions and the readers. The lane starts no run before all of
+them have left.
 """
 
 import logging
@@ -32,61 +29,43 @@ from crush_trio.runtime.receipt import StopReceipt
 from crush_trio.store.errors import StoreFailed
 from crush_trio.wire.runs import RunState
 
-GIVE_UP: Final = 1.0
-"""Seconds for runs to end once it is certain that their endings will not be stored."""
-
-
-async def wait_for_runs(
-    receipt: StopReceipt, overdue: trio.Event, limits: Limits, journal: Journal
-) -> None:
-    """Wait for the runs of *receipt*, for a while with the store, and then without it.
-
-    The while is over after `Limits.join`, or when *overdue* is set; afterwards it is.
-    """
-    async with open_hidden_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + limits.join
-        nursery.start_soon(_cancel_after, receipt.settled, nursery.cancel_scope)
-        await overdue.wait()
-        nursery.cancel_scope.cancel()
-    overdue.set()
-    if not receipt.complete and not await _can_store(receipt, journal):
-        journal.give_up()
-        with trio.move_on_after(limits.retry + GIVE_UP):
-            await receipt.settled()
-
-
-async def _can_store(receipt: StopReceipt, journal: Journal) -> bool:
-    """Whether it is not the journal's fault that there are runs which have not ended."""
-    if any(hit.run.state is RunState.ENDING for hit in receipt.hits):
-        return False  # noqa: ASYNC910  # stopping waits before and after this
-    return await journal.answers(within=GIVE_UP)
-
-
-async def _cancel_after(wait: Callable[[], Awaitable[object]], scope: trio.CancelScope) -> None:
-    await wait()
-    scope.cancel()
-
-
 log = logging.getLogger(__name__)
+
+ENDINGS_PER_COMMIT: Final = 250
+"""The most endings that are written in one commit."""
+
+ACTIVE_FIRST_SECONDS: Final = 1.0
+"""Seconds that withdrawn runs wait for an active run of the same cancel to end first."""
+
+GIVE_UP_SECONDS: Final = 1.0
+"""Seconds that runs get to end after it is certain that their endings will not be stored."""
 
 
 class EndingHost(Protocol):
-    """What an ending needs to know of its workspace."""
+    """What endings need of their workspace."""
 
     @property
     def overdue(self) -> trio.Event:
-        """Set when the workspace should have closed by now."""
+        """Set when the time for closing the workspace is over."""
+        ...
+
+    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Set how *run* will end. The caller hands the ending to the journal in the same step."""
+        ...
+
+    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
+        """Announce the ending of *run*, which is stored, and let the run leave its lane."""
         ...
 
 
-async def owed(
+async def wait_stored(
     entry: JournalEntry, limits: Limits, runs: Sequence[AcceptedRun], host: EndingHost
 ) -> bool:
-    """Wait until the endings of *runs* are stored, however long that takes; return whether they are.
+    """Wait until the endings of *runs* are stored, with retries; return whether they are.
 
-    A write that fails is tried again until it succeeds. Only when nothing can be stored any more,
-    because the store has stopped or the workspace has to close without it, is the answer no; the next
-    start finds the runs unfinished then, and ends them as interrupted.
+    There is no time limit while the workspace is open. The answer is False only if nothing can be
+    stored any more: the store has stopped, or the workspace has to close without it. The next start
+    then finds the runs unfinished and ends them as interrupted.
     """
     failed = False
     while True:
@@ -99,7 +78,7 @@ async def owed(
             log.exception("run.ending_given_up", extra=_names(runs))
             return False  # noqa: ASYNC910  # it has waited for the store
         except Exception as exc:
-            if entry.commit.stored:  # the waiting was disturbed, not the writing
+            if entry.commit.stored:  # the wait failed, the write did not
                 return True  # noqa: ASYNC910  # it has waited for the store
             if entry.reduce(exc):
                 continue
@@ -110,7 +89,7 @@ async def owed(
                 log.exception("run.ending_given_up", extra=_names(runs))
                 return False  # noqa: ASYNC910  # it has waited for the store
             failed = True
-            with trio.move_on_after(limits.retry):
+            with trio.move_on_after(limits.retry):  # closing ends the pause between two attempts
                 await host.overdue.wait()
             entry.again()
         else:
@@ -118,7 +97,7 @@ async def owed(
 
 
 def announce(run: AcceptedRun, outcome: Outcome, events: EventLog) -> None:
-    """Publish how *run* has ended, and what belongs to that."""
+    """Publish the ending of *run*, with the notices of its outcome before it."""
     for notice in outcome.notices:
         events.publish(notice)
     if outcome.state is RunState.ERRORED:
@@ -127,74 +106,52 @@ def announce(run: AcceptedRun, outcome: Outcome, events: EventLog) -> None:
 
 
 def show_ending(runs: Sequence[AcceptedRun]) -> None:
-    """Show *runs* as ending: how is known, and is not stored yet."""
+    """Show *runs* as ending: their outcomes are decided but not stored yet."""
     for run in runs:
         run.show_ending()
 
 
 def _names(runs: Sequence[AcceptedRun]) -> dict[str, object]:
-    """Return what a log line says of the runs that it is about; of a herd, the first few."""
+    """Return the log fields for *runs*: the first ten ids, and the number of all."""
     return {"run_ids": [run.id for run in runs[:10]], "runs": len(runs)}
-
-
-TOGETHER: Final = 250
-"""How many endings are written in one commit."""
-
-ACTIVE_FIRST: Final = 1.0
-"""Seconds for which the active run, if it was cancelled too, may write its ending before the others."""
-
-
-class WithdrawalHost(Protocol):
-    """What ending runs needs of their workspace."""
-
-    @property
-    def overdue(self) -> trio.Event:
-        """Set when the workspace should have closed by now."""
-        ...
-
-    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Decide how *run* ends. It is to be handed to the journal in the same step."""
-        ...
-
-    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Announce the ending of *run* and let it leave its lane."""
-        ...
 
 
 @define(eq=False)
 class Withdrawal:
-    """Runs of one lane that a cancel withdrew, in their order.
+    """Ends the runs of one lane that a cancel withdrew, in the order of the lane.
 
-    The endings of the first ones are handed over when it is made, in the step of the cancel. If the
-    cancel hit the active run too, *after* is that one: its record ends before theirs begin.
+    The constructor hands over the endings of the first batch, in the same step as the cancel. If
+    the cancel also hit the active run, *after* is that run: its record must be complete before the
+    records of the withdrawn runs begin, so nothing is handed over until it has ended.
     """
 
     _runs: tuple[AcceptedRun, ...]
     _journal: Journal = field(repr=False)
     _limits: Limits
-    _host: WithdrawalHost = field(repr=False)
+    _host: EndingHost = field(repr=False)
     _after: AcceptedRun | None = None
     _entry: JournalEntry | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self._after is None:
-            self._entry = self._hand_over(self._runs[:TOGETHER])
+            self._entry = self._hand_over(self._runs[:ENDINGS_PER_COMMIT])
 
     async def end(self) -> None:  # noqa: ASYNC910  # there is a run
-        """Have all endings stored and announced. The body of a task that belongs to the runs."""
+        """Store and announce all endings. The body of a task in the nursery of the runs."""
         left = self._runs
         with trio.CancelScope(shield=True):
             if self._after is not None:
-                with trio.move_on_after(ACTIVE_FIRST):
+                with trio.move_on_after(ACTIVE_FIRST_SECONDS):
                     await self._after.wait_ended()
             while left:
-                part, left = left[:TOGETHER], left[TOGETHER:]
+                part, left = left[:ENDINGS_PER_COMMIT], left[ENDINGS_PER_COMMIT:]
                 entry = self._entry or self._hand_over(part)
-                self._entry = self._hand_over(left[:TOGETHER]) if left else None
+                # The next batch is handed over before this one is stored, so the store is never idle.
+                self._entry = self._hand_over(left[:ENDINGS_PER_COMMIT]) if left else None
                 await self._announce(part, entry)
 
     def _hand_over(self, runs: tuple[AcceptedRun, ...]) -> JournalEntry | None:
-        """Hand the endings of *runs* over, of those that were not refused by now."""
+        """Hand the endings of *runs* to the journal, without the runs that have been refused."""
         present = [run for run in runs if not run.refused]
         for run in present:
             self._host.decide(run, Outcome.cancelled())
@@ -203,11 +160,11 @@ class Withdrawal:
     async def _announce(self, runs: tuple[AcceptedRun, ...], entry: JournalEntry | None) -> None:
         accepted = [run for run in runs if await run.known()]
         if entry is None:
-            return  # noqa: ASYNC910  # it has waited for each run
+            return  # noqa: ASYNC910  # `known` has waited for each run
         if not accepted:  # all of them were refused: there is nothing to end
             entry.commit.withdraw()
             return  # noqa: ASYNC910  # likewise
-        stored = await owed(entry, self._limits, accepted, self._host)
+        stored = await wait_stored(entry, self._limits, accepted, self._host)
         outcome = Outcome.cancelled() if stored else Outcome.interrupted()
         if stored:
             entry.tell()
@@ -215,3 +172,35 @@ class Withdrawal:
             if not stored:
                 self._host.decide(run, outcome)
             self._host.settle(run, outcome)
+
+
+async def wait_for_runs(
+    receipt: StopReceipt, overdue: trio.Event, limits: Limits, journal: Journal
+) -> None:
+    """Wait until the runs of *receipt* have ended: first with the store, then without it.
+
+    The first wait ends after `Limits.join` seconds or when *overdue* is set; *overdue* is set
+    afterwards. Runs that still cannot store their endings then end as interrupted.
+    """
+    async with open_hidden_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + limits.join
+        nursery.start_soon(_cancel_after, receipt.settled, nursery.cancel_scope)
+        await overdue.wait()
+        nursery.cancel_scope.cancel()
+    overdue.set()
+    if not receipt.complete and not await _can_store(receipt, journal):
+        journal.give_up()
+        with trio.move_on_after(limits.retry + GIVE_UP_SECONDS):
+            await receipt.settled()
+
+
+async def _can_store(receipt: StopReceipt, journal: Journal) -> bool:
+    """Whether the journal still works, so that the unfinished runs have another reason."""
+    if any(hit.run.state is RunState.ENDING for hit in receipt.hits):
+        return False  # noqa: ASYNC910  # the caller waits before and after this
+    return await journal.answers(within=GIVE_UP_SECONDS)
+
+
+async def _cancel_after(wait: Callable[[], Awaitable[object]], scope: trio.CancelScope) -> None:
+    await wait()
+    scope.cancel()

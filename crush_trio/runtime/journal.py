@@ -1,12 +1,10 @@
-"""What the runtime asks of a journal: to write runs down, in the order in which they change.
+"""Two seams of the runtime: the journal, which stores runs, and the metrics hooks.
 
-`Journal` is the seam between the runs and their storage. The store satisfies it durably;
-`MemoryJournal` satisfies it for programs that need no durability, and for tests.
+`Journal` stores every change of a run, in the order of the changes. The agent satisfies it with a
+durable store; `MemoryJournal` is for programs that need no durability, and for tests.
 
-Who counts the runs of a workspace, if anybody does.
-
-A run is told twice: when it is accepted and when it is over. What can be seen by looking, such as how
-many are active now, is not told to anybody.
+`RunMeter` is called when a run is accepted and when it ends. Values that can be read at any time,
+such as the number of active runs, have no hook.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,35 +20,8 @@ from crush_trio.store.commit import Commit
 from crush_trio.wire.ids import RunId
 
 
-class RunMeter(Protocol):
-    """Is told of every run. Both methods are called in the midst of a step: they only count."""
-
-    def run_accepted(self, run: AcceptedRun) -> None:
-        """*run* was accepted just now."""
-        ...
-
-    def run_ended(self, run: AcceptedRun) -> None:
-        """*run* is over; without an outcome if its acceptance could not be stored."""
-        ...
-
-
-@define(eq=False)
-class _Nobody:
-    """Satisfies `RunMeter`, for a workspace that nobody looks at."""
-
-    def run_accepted(self, run: AcceptedRun) -> None:
-        pass
-
-    def run_ended(self, run: AcceptedRun) -> None:
-        pass
-
-
-NOBODY: Final[RunMeter] = _Nobody()
-"""Counts nothing."""
-
-
 class JournalEntry(Protocol):
-    """Something that was handed to a journal: whether it is stored, and what is to be told of it."""
+    """One write that was handed to a journal, and the events to publish once it is stored."""
 
     @property
     def commit(self) -> Commit[Any]:
@@ -58,75 +29,75 @@ class JournalEntry(Protocol):
         ...
 
     def tell(self) -> None:
-        """Publish what was written; called once, when it is stored."""
+        """Publish the events of what was written; called once, after it is stored."""
         ...
 
     def reduce(self, error: Exception) -> bool:
-        """Leave out what can never be written, as *error* says, and hand over the rest.
+        """Remove the part that can never be written, according to *error*, and write the rest.
 
-        Returns whether there was something to leave out.
+        Returns False, and does nothing, if there is no such part.
         """
         ...
 
     def again(self) -> None:
-        """Hand it over once more, after the write has failed."""
+        """Hand the same write over again, after it has failed."""
         ...
 
 
 class Journal(Protocol):
     """Makes acceptances, turns and endings durable.
 
-    Every method hands its entry over in the step in which it is called, never waits and never raises.
-    Entries are written in the order in which they were handed over, each as a whole or not at all.
+    Every synchronous method hands its entry over before it returns, never waits and never raises.
+    Entries are written in the order in which they were handed over, each completely or not at all.
     """
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
-        """Write the acceptance; only when it is stored is the caller told that the run is accepted.
+        """Write the acceptance. The caller is answered only after it is stored.
 
-        *begins* says that nothing is in the way of the run: its prompt is written along, as a
-        message of its session.
+        *begins* means that the run has the turn already: its prompt is written in the same commit,
+        as a message of its session.
         """
         ...
 
     def retract(self, run: AcceptedRun) -> None:
-        """Undo an acceptance that failed or took too long, whenever it may land.
+        """Undo an acceptance that failed or took too long, even if it is written later.
 
-        The caller is told that the prompt was not accepted; it must not come back after a restart.
+        The caller was told that the prompt was not accepted, so it must not run after a restart.
         """
         ...
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
-        """Write that it is the run's turn, and its prompt, unless that was written on acceptance."""
+        """Write that the run is active, and its prompt unless that was written on acceptance."""
         ...
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
-        """Write the prompts of *runs* into the turn of *into*, and that they end with it."""
+        """Write the prompts of *runs* into the turn of *into*, and the endings of *runs*."""
         ...
 
     def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
         """Write the endings of *runs* of one session, which were cancelled before they began.
 
         Each gets a complete record: the prompt, and an answer that says it was cancelled (A21).
-        Runs whose acceptance was refused are passed over.
+        Runs whose acceptance was refused are skipped.
         """
         ...
 
     def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
-        """Write the ending of an active run, with whatever the record of its turn still lacks."""
+        """Write the ending of an active run, and what its turn has not stored yet."""
         ...
 
     async def answers(self, within: float) -> bool:
-        """Whether a write would be answered *within* so many seconds."""
+        """Whether the store answers a write *within* so many seconds."""
         ...
 
     def give_up(self) -> None:
-        """Fail what is not stored yet, and all that comes later: the workspace has to close."""
+        """Fail all writes that are not stored yet, and all later ones: the workspace must close."""
         ...
 
 
 @define(eq=False)
-class Noted:
-    """A `JournalEntry` that is a fact as soon as it is handed over."""
+class ImmediateEntry:
+    """A `JournalEntry` that takes effect at once and cannot fail: it needs no store."""
 
     _note: Callable[[], None] = field(repr=False)
     _publish: Callable[[], None] = field(default=lambda: None, repr=False)
@@ -138,16 +109,16 @@ class Noted:
         self.commit.settle(Value(None))
 
     def tell(self) -> None:
-        """Publish what there is to be told."""
+        """Publish the events, if there are any."""
         self._publish()
 
     def reduce(self, error: Exception) -> bool:
-        """Refuse: a note cannot have failed."""
-        raise AssertionError("a note does not fail") from error
+        """Raise: an immediate entry cannot have failed."""
+        raise AssertionError("an immediate entry does not fail") from error
 
     def again(self) -> None:
-        """Refuse: a note cannot have failed."""
-        raise AssertionError("a note does not fail")
+        """Raise: an immediate entry cannot have failed."""
+        raise AssertionError("an immediate entry does not fail")
 
 
 @define(eq=False)
@@ -156,7 +127,7 @@ class MemoryJournal:
 
     accepted: list[RunId] = field(factory=list, init=False)
     prompts: list[RunId] = field(factory=list, init=False)
-    """The runs whose prompts became messages, or the record of a cancel."""
+    """The runs whose prompts were written: as messages, or in the record of a cancel."""
     endings: dict[RunId, Outcome] = field(factory=dict, init=False)
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
@@ -167,7 +138,7 @@ class MemoryJournal:
             if begins:
                 self.prompts.append(run.id)
 
-        return Noted(note)
+        return ImmediateEntry(note)
 
     def retract(self, run: AcceptedRun) -> None:
         """Forget the acceptance."""
@@ -177,19 +148,19 @@ class MemoryJournal:
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
         """Remember the prompt."""
-        return Noted(lambda: self._remember_prompt(run))
+        return ImmediateEntry(lambda: self._remember_prompt(run))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
         """Remember the prompts and the endings."""
-        return Noted(lambda: self._end(runs, Outcome.folded(into.id)))
+        return ImmediateEntry(lambda: self._end(runs, Outcome.folded(into.id)))
 
     def withdraw(self, runs: Sequence[AcceptedRun]) -> JournalEntry:
         """Remember the endings, and the prompts that they are about."""
-        return Noted(lambda: self._end(runs, Outcome.cancelled()))
+        return ImmediateEntry(lambda: self._end(runs, Outcome.cancelled()))
 
     def end(self, run: AcceptedRun, outcome: Outcome) -> JournalEntry:
         """Remember the ending."""
-        return Noted(lambda: self._end((run,), outcome))
+        return ImmediateEntry(lambda: self._end((run,), outcome))
 
     async def answers(self, within: float) -> bool:
         """Return True: everything is remembered at once."""
@@ -207,3 +178,33 @@ class MemoryJournal:
     def _remember_prompt(self, run: AcceptedRun) -> None:
         if run.id not in self.prompts:
             self.prompts.append(run.id)
+
+
+class RunMeter(Protocol):
+    """Metrics hooks of a workspace.
+
+    Both are called in the middle of a step: they must only count.
+    """
+
+    def run_accepted(self, run: AcceptedRun) -> None:
+        """Count a run that was accepted just now."""
+        ...
+
+    def run_ended(self, run: AcceptedRun) -> None:
+        """Count a run that has ended; it has no outcome if its acceptance could not be stored."""
+        ...
+
+
+@define(eq=False)
+class _NoMeter:
+    """A `RunMeter` that does nothing, the default."""
+
+    def run_accepted(self, run: AcceptedRun) -> None:
+        pass
+
+    def run_ended(self, run: AcceptedRun) -> None:
+        pass
+
+
+NO_METER: Final[RunMeter] = _NoMeter()
+"""Metrics hooks that do nothing."""

@@ -1,25 +1,21 @@
-"""One session's active run and the runs waiting behind it.
+"""`Lane`: one session's active run and the waiting runs; `Capacity`: the limit of active runs.
 
-A lane is plain data: no task, no lock. Every method is synchronous, and on Trio the absence of
-`await` *is* the critical section, so each method is one indivisible step for all other tasks.
+Both are plain data: no task, no lock. Every method is synchronous. Trio switches tasks only at
+`await`, so each method is one atomic step for all other tasks.
 
-A run takes its place when it is accepted, so the order of the queue is the order of acceptance unless
-the queue is edited. It is in exactly one of these places:
+A run gets its place when it is accepted, so the order of the queue is the order of acceptance
+unless the queue is edited. It is in exactly one of these places:
 
 * it has the *turn*: it is active, or will be as soon as its acceptance is stored;
-* it *waits*, first in line first;
+* it *waits* in the queue;
 * it is being *folded*: the active run takes its prompt in, and that is being stored;
 * it is *withdrawn*: it was cancelled before it began, and its ending is being stored.
 
-Kept between any two steps: a run waits only while another has the turn, a withdrawn run has not left
-yet, the lane is held, or the workspace has as many active runs as it may have; a cancel of the lane reaches every run
-that is in it now, and no run that comes later.
+Invariants between any two steps:
 
-How many runs may be active at once.
-
-Plain data, as a lane is. A lane that finds no free place leaves its name and is asked again when a
-run has ended, in the order in which the lanes came. A place that is given back goes to a lane that waits
-before any other can take it, so that a session with a long queue does not keep the others out.
+* a run waits only while another has the turn, a withdrawn run has not left yet, the lane is held,
+  or the workspace has no capacity for another active run;
+* a cancel of the lane reaches every run that is in it now, and no run that comes later.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,39 +26,6 @@ from attrs import define, field, frozen
 
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.runs import RunState
-
-
-@define(eq=False)
-class Capacity:
-    """The places for active runs. Several workspaces may share one."""
-
-    limit: float = inf
-    taken: int = field(default=0, init=False)
-    _waiting: dict[Callable[[], bool], None] = field(factory=dict, init=False, repr=False)
-    """In the order in which they came; thousands of sessions may wait."""
-
-    def take(self, ask_again: Callable[[], bool]) -> bool:
-        """Take a place; if none is free, *ask_again* is called when one is.
-
-        It returns whether it had a use for the place.
-        """
-        if self.taken < self.limit:
-            self.taken += 1
-            return True
-        self._waiting.setdefault(ask_again)
-        return False
-
-    def forget(self, ask_again: Callable[[], bool]) -> None:
-        """Ask a lane no more that has no run left that waits."""
-        self._waiting.pop(ask_again, None)
-
-    def give_back(self) -> None:
-        """Free a place, and give it to the first lane that still has a use for it."""
-        self.taken -= 1
-        while self._waiting and self.taken < self.limit:
-            ask_again = next(iter(self._waiting))
-            del self._waiting[ask_again]
-            ask_again()
 
 
 @frozen
@@ -82,12 +45,12 @@ class CancelledOnEntry:
     """The run was cancelled before it could become active; the cancel itself ends it."""
 
 
-Entry = Active | Folded | CancelledOnEntry
-"""What a run is told when it enters its lane."""
+LaneDecision = Active | Folded | CancelledOnEntry
+"""What a lane decides about a run that enters it."""
 
 
 class LaneRun(Protocol):
-    """What a lane needs to know of a run, and what it tells it."""
+    """What a lane reads of a run, and what it calls on it."""
 
     @property
     def id(self) -> RunId:
@@ -115,11 +78,11 @@ class LaneRun(Protocol):
         ...
 
     def move(self, state: RunState) -> None:
-        """Take note of a new state."""
+        """Change to *state*."""
         ...
 
-    def decide(self, entry: Entry) -> None:
-        """Take the lane's decision and wake up."""
+    def decide(self, entry: LaneDecision) -> None:
+        """Take the lane's decision and wake the run's task."""
         ...
 
     def request_cancel(self) -> None:
@@ -127,8 +90,49 @@ class LaneRun(Protocol):
         ...
 
     def cancel_scope(self) -> None:
-        """Cancel the scope that the turn runs in, or will."""
+        """Cancel the scope that the turn runs in, or will run in."""
         ...
+
+
+@define(eq=False)
+class Capacity:
+    """The limit of runs that are active at once. Several workspaces may share one.
+
+    A lane that finds no free place registers a callback. A place that is given back is offered to
+    the registered lanes first, in the order of registration, so that a session with a long queue
+    does not keep the other sessions waiting.
+    """
+
+    limit: float = inf
+    taken: int = field(default=0, init=False)
+    _waiting: dict[Callable[[], bool], None] = field(factory=dict, init=False, repr=False)
+    """Callbacks in the order of registration.
+
+    A dict: thousands may wait, and any may be removed.
+    """
+
+    def take(self, ask_again: Callable[[], bool]) -> bool:
+        """Take a place and return True; if none is free, call *ask_again* when one is.
+
+        *ask_again* returns whether it took the place.
+        """
+        if self.taken < self.limit:
+            self.taken += 1
+            return True
+        self._waiting.setdefault(ask_again)
+        return False
+
+    def forget(self, ask_again: Callable[[], bool]) -> None:
+        """Remove a callback: its lane has no waiting run left."""
+        self._waiting.pop(ask_again, None)
+
+    def give_back(self) -> None:
+        """Free a place, and offer it to the registered lanes until one takes it."""
+        self.taken -= 1
+        while self._waiting and self.taken < self.limit:
+            ask_again = next(iter(self._waiting))
+            del self._waiting[ask_again]
+            ask_again()
 
 
 R = TypeVar("R", bound=LaneRun)
@@ -146,7 +150,7 @@ class Lane(Generic[R, Result]):
     _withdrawn: dict[R, None] = field(factory=dict, init=False)
     _runs: dict[R, None] = field(factory=dict, init=False)
     _endings: dict[R, Result | None] = field(factory=dict, init=False)
-    """The endings that are being stored, in their order; with an outcome once it is certain."""
+    """The endings that are being stored, in the order of hand-over; an outcome once it is stored."""
     _held: bool = field(default=False, init=False)
 
     @property
@@ -156,7 +160,7 @@ class Lane(Generic[R, Result]):
 
     @property
     def active(self) -> R | None:
-        """The active run; one whose ending is being stored still is."""
+        """The active run; a run whose ending is being stored is still active."""
         turn = self._turn
         if turn is None or turn in self._withdrawn or turn.state is RunState.ACCEPTED:
             return None
@@ -164,17 +168,17 @@ class Lane(Generic[R, Result]):
 
     @property
     def waiting(self) -> tuple[R, ...]:
-        """The queue, first in line first; a run is in it from the moment its acceptance is stored."""
+        """The queue, next run first; it holds runs whose acceptance is stored."""
         return tuple(run for run in self._waiting if run.state is RunState.QUEUED)
 
     @property
     def beyond_queue(self) -> tuple[R, ...]:
-        """Every run of the lane that does not wait in its queue."""
+        """Every run of the lane that is not in its queue."""
         return tuple(run for run in self._runs if run not in self._waiting)
 
     @property
     def length(self) -> int:
-        """How many runs wait, those included whose acceptance is being stored."""
+        """The number of waiting runs, with those whose acceptance is still being stored."""
         return len(self._waiting)
 
     @property
@@ -184,22 +188,22 @@ class Lane(Generic[R, Result]):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left, so that the lane may be dropped."""
+        """Whether the lane holds nothing and may be removed."""
         return not self._runs and not self._held
 
-    # ── A run on its way ────────────────────────────────────────────────────────────────────────
+    # ── From acceptance to the turn ─────────────────────────────────────────────────────────────
 
     def admit(self, run: R) -> bool:
-        """Take in a run that was accepted just now; return whether it has the turn."""
+        """Add a run that was accepted just now; return whether it has the turn."""
         self._runs[run] = None
         self._waiting[run] = None
         self.promote()
         return self._turn is run
 
-    def enter(self, run: R) -> Entry | None:
-        """Decide what a run does whose acceptance is stored; None means that it waits to be told.
+    def enter(self, run: R) -> LaneDecision | None:
+        """Decide about a run whose acceptance is stored; None means that it waits for `decide`.
 
-        For runs that have not been told anything yet.
+        Only for runs without a decision.
         """
         if self._turn is run:
             run.move(RunState.ACTIVE)
@@ -208,9 +212,9 @@ class Lane(Generic[R, Result]):
         return None
 
     def leave(self, run: R) -> None:
-        """Let go of an ended run; if it was in the way of the next one, that begins in this same step.
+        """Remove an ended run, and let the next one begin in the same step if it can.
 
-        Nobody can see the session idle between two turns, and a run can only remove itself (A28).
+        So no task can see the session idle between two turns. A run can only remove itself (A28).
         """
         del self._runs[run]
         self._endings.pop(run, None)
@@ -225,7 +229,7 @@ class Lane(Generic[R, Result]):
             self._capacity.forget(self.promote)
 
     def promote(self) -> bool:
-        """Give the turn to the first in line, if it is free; return whether that happened."""
+        """Give the turn to the next waiting run if the turn is free; return whether that happened."""
         first = next(iter(self._waiting), None)
         if self._turn is not None or self._withdrawn or self._held or first is None:
             return False
@@ -239,29 +243,29 @@ class Lane(Generic[R, Result]):
         return True
 
     def hold(self) -> None:
-        """Let no run begin until `release`; those that are accepted wait."""
+        """Let no run begin until `release`; runs that are accepted meanwhile wait."""
         self._held = True
 
     def release(self) -> None:
-        """Let the first in line begin."""
+        """End `hold` and let the next run begin."""
         self._held = False
         self.promote()
 
     # ── Ending ──────────────────────────────────────────────────────────────────────────────────
 
     def begin_ending(self, run: R) -> None:
-        """Take note that the ending of *run* is being handed to the journal."""
+        """Note that the ending of *run* is being handed to the journal."""
         self._endings.setdefault(run, None)
 
     def end(self, run: R, outcome: Result) -> None:
-        """Take note that *run* has ended with *outcome*; `next_ended` says when to announce it."""
+        """Note that *run* has ended with *outcome*; `next_ended` says when to announce it."""
         self._endings[run] = outcome
 
     def next_ended(self) -> tuple[R, Result] | None:
-        """Return the next run whose ending is to be announced now, and how it ended.
+        """Return the next run whose ending can be announced now, with its outcome, or None.
 
-        Endings are announced in the order in which they were handed over, whichever task is the
-        first to hear from the journal.
+        Endings are announced in the order in which they were handed to the journal. The tasks that
+        wait for the journal may wake in another order.
         """
         run = next(iter(self._endings), None)
         outcome = None if run is None else self._endings[run]
@@ -270,13 +274,14 @@ class Lane(Generic[R, Result]):
     # ── Folding ─────────────────────────────────────────────────────────────────────────────────
 
     def fold(self, into: R) -> tuple[R, ...]:
-        """Hand the foldable waiters to *into*; runs with a caller's id keep waiting.
+        """Take the foldable runs out of the queue for *into*; runs with a caller's id keep waiting.
 
-        Only the active run gets any: a run that is over has no step left to take a prompt into. And
-        only once the endings of all withdrawn runs have been handed over: their records come first.
+        Only the active run gets any: a run that has ended has no step left to take a prompt into.
+        And only after the endings of all withdrawn runs have been handed over: their records come
+        first.
 
-        The decision stands from this step on: a cancel that comes later finds the prompt part of
-        the active run's turn and shares its fate (A.8).
+        The decision is final: a cancel that comes later finds the prompt inside the active run's
+        turn, and the prompt ends as that run does (A.8).
         """
         last_withdrawn = next(reversed(self._withdrawn), None)
         if last_withdrawn is not None and last_withdrawn not in self._endings:
@@ -290,9 +295,9 @@ class Lane(Generic[R, Result]):
         return taken
 
     def unfold(self, runs: Iterable[R]) -> tuple[R, ...]:
-        """Put runs back to the head of the queue whose folding could not be stored.
+        """Put runs whose folding could not be stored back at the head of the queue.
 
-        Those that were cancelled meanwhile are withdrawn instead, and returned.
+        Runs that were cancelled meanwhile are withdrawn instead, and returned.
         """
         back = tuple(runs)
         self._waiting = {**dict.fromkeys(back), **self._waiting}
@@ -304,7 +309,7 @@ class Lane(Generic[R, Result]):
     # ── Editing and cancelling ──────────────────────────────────────────────────────────────────
 
     def reorder(self, run: R, index: int) -> None:
-        """Put a waiting run at *index* of the queue; an index past the end means the end."""
+        """Move a waiting run to *index* of the queue; an index past the end means the end."""
         queue = [other for other in self._waiting if other is not run]
         queue.insert(index, run)
         self._waiting = dict.fromkeys(queue)
@@ -312,8 +317,8 @@ class Lane(Generic[R, Result]):
     def cancel(self, runs: Iterable[R]) -> tuple[R, ...]:
         """Cancel *runs* of this lane; return those that had not begun, in the order of the lane.
 
-        Those are withdrawn: they never become active, and whoever cancels them ends them. A run
-        that is active ends by itself.
+        Those are withdrawn: they never become active, and the caller must end them. An active run
+        ends itself.
         """
         hit = set(runs)
         for run in hit:

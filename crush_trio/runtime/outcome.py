@@ -1,7 +1,4 @@
-"""What a caller asks for, what a turn gives back, and how a run ended.
-
-All three are values. An `Outcome` is made in one place (`runtime.run`), once per run.
-"""
+"""`Submission` (what a caller sends), `Completion` (what a turn returns) and `Outcome`."""
 
 from collections.abc import Iterable
 
@@ -27,15 +24,15 @@ def _as_tuple(attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
 
 @frozen(kw_only=True)
 class Submission:
-    """What a caller sends: a prompt for a session, perhaps with a run id of the caller's own.
+    """What a caller sends: a prompt for a session, optionally with a run id chosen by the caller.
 
     A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    turn that is running when it arrives, unless it is to outlive the clients, or says what it may do
-    or what is to answer it: the turn that took it in might be another's.
+    active turn, unless it is to outlive the clients or has a permission policy or model of its own:
+    the active turn may have others.
 
-    The policies say how to treat the submission, not what it is. They do not count when two
-    submissions are compared, so the same prompt under the same run id is the same run, whatever
-    policy the second attempt names; the first one's holds.
+    The policies say how to treat the submission and do not count when two submissions are compared.
+    So the same prompt under the same run id is the same run, and the policies of the first attempt
+    hold.
     """
 
     session_id: SessionId
@@ -47,14 +44,14 @@ class Submission:
     when_unclaimed: WhenUnclaimed = field(default=WhenUnclaimed.CANCEL, eq=False)
     permissions: PermissionPolicy = field(default=PermissionPolicy(), eq=False)
     interactive: bool = field(default=True, eq=False)
-    """Whether the client that sent it shows what it is asked to a person (L30)."""
+    """Whether the client shows asks to a person (L30)."""
     model: SelectedModel | None = field(default=None, eq=False)
-    """What is to answer, for this one run; None is what the workspace has selected when it begins."""
+    """The model for this run; None is the model that the workspace has selected when it begins."""
 
     def check(self, sizes: SizeLimits = DEFAULTS) -> None:
-        """Raise unless there is something to run, not too much, and a session to run it in (A1).
+        """Raise if the prompt is empty or too long, or if the session id is missing (A1).
 
-        An image alone is no prompt: the model would not know what to do with it.
+        An image without text is refused: it does not say what the model should do with it.
         """
         readable = self.prompt or any(a.mime_type.startswith("text/") for a in self.attachments)
         if self.kind.prompted and not readable:
@@ -67,7 +64,7 @@ class Submission:
 
     @property
     def foldable(self) -> bool:
-        """Whether a running turn may absorb this: nobody waits for an ending of its own."""
+        """Whether the active run may absorb this: it has no run id and no policy of its own."""
         plain = (
             self.when_unclaimed is WhenUnclaimed.CANCEL
             and self.permissions == PermissionPolicy()
@@ -80,8 +77,7 @@ class Submission:
 class Completion:
     """What a turn returns: its last answer, and notices to publish together with the ending.
 
-    The notices reach readers after the session has stopped being busy and before the ending,
-    with nothing in between (D28).
+    The notices are published when the session is no longer busy, directly before the ending (D28).
     """
 
     message_id: MessageId = field(default=NO_MESSAGE, validator=instance_of(str))  # type: ignore[arg-type]  # a NewType
@@ -96,14 +92,14 @@ NOTHING_YET = Completion()
 
 @frozen(kw_only=True)
 class Outcome:
-    """How a run ended. `error` may stand beside a cancellation: what the cancel interrupted (B3)."""
+    """How a run ended; made once per run. A cancelled run may have an `error` too (B3)."""
 
     state: RunState = field()
     message_id: MessageId = NO_MESSAGE
     text: str = ""
     error: str = ""
     title: str = ""
-    """The heading of the error, for people; empty where there is nothing better than a default."""
+    """The heading of the error, for people; empty for the default heading."""
     folded_into: RunId | None = None
     notices: tuple[Event, ...] = field(default=(), repr=False)
 
@@ -114,7 +110,7 @@ class Outcome:
 
     @classmethod
     def completed(cls, done: Completion) -> "Outcome":
-        """The turn returned."""
+        """Return the outcome of a run whose turn returned."""
         return cls(
             state=RunState.COMPLETED,
             message_id=done.message_id,
@@ -124,7 +120,7 @@ class Outcome:
 
     @classmethod
     def cancelled(cls, error: str = "", partial: Completion = NOTHING_YET) -> "Outcome":
-        """Someone stopped the run; *partial* is what it had said until then."""
+        """Return the outcome of a cancelled run; *partial* is its answer so far."""
         return cls(
             state=RunState.CANCELLED,
             error=error,
@@ -134,7 +130,7 @@ class Outcome:
 
     @classmethod
     def errored(cls, error: str, partial: Completion = NOTHING_YET, title: str = "") -> "Outcome":
-        """The turn failed, or could not begin."""
+        """Return the outcome of a run whose turn failed or could not begin."""
         return cls(
             state=RunState.ERRORED,
             error=error or "unknown error",
@@ -145,10 +141,10 @@ class Outcome:
 
     @classmethod
     def folded(cls, into: RunId) -> "Outcome":
-        """Another run's turn took the prompt in."""
+        """Return the outcome of a run whose prompt was folded into another run's turn."""
         return cls(state=RunState.FOLDED, folded_into=into)
 
     @classmethod
     def interrupted(cls) -> "Outcome":
-        """The process died under the run; a later start found and ended it."""
+        """Return the outcome of a run whose process ended before the run did."""
         return cls(state=RunState.INTERRUPTED, error=INTERRUPTED_BY_RESTART)

@@ -1,7 +1,7 @@
-"""What a cancel hit, and what became of it.
+"""`StopReceipt`: the runs that a cancel hit; `CloseReport`: how a workspace closed.
 
-Cancelling answers at once with a `StopReceipt`: the runs it reached and what each was doing. The
-receipt fills in as they end, and whoever wants the whole story waits for it.
+A cancel returns a receipt at once, with the state of each run at that moment. The receipt fills in
+as the runs end; `settled` waits until all have.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from crush_trio.wire.runs import RunState
 
 @define(eq=False)
 class Hit:
-    """One run that a cancel reached: its state at that moment, and how and when it ended."""
+    """One run that a cancel hit: its state at that moment, and how and when it ended."""
 
     run: AcceptedRun = field(repr=False)
     state: RunState = field(init=False)
@@ -47,12 +47,12 @@ class Hit:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The processes that were stopped with the run; all of them are gone when it has ended."""
+        """Process ids that were stopped with the run; all of them are gone when it has ended."""
         return tuple(self.run.reaped)
 
     @property
     def left(self) -> tuple[int, ...]:
-        """The processes of the run that could not be stopped."""
+        """Process ids of the run that could not be stopped."""
         return tuple(self.run.left)
 
     @property
@@ -70,7 +70,7 @@ class StopReceipt:
 
     @classmethod
     def of(cls, runs: Iterable[AcceptedRun]) -> "StopReceipt":
-        """Write down *runs* and their states, before they are cancelled."""
+        """Record *runs* and their states; to be called before they are cancelled."""
         return cls(tuple(Hit(run) for run in runs))
 
     @property
@@ -93,10 +93,10 @@ class StopReceipt:
 
 @frozen(eq=False)
 class CloseReport:
-    """How a workspace closed: what was stopped, how long that took, and what did not end.
+    """How a workspace closed: the runs it stopped, how long that took, and which did not end.
 
-    `unfinished` is empty unless a turn shields itself from cancellation for ever. Such a turn
-    cannot be abandoned, only named.
+    `unfinished` is empty unless a turn shields itself from cancellation for ever. Trio cannot
+    abandon such a task, so the report names it.
     """
 
     receipt: StopReceipt

@@ -1,13 +1,11 @@
-"""What happens in a run's task, from acceptance to its one ending.
+"""A run's task, from acceptance to its one ending.
 
-`conduct` is the body of the task. Read it top to bottom: wait until the acceptance is stored, take a
-turn, make an outcome of what came out of it, store the ending, announce it. Nothing that goes wrong
-inside reaches the run's siblings.
+`conduct` is the body of the task: wait until the acceptance is stored, wait for the turn, play it,
+turn the result into an outcome, store the ending, announce it. An error inside never reaches other
+runs.
 
-A run that is folded, or cancelled before it began, does not end here: the run that folded it, or the
-cancel, ends it together with the others that it concerns.
-
-Folding: the active run takes the prompts that wait behind it into its own turn (C2, C3).
+A run that is folded, or cancelled before it began, does not end here: the run that folded it
+(`fold`, contract C2 and C3), or the cancel (`ending.Withdrawal`), ends it together with others.
 """
 
 import logging
@@ -33,7 +31,7 @@ from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
 from crush_trio.limits import Limits
 from crush_trio.runtime.accepted import AcceptedRun, RunLane
-from crush_trio.runtime.ending import owed
+from crush_trio.runtime.ending import EndingHost, wait_stored
 from crush_trio.runtime.journal import Journal, JournalEntry
 from crush_trio.runtime.lane import Active, Folded
 from crush_trio.runtime.outcome import (
@@ -49,62 +47,15 @@ from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunKind
 
-
-class Host(Protocol):
-    """What folding needs of a workspace."""
-
-    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Decide how *run* ends. It is to be handed to the journal in the same step."""
-        ...
-
-    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Announce the ending of *run* and let it leave its lane."""
-        ...
-
-    def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
-        """End runs that were cancelled before they began."""
-        ...
-
-
-async def fold(
-    into: AcceptedRun, lane: RunLane, journal: Journal, host: Host
-) -> tuple[Submission, ...]:
-    """Take the prompts that wait without a caller's run id into the turn of *into*.
-
-    They are stored and ended when this returns; a cancel of *into* waits for that. If it fails they
-    wait again, first in line, and the error is raised.
-    """
-    folded = lane.fold(into)
-    if not folded:
-        await trio.lowlevel.checkpoint()
-        return ()
-    taken = tuple(run.submission for run in folded)  # once they have ended, they are forgotten
-    outcome = Outcome.folded(into.id)
-    for run in folded:
-        host.decide(run, outcome)
-    entry = journal.fold(folded, into)
-    try:
-        await entry.commit.certain()
-    except BaseException:
-        host.withdraw(lane.unfold(folded))
-        raise
-    entry.tell()
-    for run in folded:
-        run.decide(Folded(into=into.id))
-        host.settle(run, outcome)
-    await trio.lowlevel.checkpoint()
-    return taken
-
-
 log = logging.getLogger(__name__)
 
 
-class RunHost(Protocol):
-    """What a run may do in the workspace that it belongs to."""
+class RunHost(EndingHost, Protocol):
+    """What a run needs of the workspace that it belongs to."""
 
     @property
     def services(self) -> trio.Nursery:
-        """Owns what is to outlive the turn, but not the workspace."""
+        """The nursery of tasks that outlive the turn, but not the workspace."""
         ...
 
     def accept(self, submission: Submission) -> AcceptedRun:
@@ -116,24 +67,15 @@ class RunHost(Protocol):
         ...
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Take the prompts that wait, without a caller's run id, into the turn of *into*."""
+        """Fold queued prompts without a caller's run id into the turn of *into*."""
         ...
 
-    def decide(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Decide how *run* ends. It is to be handed to the journal in the same step."""
-        ...
-
-    def settle(self, run: AcceptedRun, outcome: Outcome) -> None:
-        """Announce the ending of *run*, which is stored, and let the next run begin."""
+    def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
+        """End runs that were cancelled before they began."""
         ...
 
     def drop(self, run: AcceptedRun) -> None:
-        """Let go of a run whose acceptance was refused."""
-        ...
-
-    @property
-    def overdue(self) -> trio.Event:
-        """Set when the workspace should have closed by now."""
+        """Remove a run whose acceptance was refused."""
         ...
 
 
@@ -141,7 +83,7 @@ class RunHost(Protocol):
 class Run:
     """An active run, as its turn sees it. A turn is any async function that takes one of these.
 
-    `partial` is asked for what the run has said so far if it is cancelled or fails; a turn that
+    `partial` is called if the run is cancelled or fails, and returns the answer so far; a turn that
     streams an answer sets it.
     """
 
@@ -180,16 +122,15 @@ class Run:
         return self.submission.kind
 
     def publish(self, event: Event) -> None:
-        """Let every reader of the workspace know about *event*."""
+        """Publish *event* to every reader of the workspace's event log."""
         self.events.publish(event)
 
     async def fold(self) -> tuple[Submission, ...]:
-        """Take in the prompts that wait behind this run without a caller's run id (C2, C3).
+        """Fold queued prompts without a caller's run id into this run (C2, C3); return them.
 
         A turn calls this before every step. The prompts are stored in queue order when it returns.
-        If that fails they wait again, and the error is raised. A run that may do more, or less, than
-        others takes in nothing: a prompt that was sent without such a policy is not to be answered
-        under it.
+        If that fails they go back to the queue, and the error is raised. A run with a permission
+        policy of its own folds nothing: the prompts were sent without that policy.
         """
         if self.submission.permissions != PermissionPolicy():
             await trio.lowlevel.checkpoint()
@@ -197,7 +138,7 @@ class Run:
         return await self.host.fold(self.accepted)
 
     async def play(self, turn: "Turn") -> Completion:
-        """Run the turn, and see to it that it did not hide a cancellation."""
+        """Run the turn; raise `CancelSwallowed` if it caught its cancellation and went on."""
         self.began = True
         watch = CancelWatch(self.accepted.cancel_reason)
         done = await watch.drive(turn(self))
@@ -207,14 +148,14 @@ class Run:
 
 
 Turn = Callable[[Run], Awaitable[Completion | None]]
-"""What an active run does: an async function of the user's own."""
+"""What an active run does: an async function that the user of the library writes."""
 
 
 async def conduct(run: Run, turn: Turn) -> None:
     """Take one accepted run to its end.
 
-    Shielded: there is one way to cancel a run, its own scope. If the surroundings of the workspace
-    are cancelled, the workspace stops, and stopping cancels the scopes of its runs.
+    Shielded: the only way to cancel a run is its own scope. If the code around the workspace is
+    cancelled, the workspace stops, and stopping cancels the scopes of its runs.
     """
     with trio.CancelScope(shield=True):
         if not await _store_acceptance(run):
@@ -229,7 +170,7 @@ async def conduct(run: Run, turn: Turn) -> None:
             outcome = _failed(run, exc)
         except BaseExceptionGroup as group:
             if group.split(Exception)[1] is not None:
-                raise  # something in it concerns more than this run
+                raise  # it holds a KeyboardInterrupt or the like, which is not about this run
             outcome = _failed(run, group)
         finally:
             if ours:
@@ -237,31 +178,34 @@ async def conduct(run: Run, turn: Turn) -> None:
 
 
 async def _store_acceptance(run: Run) -> bool:
-    """Wait until the acceptance is durable; if it cannot be, there is no run, and the caller is told.
+    """Wait until the acceptance is durable; if it cannot be, refuse the run and return False.
 
-    A caller is not kept waiting for a slow store. A task has no caller but a run, which can wait.
+    A caller waits at most `Limits.accept` seconds for a slow store. The caller of a task is a run,
+    which can wait without limit.
     """
     limit = inf if run.kind is RunKind.TASK else run.limits.accept
     try:
         await run.acceptance.commit.certain(limit)
-    except Exception as exc:  # whatever the storage raises, the caller gets one answer
+    except Exception as exc:  # any error of the store becomes one of three refusals
         if isinstance(exc, Conflict):
             log.info("run.refused", extra={"run_id": run.id, "code": exc.code})
         else:
             log.exception("run.acceptance_not_stored", extra={"run_id": run.id})
         run.journal.retract(run.accepted)
         run.accepted.refuse(_refusal(exc))
-        return False  # noqa: ASYNC910  # the journal has had its chance to wait
+        return False  # noqa: ASYNC910  # `certain` has waited
     run.acceptance.tell()
     run.accepted.stored()
     run.host.interrupt(run.accepted)
+    # `stored` has woken the caller's task. Yielding lets it send its answer before the turn, which may
+    # compute for a while, takes the thread.
     for _ in range(run.limits.courtesy):
         await trio.lowlevel.checkpoint()
     return True
 
 
 def _refusal(exc: Exception) -> NotAccepted:
-    """Return what the caller of a prompt is told that could not be stored."""
+    """Return the error that the caller of a prompt gets if it could not be stored."""
     match exc:
         case RunIdTaken():
             return RunIdStored(describe(exc))
@@ -272,7 +216,7 @@ def _refusal(exc: Exception) -> NotAccepted:
 
 
 async def _drive(run: Run, turn: Turn) -> Outcome | None:
-    """Play an active run's turn; None if it was cancelled before it could begin (A26)."""
+    """Play an active run's turn; return None if it was cancelled before the turn began (A26)."""
     begun = run.accepted.begun
     assert begun is not None
     await begun.commit.certain()
@@ -283,10 +227,10 @@ async def _drive(run: Run, turn: Turn) -> Outcome | None:
 
 
 async def _end(run: Run, outcome: Outcome) -> None:
-    """Store the ending and announce it."""
+    """Store the ending and announce it; as interrupted if it can never be stored."""
     run.host.decide(run.accepted, outcome)
     entry = run.journal.end(run.accepted, outcome)
-    if await owed(entry, run.limits, (run.accepted,), run.host):
+    if await wait_stored(entry, run.limits, (run.accepted,), run.host):
         entry.tell()
     else:
         outcome = Outcome.interrupted()
@@ -295,53 +239,83 @@ async def _end(run: Run, outcome: Outcome) -> None:
 
 
 def _cancelled(run: Run) -> Outcome:
-    """Return the outcome of a run that was stopped: what it had said, if it had begun (B3, B4)."""
+    """Return the outcome of a cancelled run, with its partial answer if it had begun (B3, B4)."""
     if not run.began:
         return Outcome.cancelled()
     try:
         return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
-    except Exception as exc:  # noqa: BLE001  # the turn's own code, at a place nobody expects it
+    except Exception as exc:  # noqa: BLE001  # `partial` is the turn's code and may raise anything
         return _failed(run, exc)
 
 
 def _failed(run: Run, exc: BaseException) -> Outcome:
     """Log a failed turn, here and nowhere else, and return its outcome.
 
-    What fails once the run is being cancelled does not make it a failure: no observer is to see an
-    error for a run that was cancelled (A19).
+    An error that is raised while the run is being cancelled does not make it a failed run: no
+    observer sees an error for a run that was cancelled (A19).
     """
     extra = {"run_id": run.id, "session_id": run.session_id}
-    if run.accepted.scope.cancel_called and not isinstance(lone(exc), CancelSwallowed):
+    if run.accepted.scope.cancel_called and not isinstance(sole_exception(exc), CancelSwallowed):
         log.warning("run.failed_while_cancelled", extra=extra, exc_info=exc)
         with suppress(Exception):
             return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
         return Outcome.cancelled(CANCELLED_WHILE_ACTIVE)
     log.error("run.failed", extra=extra, exc_info=exc)
     error, title = describe(exc), title_of(exc)
-    with suppress(Exception):  # a turn that fails may not know any more what it said
+    with suppress(Exception):  # after a failure `partial` may fail too
         return Outcome.errored(error, run.partial(), title)
     return Outcome.errored(error, title=title)
 
 
+async def fold(
+    into: AcceptedRun, lane: RunLane, journal: Journal, host: RunHost
+) -> tuple[Submission, ...]:
+    """Fold queued prompts without a caller's run id into the turn of *into*; return them.
+
+    They are stored and ended when this returns; a cancel of *into* waits for that. If it fails they
+    go back to the head of the queue, and the error is raised.
+    """
+    folded = lane.fold(into)
+    if not folded:
+        await trio.lowlevel.checkpoint()
+        return ()
+    taken = tuple(run.submission for run in folded)  # `settle` drops the prompts of ended runs
+    outcome = Outcome.folded(into.id)
+    for run in folded:
+        host.decide(run, outcome)
+    entry = journal.fold(folded, into)
+    try:
+        await entry.commit.certain()
+    except BaseException:
+        host.withdraw(lane.unfold(folded))
+        raise
+    entry.tell()
+    for run in folded:
+        run.decide(Folded(into=into.id))
+        host.settle(run, outcome)
+    await trio.lowlevel.checkpoint()
+    return taken
+
+
 def title_of(exc: BaseException) -> str:
-    """Return the heading under which a failure is shown; nothing if it has none of its own."""
-    exc = lone(exc)
+    """Return the heading under which a failure is shown; "" if it has none of its own."""
+    exc = sole_exception(exc)
     return exc.title if isinstance(exc, CrushError) else ""
 
 
-def lone(exc: BaseException) -> BaseException:
-    """Return the exception that a group was made for, if it has only one."""
+def sole_exception(exc: BaseException) -> BaseException:
+    """Return the only exception inside a group, however deep; any other exception as it is."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc
 
 
 def describe(exc: BaseException) -> str:
-    """Return one line about *exc* for people; a lone exception in a group speaks for it."""
-    exc = lone(exc)
+    """Return one line about *exc* for people; for a group with one exception, about that one."""
+    exc = sole_exception(exc)
     if isinstance(exc, trio.TooSlowError):
         return "it took too long"
     try:
         return str(exc) or type(exc).__name__
-    except Exception:  # noqa: BLE001  # a broken exception is still an exception
+    except Exception:  # noqa: BLE001  # `__str__` of the exception may itself raise
         return type(exc).__name__

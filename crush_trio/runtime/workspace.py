@@ -1,10 +1,11 @@
-"""The nursery that owns a workspace's runs.
+"""`Workspace`: the nursery that owns the runs of one directory.
 
-`Workspace.accept` is where a promise is made: it checks, makes the token with its cancel scope, puts
-it into its session's lane and starts the run's task, with no checkpoint in between. From that line
-on every cancel reaches the run, and the run's own task will end it, whatever becomes of the caller.
+`Workspace.accept` makes the promise: it checks the submission, makes the token with its cancel
+scope, puts it into its session's lane and starts the run's task, with no checkpoint in between.
+From then on every cancel reaches the run, and the run's own task ends it even if the caller
+disconnects.
 
-Everything that decides is synchronous. What waits, waits for others' tasks to end.
+All decisions are synchronous methods. The async methods only wait for other tasks.
 """
 
 import logging
@@ -21,10 +22,9 @@ from crush_trio.events.facts import RunChange
 from crush_trio.events.log import EventLog, open_event_log
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.runtime.accepted import AcceptedRun, RunLane
+from crush_trio.runtime.accepted import AcceptedRun, KnownRuns, RunLane
 from crush_trio.runtime.ending import Withdrawal, announce, wait_for_runs
-from crush_trio.runtime.journal import NOBODY, Journal, MemoryJournal, RunMeter
-from crush_trio.runtime.known_runs import KnownRuns
+from crush_trio.runtime.journal import NO_METER, Journal, MemoryJournal, RunMeter
 from crush_trio.runtime.lane import Capacity, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
@@ -38,7 +38,10 @@ log = logging.getLogger(__name__)
 
 @define(eq=False)
 class Workspace:
-    """Accepts runs, stops them, and tells what they are doing. Made by `open_workspace` only."""
+    """Accepts runs, cancels them, and answers what they are doing.
+
+    Made by `open_workspace` only.
+    """
 
     events: EventLog
     services: trio.Nursery = field(repr=False)
@@ -50,29 +53,29 @@ class Workspace:
     _limits: Limits
     _sizes: SizeLimits
     _capacity: Capacity = field(repr=False)
-    meter: RunMeter = field(default=NOBODY, init=False, repr=False)
-    """What counts the runs."""
+    meter: RunMeter = field(default=NO_METER, init=False, repr=False)
+    """Metrics hooks, called when a run is accepted and when it ends."""
     _seq: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
     _lanes: dict[SessionId, RunLane] = field(factory=dict, init=False, repr=False)
     _known: KnownRuns = field(factory=KnownRuns, init=False, repr=False)
     _closing: StopReceipt | None = field(default=None, init=False, repr=False)
     _report: CloseReport | None = field(default=None, init=False, repr=False)
     overdue: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    """Set when the workspace should have closed by now: endings are not waited for any longer."""
+    """Set when the time for closing is over: closing no longer waits for endings to be stored."""
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────────
 
     def accept(self, submission: Submission) -> AcceptedRun:
         """Promise to end *submission*, and start its run. Never waits.
 
-        Raises without accepting anything if there is nothing to run or too much, if the workspace is closing,
-        if too many prompts wait in the session, or if the caller's run id names another run. The same
-        submission under the same run id is one run: the caller gets the token it got before, and no
-        policy is applied again.
+        Raises without accepting anything if the prompt is empty or too long, if the workspace is
+        closing, if the session's queue is full, or if the caller's run id names another run. The
+        same submission under the same run id is one run: the caller gets the same token again, and
+        no policy is applied again.
 
-        A submission that is not to wait raises `SessionBusy` if its session has any run, one
-        accepted a moment ago included. One that interrupts cancels the runs that were accepted before
-        it, and it does so when its own acceptance is stored: one that is refused changes nothing.
+        `WhenBusy.REJECT` raises `SessionBusy` if the session has any run, even one that was
+        accepted just now. `WhenBusy.INTERRUPT` cancels the runs that were accepted before this one,
+        but only after its own acceptance is stored: a submission that is refused changes nothing.
         """
         submission.check(self._sizes)
         if self._closing is not None:
@@ -91,7 +94,7 @@ class Workspace:
         return accepted
 
     def _admit(self, accepted: AcceptedRun, lane: RunLane) -> None:
-        """Give the run its place, hand its acceptance over and start its task, in one step."""
+        """Put the run into its lane, hand its acceptance to the journal, and start its task."""
         self._lanes[accepted.session_id] = lane
         begins = lane.admit(accepted)
         self._known.add(accepted)
@@ -112,11 +115,11 @@ class Workspace:
         )
 
     def hold(self, session_id: SessionId) -> None:
-        """Let no run of the session begin until `release`; prompts are accepted, and wait."""
+        """Let no run of the session begin until `release`; prompts are still accepted, and wait."""
         self._lanes.setdefault(session_id, Lane(self._capacity)).hold()
 
     def release(self, session_id: SessionId) -> None:
-        """Let the session's runs begin."""
+        """End `hold`: let the session's next run begin."""
         lane = self._lanes[session_id]
         lane.release()
         if lane.empty:
@@ -125,10 +128,10 @@ class Workspace:
     # ── Editing the queue ───────────────────────────────────────────────────────────────────────
 
     def edit_queued(self, run_id: RunId, text: str) -> AcceptedRun:
-        """Give a waiting run another prompt; raises `RunNotQueued` once it waits no longer.
+        """Replace the prompt of a waiting run; raise `RunNotQueued` if it no longer waits.
 
-        The same submission sent again is still a repetition, though its text is no longer what will
-        run. Nothing is written here.
+        Sending the original submission again still finds this run, although another text will run.
+        This method does not write to the store.
         """
         accepted, _ = self._queued(run_id)
         edited = evolve(accepted.submission, prompt=text)
@@ -138,9 +141,9 @@ class Workspace:
         return accepted
 
     def move_queued(self, run_id: RunId, index: int) -> AcceptedRun:
-        """Put a waiting run at a place of its queue, 0 being the next; past the end is the end."""
+        """Move a waiting run to *index* of its queue: 0 is the next run, past the end is the end."""
         if index < 0:
-            raise ValueError(f"a place in a queue is 0 or more: {index}")
+            raise ValueError(f"the index in a queue must be 0 or more, not {index}")
         accepted, lane = self._queued(run_id)
         lane.reorder(accepted, index)
         self.events.publish(RunChange(run=accepted.view))
@@ -156,10 +159,10 @@ class Workspace:
     # ── Stopping ────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, session_id: SessionId, *, keep_queue: bool = False) -> StopReceipt:
-        """Cancel every run the session has now: active, queued, or accepted a moment ago (A13).
+        """Cancel every run the session has now: active, queued, or just accepted (A13).
 
-        With *keep_queue* the runs that wait go on waiting, and the first of them is next. Cancelling
-        an idle session leaves nothing behind that could hit a later run (A14).
+        With *keep_queue* the queued runs are not cancelled, and the first of them begins next.
+        Cancelling an idle session has no effect on later runs (A14).
         """
         lane = self._lanes.get(session_id)
         if lane is None:
@@ -179,12 +182,12 @@ class Workspace:
         return receipt
 
     def clear_queue(self, session_id: SessionId) -> StopReceipt:
-        """Cancel the runs that wait behind the active one; it goes on (A30)."""
+        """Cancel the runs that wait behind the active one, which goes on (A30)."""
         lane = self._lanes.get(session_id)
         return StopReceipt(()) if lane is None else self._cancel(lane, lane.waiting)
 
     def interrupt(self, run: AcceptedRun) -> None:
-        """Cancel what its session accepted before *run*, if it asked for that; it is stored now."""
+        """Cancel the session's earlier runs if *run*, which is stored now, asked for that."""
         if run.submission.when_busy is WhenBusy.INTERRUPT and not run.cancel_requested:
             lane = self._lanes[run.session_id]
             self._cancel(lane, [other for other in lane.runs if other.view.seq < run.view.seq])
@@ -193,33 +196,33 @@ class Workspace:
         return self._cancel(self._lanes[accepted.session_id], (accepted,))
 
     def _cancel(self, lane: RunLane, runs: Sequence[AcceptedRun]) -> StopReceipt:
-        """Cancel *runs* of a lane; those that had not begun are ended here, together."""
+        """Cancel *runs* of a lane, and withdraw those that had not begun."""
         receipt = StopReceipt.of(runs)
         active = lane.active
         self.withdraw(lane.cancel(runs), after=active if active in runs else None)
         return receipt
 
     def withdraw(self, runs: Sequence[AcceptedRun], after: AcceptedRun | None = None) -> None:
-        """End runs that were cancelled before they began, *after* one that was active."""
+        """End runs that were cancelled before they began; *after* is an active run to wait for."""
         if runs:
             withdrawal = Withdrawal(tuple(runs), self._journal, self._limits, self, after)
             self._runs.start_soon(withdrawal.end, name="withdrawn runs")
 
     def close(self) -> StopReceipt:
-        """Refuse new runs from now on and cancel all there are. Closing again does nothing."""
+        """Refuse new runs from now on and cancel all that exist. Closing again does nothing."""
         if self._closing is None:
             self._closing = self.cancel_all()
         return self._closing
 
     def hurry(self) -> None:
-        """Have closing wait no longer for endings that the store does not take."""
+        """Stop waiting, during closing, for endings that the store does not take."""
         self.overdue.set()
 
     async def stop(self) -> CloseReport:
-        """Close, and wait for the runs to end, but not for ever. Say what did not end.
+        """Close, wait a limited time for the runs to end, and report those that did not.
 
-        Runs whose endings cannot be stored in that time end as interrupted, as the next start will
-        find them. Waits once: stopping again gives the same report.
+        Runs whose endings cannot be stored in that time end as interrupted, which is also what the
+        next start will find. Stopping again returns the same report at once.
         """
         await trio.lowlevel.cancel_shielded_checkpoint()
         if self._report is not None:
@@ -234,7 +237,7 @@ class Workspace:
         self._report = report
         return report
 
-    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+    # ── Inspecting ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def runs(self) -> tuple[AcceptedRun, ...]:
@@ -252,7 +255,7 @@ class Workspace:
         return lane is not None and lane.busy
 
     def queue(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
-        """The runs that wait behind the session's active one, first in line first (A34)."""
+        """The runs that wait behind the session's active one, next run first (A34)."""
         lane = self._lanes.get(session_id)
         return () if lane is None else lane.waiting
 
@@ -268,41 +271,41 @@ class Workspace:
         """Every live task of the workspace, and what it waits on."""
         return task_tree(self._runs, self.services, {_task_name(run): run for run in self.runs})
 
-    # ── From the runs ───────────────────────────────────────────────────────────────────────────
+    # ── Called by the runs ──────────────────────────────────────────────────────────────────────
 
     def _moved(self, accepted: AcceptedRun) -> None:
-        """A run was stored, queued or became active: tell the readers and the journal."""
+        """Publish that a run was stored, queued or became active; journal the last of these."""
         if accepted.state is RunState.ACTIVE:
             accepted.view = evolve(accepted.view, started_at=self._clock.unix())
             accepted.begun = self._journal.begin(accepted)
         self.events.publish(RunChange(run=accepted.view))
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Take the prompts that wait without a caller's run id into the turn of *into*."""
+        """Fold queued prompts without a caller's run id into the turn of *into*."""
         return await fold(into, self._lanes[into.session_id], self._journal, self)
 
     def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:
-        """Decide how a run ends. Its ending is to be handed to the journal in the same step."""
+        """Set how a run will end. The caller hands the ending to the journal in the same step."""
         accepted.will_end(outcome, self._clock.unix())
         self._lanes[accepted.session_id].begin_ending(accepted)
 
     def settle(self, accepted: AcceptedRun, outcome: Outcome) -> None:
-        """Announce an ending that is stored, after those of its session that come before it."""
+        """Announce an ending that is stored, after the earlier endings of its session."""
         lane = self._lanes[accepted.session_id]
         lane.end(accepted, outcome)
         self._announce_ended(lane)
 
     def drop(self, accepted: AcceptedRun) -> None:
-        """Let go of a run whose acceptance was refused."""
+        """Remove a run whose acceptance was refused."""
         lane = self._lanes[accepted.session_id]
         self._leave(lane, accepted)
         self._announce_ended(lane)
 
     def _announce_ended(self, lane: RunLane) -> None:
-        """Announce what is to be announced now, and let the next run begin, in one step.
+        """Announce the endings that are due, and let the next run begin, in one step.
 
-        A reader of an ending finds the session no longer busy with the run, and never finds it idle
-        while another run is waiting.
+        When a reader sees an ending, the session is no longer busy with that run. No reader ever
+        sees the session idle while another run is waiting.
         """
         while (ended := lane.next_ended()) is not None:
             accepted, outcome = ended
@@ -313,7 +316,7 @@ class Workspace:
                 self._leave(lane, accepted)
 
     def _leave(self, lane: RunLane, accepted: AcceptedRun) -> None:
-        """Take an ended run out of its lane, and remember it for a while if it was accepted at all."""
+        """Take an ended run out of its lane; remember it unless its acceptance was refused."""
         self._known.end(accepted)
         lane.leave(accepted)
         if lane.empty:
@@ -341,13 +344,13 @@ async def open_workspace(
     sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
 ) -> AsyncIterator[Workspace]:
-    """Open a workspace in which *turn* is what an active run does.
+    """Open a workspace in which an active run does *turn*.
 
-    Without *events*, the workspace has a log of its own; without a *journal*, runs are remembered
-    in memory only. *sizes* limits prompts and queues, *capacity* the active runs of all workspaces that
-    share it. Leaving the block stops the workspace: no new runs, every run cancelled and given time to
-    write its ending, in this order whatever the reason for leaving. An exception of the caller's leaves
-    the block as it is.
+    Without *events* the workspace has its own event log; without a *journal* runs are kept in
+    memory only. *sizes* limits prompts and queues, *capacity* the active runs of all workspaces
+    that share it. Leaving the block for any reason stops the workspace: it refuses new runs,
+    cancels every run, and gives each time to write its ending. An exception raised in the block
+    leaves it unwrapped.
     """
     ids = RandomIds() if ids is None else ids
     async with (

@@ -27,7 +27,7 @@ from crush_trio.errors import (
     DecodeError,
 )
 from crush_trio.limits import DEFAULTS, MIB, SizeLimits, shown_bytes
-from crush_trio.store.pages import Hole, Pages, Piece, filled
+from crush_trio.store.pages import Hole, PagePiece, Pages, fill_holes
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.fields import Json, wire_fields
 from crush_trio.wire.ids import (
@@ -292,7 +292,7 @@ class JsonPages:
 
     async def read(self) -> bytes:
         """Return the next piece of the array; the last one closes it."""
-        items = filled(await self._pages.read(), self._fill)
+        items = fill_holes(await self._pages.read(), self._fill)
         end = b"" if self._pages.more else b"]"
         if not items and end:
             return b"[]" if self._joint == b"[" else end
@@ -324,7 +324,7 @@ class ValuePages:
         """Whether there is another page; an empty list has one, too."""
         return self._at < max(len(self._values), 1)
 
-    async def read(self) -> Sequence[Piece]:
+    async def read(self) -> Sequence[PagePiece]:
         """Return the next page."""
         await trio.lowlevel.checkpoint()
         values = self._values[self._at : self._at + _VALUES_AT_ONCE]

@@ -1,14 +1,11 @@
-"""What others need of a store, each consumer its own small Protocol.
+"""The protocols of a store, one per consumer, and the values that a store returns.
 
-Writing is the same for all: give changes, wait until they are durable (`commit`) or do not wait
-(`post`). Reading is split by who reads. `Store` is everything together, for the place that opens
-one. `store.memory` and `store.sqlite` satisfy all of it and pass the same conformance tests; a
-server database would be a third, and no caller would notice.
+All writers do the same: they give changes and wait until they are durable (`commit`) or do not wait
+(`post`). Reads are split by consumer. `Store` is everything together. `store.memory` and
+`store.sqlite` satisfy it and pass the same conformance tests.
 
-How much a store has to do: counted where the work is done, read by whoever looks.
-
-Nothing in here is told to anybody. Counting costs one search in a short tuple; adding up, comparing
-and printing is for the reader.
+`StoreLoad` and `Timings` are metrics. Counting costs one search in a short tuple; summing up and
+printing is done by the code that reads them.
 """
 
 from bisect import bisect_left
@@ -28,55 +25,14 @@ from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import File, Session
 
 COMMIT_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""Seconds between which commits are told apart."""
-
-
-@define(eq=False)
-class Timings:
-    """How often something took how long: a count for each range, and the sum of all.
-
-    `counts[n]` is how many took at most `bounds[n]` seconds and more than the bound before; the
-    last count is for those beyond every bound. Single values are not kept.
-    """
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(init=False)
-    total: float = field(default=0.0, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def note(self, seconds: float) -> None:
-        """Count one more."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
-
-    def absorb(self, other: "Timings") -> None:
-        """Count everything that *other* has counted; its bounds must be the same."""
-        assert other.bounds == self.bounds
-        self.counts = [
-            mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
-        ]
-        self.total += other.total
-
-
-@frozen(kw_only=True)
-class Load:
-    """What a store has to do: writes that were given and are not durable yet, and its commits.
-
-    A commit may hold many writes. It is timed from its beginning to its end in the store's own
-    thread, failed ones included; how long a write waits for its turn shows in `pending`.
-    """
-
-    pending: int = 0
-    commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS))
+"""Upper bounds, in seconds, of the histogram of commit times."""
 
 
 @frozen(kw_only=True)
 class StoredRun:
-    """A run as the store knows it, with what is needed to end it after a crash.
+    """A run as it is stored, with what is needed to end it after a crash.
 
-    `prompt_message_id` is there once the prompt stands in its session as a message.
+    `prompt_message_id` is set once the prompt is stored as a message of its session.
     """
 
     view: RunView
@@ -90,7 +46,7 @@ class StoredRun:
 class Orphan:
     """A run that an earlier start of the program left without an ending.
 
-    Its session may not be there: it was deleted, or never existed.
+    Its session may be missing: it was deleted, or never existed.
     """
 
     run_id: RunId
@@ -100,15 +56,15 @@ class Orphan:
 
 @frozen(kw_only=True)
 class StoredMessage:
-    """A message, and whether it was ever finished."""
+    """A message, and whether it is finished."""
 
     message: Message
     finished: bool
 
 
 @frozen(kw_only=True)
-class Conversation:
-    """A session and what a model is told of it: its messages from its summary on, of one moment."""
+class StoredConversation:
+    """A session and the messages that a model gets: those from its summary on, at one moment."""
 
     session: Session
     messages: list[Message] = field(repr=False)
@@ -116,7 +72,7 @@ class Conversation:
 
 @frozen(kw_only=True)
 class Totals:
-    """What a session has used in all; the gauges in `Session` say what its context holds now."""
+    """The tokens a session has used in total; `Session` has those of its present context."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -124,7 +80,7 @@ class Totals:
 
 @frozen(kw_only=True)
 class PendingAsk:
-    """An ask that nobody has answered."""
+    """An ask without an answer."""
 
     id: AskId
     kind: str
@@ -137,7 +93,7 @@ class PendingAsk:
 
 @frozen(kw_only=True)
 class TailEvent:
-    """One remembered event of some start of the program."""
+    """One stored event of some start of the program."""
 
     boot_id: str
     seq: int
@@ -147,21 +103,21 @@ class TailEvent:
 
 @frozen
 class StoreWarning:
-    """What a user should know about a store that works: a code for programs, a sentence for people."""
+    """A warning about a store that works: a code for programs, a sentence for people."""
 
     code: str
     message: str
 
 
 UNPLACED: Final = 10**15
-"""The seq of an ending whose start was killed before it had one: after every event of that start."""
+"""The first seq of endings that got none because the program was killed; larger than any other."""
 
 
 @frozen(kw_only=True)
 class StoredEnding:
-    """How a run ended, and the place of that among the events of the start in which it ended.
+    """How a run ended, and the place of its ending among the events of that start of the program.
 
-    An answer that is too long is left out of `run`, and `cut` says so.
+    If the answer is too long, `run` is without it and `cut` is set.
     """
 
     boot_id: str
@@ -175,16 +131,16 @@ class Changes(Protocol):
 
     @property
     def boot_id(self) -> str:
-        """The name of this start of the program; every row it writes for a run carries it."""
+        """The id of this start of the program; every row that it writes for a run has it."""
         ...
 
     @property
     def degraded(self) -> str | None:
-        """What is wrong with the store, in a sentence; None while nothing is."""
+        """A sentence about what is wrong with the store; None if nothing is."""
         ...
 
     def submit(self, *changes: Change, session: SessionId | None = None) -> Commit[Session | None]:
-        """Hand over *changes*, to be applied in order, all or none, after all handed over before.
+        """Hand over *changes*, to be applied in order, all or none, after all earlier ones.
 
         Never waits and never raises. The commit's result is the session of that id as the changes
         leave it, None without one. It raises what is wrong with the changes (`SessionNotFound`,
@@ -195,13 +151,13 @@ class Changes(Protocol):
     async def commit(self, *changes: Change) -> None:
         """Hand over *changes* and wait until they are durable; see `submit`.
 
-        So is then what was posted before and did not fail, also if there are no *changes*.
-        Cancelling the wait does not undo it.
+        Everything posted before is durable then, too, unless it failed; also if there are no
+        *changes*. Cancelling the wait does not undo the write.
         """
         ...
 
     def post(self, *changes: Change) -> None:
-        """Apply *changes* after everything given before, without waiting; never raises.
+        """Apply *changes* after all earlier ones, without waiting; never raises.
 
         A failure is logged and shows in `degraded`.
         """
@@ -210,14 +166,13 @@ class Changes(Protocol):
     def abandon(self) -> None:
         """Give up on a store that does not answer, because its workspace has to close.
 
-        Fails what was handed over and is not stored, which is then never stored, and all that
-        comes later.
+        Fails all writes that are not stored yet, which are then never stored, and all later ones.
         """
         ...
 
 
 class SessionReads(Protocol):
-    """Reads sessions. What was committed or posted before is seen."""
+    """Reads sessions. Sees everything that was committed or posted before."""
 
     async def session(self, session_id: SessionId) -> Session:
         """Return a session, or raise `SessionNotFound`."""
@@ -228,7 +183,7 @@ class SessionReads(Protocol):
         ...
 
     async def totals(self, session_id: SessionId) -> Totals:
-        """Return what a session has used in all."""
+        """Return the tokens that a session has used in total."""
         ...
 
 
@@ -245,11 +200,11 @@ class MessageReads(Protocol):
 
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
-        """Return a session with what a model is to be told of it, or raise `SessionNotFound`.
+    ) -> StoredConversation:
+        """Return a session with the messages that a model gets, or raise `SessionNotFound`.
 
         The messages of the run *run_id* come last, whatever was written to the session meanwhile.
-        What was said before the summary is not read: a session may grow old without growing slow.
+        Messages before the summary are not read, so the cost does not grow with the session's age.
         Withdrawn messages are left out.
         """
         ...
@@ -259,7 +214,7 @@ class MessageReads(Protocol):
         ...
 
     async def unfinished_messages(self, session_id: SessionId) -> list[Message]:
-        """Return a session's messages that were never finished, in their order."""
+        """Return a session's unfinished messages in their order."""
         ...
 
     async def run_messages(self, run_ids: Sequence[RunId]) -> dict[RunId, list[StoredMessage]]:
@@ -283,17 +238,17 @@ class RunReads(Protocol):
         ...
 
     async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
-        """Return runs by our ids, those that there are, in the order of the ids."""
+        """Return the runs with these ids of ours that exist, in the order of the ids."""
         ...
 
 
 class FileHistory(Protocol):
-    """Keeps versions of files, and which session has read which file when."""
+    """Stores versions of files, and which session has read which file when."""
 
     async def add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:
-        """Store one more version of a file: one more than the highest of that path so far (J5).
+        """Store a version of a file; its number is one more than the highest of that path (J5).
 
         The first version of a path is 0. Raises `SessionNotFound`.
         """
@@ -320,46 +275,87 @@ class AskReads(Protocol):
     """Reads asks."""
 
     async def pending_asks(self) -> list[PendingAsk]:
-        """Return the asks that wait, the oldest first."""
+        """Return the asks without an answer, the oldest first."""
         ...
 
 
 class TailReads(Protocol):
-    """Reads the events that outlived the start of the program they belong to."""
+    """Reads the events of earlier starts of the program."""
 
     async def tail_after(
         self, boot_id: str, seq: int, *, limit: int = 10_000, size: int = 2**30
     ) -> list[TailEvent] | None:
-        """Return the kept events after a place in an earlier start, up to the end of the last one.
+        """Return the stored events after a place in an earlier start of the program.
 
-        At most *limit* of them, and no more after those that have *size* characters together: ask
-        again for what comes after the last one.
+        At most *limit* of them, and no more once they have *size* characters together; call again
+        for those after the last one. Events of the present start are not included: they are in its
+        log.
 
-        None if the continuation is not certain: the start is unknown, it or a later one did not
-        end in good order, or some of the events have been dropped. Events of this start are not
-        included: they are in its log.
+        None if events may be missing: the start is unknown, it or a later one crashed, or some of
+        the events have been trimmed.
         """
         ...
 
     async def endings_after(
         self, boot_id: str, seq: int, *, upto: int, limit: int = 10_000, size: int = 2**30
     ) -> list[StoredEnding] | None:
-        """Return how runs ended after a place in this start or an earlier one, in that order.
+        """Return the endings of runs after a place in this start or an earlier one, in order.
 
-        Endings of this start are included up to the seq *upto*. Endings of an earlier one that was
-        killed before their events were kept have the seq `UNPLACED` and more. *limit* and *size*
-        are as in `tail_after`, and an answer with more than *size* characters is cut. None if the
-        start is unknown.
+        Endings of this start are included up to the seq *upto*. Endings of a start that was killed
+        before their events were stored have a seq of `UNPLACED` or more. *limit* and *size* are as
+        in `tail_after`, and an answer with more than *size* characters is cut. None if the start is
+        unknown.
         """
         ...
 
 
-class Lists(Protocol):
-    """Reads long lists, page by page. What was committed or posted before is seen."""
+class ListReads(Protocol):
+    """Reads long lists page by page. Sees everything that was committed or posted before."""
 
     def pages(self, wanted: PagedList) -> Pages:
-        """Return a list that is about to be read; nothing is read yet."""
+        """Return a list to be read; nothing is read yet."""
         ...
+
+
+@define(eq=False)
+class Timings:
+    """A histogram of durations: a count for each range, and the sum of all.
+
+    `counts[n]` is the number of those that took at most `bounds[n]` seconds and more than the bound
+    before; the last count is for those beyond every bound. Single values are not kept.
+    """
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(init=False)
+    total: float = field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def note(self, seconds: float) -> None:
+        """Add one duration."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def absorb(self, other: "Timings") -> None:
+        """Add everything that *other* has counted; its bounds must be the same."""
+        assert other.bounds == self.bounds
+        self.counts = [
+            mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
+        ]
+        self.total += other.total
+
+
+@frozen(kw_only=True)
+class StoreLoad:
+    """The load of a store: writes that are not durable yet, and the times of its commits.
+
+    A commit may hold many writes. It is timed from begin to end in the store's own thread, also if
+    it fails; the time that a write waits in the queue is not part of it.
+    """
+
+    pending: int = 0
+    commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS))
 
 
 class Store(
@@ -370,20 +366,20 @@ class Store(
     FileHistory,
     AskReads,
     TailReads,
-    Lists,
+    ListReads,
     Protocol,
 ):
-    """Everything a store does."""
+    """A whole store."""
 
     @property
     def warning(self) -> StoreWarning | None:
-        """What is to be known about this opening of the store, if there is anything."""
+        """A warning about this opening of the store, if there is one."""
         return None
 
     @property
-    def load(self) -> Load:
-        """How much it has to do; nothing, for a store that is never behind."""
-        return Load()
+    def load(self) -> StoreLoad:
+        """The store's load; empty for a store that writes at once."""
+        return StoreLoad()
 
     async def check(self) -> None:
         """Read everything and raise `StoreCorrupt` if anything is wrong; for a person who asks."""

@@ -1,17 +1,13 @@
-"""What can be written to a store: changes as values.
+"""Changes: the values that can be written to a store, and rules that all stores share.
 
-A caller says *what* is to become true; the store makes it true, several changes at once in one
-transaction if they are given together. Changes are frozen and say everything they need, so that a
-store may apply them later, in another thread, or a second time after a failed attempt. There is no
+Changes that are given together are applied in one transaction. Changes are frozen and complete, so
+that a store may apply them later, in another thread, or again after a failed attempt. There is no
 change that replaces a whole row: two writers that touch different columns never undo each other.
-
 Times are unix seconds.
 
-What every store does the same way, whatever it keeps its rows in.
-
-A change is looked at here before it is applied: its text becomes text that can be stored, and a path
-that means something else in every directory is refused. How a part grows and when a message is
-complete on arrival are questions that two stores must not answer differently either.
+The functions at the end are the same for all stores: `storable` checks and cleans a change before
+it is applied, and the others say how a part grows, when a new message is complete and how long a
+page is.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,7 +46,7 @@ class SessionCreated:
 
 @frozen(kw_only=True)
 class SessionEdited:
-    """New values for some columns; None leaves a column as it is."""
+    """New values for some columns of a session; None leaves a column as it is."""
 
     id: SessionId
     at: int
@@ -64,7 +60,7 @@ class SessionEdited:
 
 @frozen(kw_only=True)
 class UsageAdded:
-    """What a model call used: gauges are set where given, totals and cost grow."""
+    """What a model call used: the context's tokens are set if given, totals and cost are added."""
 
     id: SessionId
     at: int
@@ -77,7 +73,7 @@ class UsageAdded:
 
 @frozen(kw_only=True)
 class SessionDeleted:
-    """A session goes, with its messages, files and read marks; its runs stay on record."""
+    """A session was deleted, with its messages, files and read marks; its runs are kept."""
 
     id: SessionId
 
@@ -89,9 +85,9 @@ class SessionDeleted:
 class MessageCreated:
     """A new message at the end of its session, with the parts it has so far.
 
-    `run_id` is the run whose turn it belongs to, if it does to one. `if_there` makes it do nothing
-    when its session or its run is not there, instead of failing: a session may have been deleted in
-    the meantime, and the acceptance of a run may have been refused.
+    `run_id` is the run whose turn it belongs to, if any. With `if_there` the change does nothing,
+    instead of failing, if its session or its run is missing: the session may have been deleted
+    meanwhile, and the acceptance of the run may have been refused.
     """
 
     message: Message
@@ -101,7 +97,7 @@ class MessageCreated:
 
 @frozen(kw_only=True)
 class PartPut:
-    """The part at *index* of a message is now *part*; text appended to it before is kept.
+    """The part at *index* of a message is now *part*; text that was appended to it is kept.
 
     A growing part is put with empty text and grows by `TextAppended`.
     """
@@ -114,7 +110,7 @@ class PartPut:
 
 @frozen(kw_only=True)
 class TextAppended:
-    """More text at the end of a text or reasoning part; costs as much as *text* is long."""
+    """More text at the end of a text or reasoning part; the cost depends on *text* only."""
 
     message_id: MessageId
     index: int
@@ -133,7 +129,7 @@ class PartsCut:
 
 @frozen(kw_only=True)
 class MessageFinished:
-    """The message will not change any more; a store may rearrange how it keeps it."""
+    """The message will not change any more; a store may now store it in another layout."""
 
     message_id: MessageId
     at: int
@@ -141,7 +137,7 @@ class MessageFinished:
 
 @frozen(kw_only=True)
 class MessageDeleted:
-    """A message goes."""
+    """A message was deleted."""
 
     id: MessageId
 
@@ -160,7 +156,7 @@ class RunAccepted:
 
 @frozen(kw_only=True)
 class RunRetracted:
-    """The run was not accepted after all; nothing of it is kept, its messages included."""
+    """The run was not accepted after all; it is removed, with its messages."""
 
     id: RunId
 
@@ -176,7 +172,7 @@ class RunMoved:
 
 @frozen(kw_only=True)
 class RunEdited:
-    """The prompt of a run that waits is another one now. A run that has ended is left alone."""
+    """The prompt of a waiting run was replaced. A run that has ended is not changed."""
 
     id: RunId
     prompt: str
@@ -184,10 +180,10 @@ class RunEdited:
 
 @frozen(kw_only=True)
 class RunEnded:
-    """The run ended, as its view says. A run that has ended already is left alone.
+    """The run ended as its view says. A run that has ended already is not changed.
 
-    *withdrawn* says that no model was asked about it: its messages are kept for people, and are no
-    part of any conversation. `if_there` makes it do nothing when there is no such run.
+    *withdrawn* means that no model was asked: its messages are kept for people and are not part of
+    what a model gets. With `if_there` the change does nothing if there is no such run.
     """
 
     run: RunView
@@ -200,7 +196,7 @@ class RunEnded:
 
 @frozen(kw_only=True)
 class AskOpened:
-    """Something waits for a person's answer."""
+    """An ask waits for a person's answer."""
 
     id: AskId
     kind: str
@@ -213,7 +209,7 @@ class AskOpened:
 
 @frozen(kw_only=True)
 class AskResolved:
-    """It waits no longer."""
+    """An ask was answered or withdrawn."""
 
     id: AskId
     resolution: str
@@ -222,7 +218,7 @@ class AskResolved:
 
 @frozen(kw_only=True)
 class FileRead:
-    """The session has seen the file as it was at this time."""
+    """The session has read the file at this time."""
 
     session_id: SessionId
     path: str
@@ -231,12 +227,12 @@ class FileRead:
 
 @frozen(kw_only=True)
 class TailKept:
-    """An event to remember across a restart; only the newest *keep* of all are.
+    """An event to keep across a restart; the store keeps the newest *keep* of all.
 
     `event` is the JSON of a `store.base.TailEvent`'s content. `previous` is the seq of the event
-    that was given to keep before this one. If the store does not know it, that one was lost, and
-    no reader of before can be continued with certainty. `ended` is the run whose ending the event
-    is; its place is remembered for as long as the run is.
+    that was handed over before this one. If the store does not have it, that write was lost, and
+    readers from before it cannot be continued. `ended` is the run whose ending the event is; the
+    place of an ending is kept as long as the run.
     """
 
     seq: int
@@ -249,9 +245,10 @@ class TailKept:
 
 @frozen(kw_only=True)
 class BootClosed:
-    """This start of the program ended in good order: what it published, it has stored.
+    """This start of the program ended cleanly: everything that it published is stored.
 
-    `last` is the seq of the last event that was given to keep; without it, the end is not in order.
+    `last` is the seq of the last event that was handed over to be kept. If the store does not have
+    that event, the start does not count as ended cleanly.
     """
 
     at: int
@@ -280,7 +277,7 @@ Change = (
     | TailKept
     | BootClosed
 )
-"""Anything that can be written to a store."""
+"""Any change of a store."""
 
 
 T = TypeVar("T")
@@ -289,10 +286,10 @@ GROWING: Final = (TextPart, ReasoningPart)
 """The parts that text can be appended to."""
 
 
-def admitted(change: Change) -> Change:
-    """Return *change* as it can be stored.
+def storable(change: Change) -> Change:
+    """Return *change* with text that can be stored.
 
-    Raises `ValueError` for a relative path: it would depend on where the program was started (L21).
+    Raises `ValueError` for a relative path, whose meaning depends on the working directory (L21).
     """
     change = cleaned(change)
     if isinstance(change, FileRead):
@@ -301,9 +298,9 @@ def admitted(change: Change) -> Change:
 
 
 def cleaned(value: T) -> T:
-    """Return *value* with all text in it free of surrogate halves, which no database can keep.
+    """Return *value* without lone surrogates in its text, which no database can store.
 
-    What needs nothing, which is nearly everything, is returned itself.
+    A value that needs no change, which is nearly every one, is returned itself.
     """
     return cast("T", _clean(value))
 
@@ -333,7 +330,7 @@ def _clean_fields(value: object, names: tuple[str, ...]) -> object:
 def _fields(cls: type[object]) -> tuple[str, ...]:
     """Return the names of the fields of an attrs class; none for other classes.
 
-    Remembered, because every change that is stored comes by here.
+    Cached, because this is called for every change that is stored.
     """
     return tuple(attrs.fields_dict(cls)) if attrs.has(cls) else ()
 
@@ -356,8 +353,8 @@ def grown(part: Part, text: str) -> Part:
             raise TypeError(f"a {part.kind} part does not grow")
 
 
-def page(rows: Iterable[T], limit: int, size: int, length: Callable[[T], int]) -> list[T]:
-    """Return the first of *rows*: at most *limit*, and none after they have *size* characters."""
+def first_page(rows: Iterable[T], limit: int, size: int, length: Callable[[T], int]) -> list[T]:
+    """Return the first of *rows*: at most *limit*, and no more once they have *size* characters."""
     found: list[T] = []
     for row in islice(rows, limit):
         found.append(row)
@@ -367,6 +364,6 @@ def page(rows: Iterable[T], limit: int, size: int, length: Callable[[T], int]) -
     return found
 
 
-def complete(message: Message) -> bool:
-    """Whether a new message is finished as it comes: the user's and the tools' are (D1)."""
+def is_complete(message: Message) -> bool:
+    """Whether a new message is finished already: the user's and the tools' are (D1)."""
     return any(isinstance(part, FinishPart) for part in message.parts)

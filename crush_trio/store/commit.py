@@ -1,8 +1,8 @@
-"""A commit: work that was handed to a store, and whether it is done.
+"""`Commit`: a write that was handed to a store, and its result.
 
-A store does its commits in the order in which they were handed over, each as a whole or not at all.
-Handing over never waits. A caller that has to keep an order hands over in the very step in which it
-decides, and waits afterwards.
+A store does its commits in the order in which they were handed over, each completely or not at all.
+Handing over never waits. A caller that has to keep an order hands the write over in the same step
+in which it decides, and waits afterwards.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Commit(Generic[T]):
-    """Work on its way into a store, and its result once that is known.
+    """A write under way, and its result once that is known.
 
-    *lost* is called with a failure that comes when no task waits for it any more.
+    *lost* is called with a failure that no task waits for.
     """
 
     lost: Callable[[BaseException], None] = field(repr=False)
@@ -33,38 +33,38 @@ class Commit(Generic[T]):
 
     @property
     def known(self) -> bool:
-        """Whether it is known how the commit went."""
+        """Whether the result is known."""
         return self._result is not None
 
     @property
     def stored(self) -> bool:
-        """Whether it is known that the work is stored."""
+        """Whether the write is known to be stored."""
         return isinstance(self._result, Value)
 
     async def wait(self) -> T:
-        """Wait until the work is durable and return its result; raise what was wrong with it.
+        """Wait until the write is durable and return its result, or raise its error.
 
-        Cancelling the wait changes nothing about the commit.
+        Cancelling the wait does not affect the write.
         """
         try:
             await self._until_known()
         except trio.Cancelled:
             self.awaited = False
-            if isinstance(self._result, Error):  # it came after the cancel and before this
+            if isinstance(self._result, Error):  # it came between the cancel and this line
                 self.lost(self._result.error)
             raise
         return self.unwrap()
 
     async def known_within(self, seconds: float) -> bool:
-        """Wait at most *seconds*, also through a cancel; return whether the result is known."""
+        """Wait at most *seconds*, shielded from cancellation; return whether the result is known."""
         with trio.move_on_after(seconds, shield=True):
             await self._until_known()
         return self.known  # noqa: ASYNC910  # the wait above is a checkpoint
 
     async def certain(self, within: float = inf) -> T:
-        """Wait through a cancel: afterwards it is certain whether the work is stored.
+        """Wait, shielded from cancellation, until it is certain whether the write is stored.
 
-        Without an answer *within* so many seconds the work is withdrawn and `StoreSlow` is raised.
+        Without an answer *within* so many seconds the write is withdrawn and `StoreSlow` is raised.
         It is then never done, unless the store was in the middle of it.
         """
         if not await self.known_within(within):
@@ -72,9 +72,9 @@ class Commit(Generic[T]):
         return self.unwrap()
 
     def withdraw(self, reason: StoreUnavailable | None = None) -> bool:
-        """Take the work back; return whether that came in time, so that it is never done.
+        """Take the write back; return whether that was in time, so that it is never done.
 
-        *reason* is what is raised where the result is waited for.
+        *reason* becomes the error of the commit.
         """
         if self.known:
             return False
@@ -83,7 +83,7 @@ class Commit(Generic[T]):
         return in_time
 
     def settle(self, result: Value[T] | Error) -> None:
-        """Note how the commit went; for the store. The first result stands."""
+        """Set the result; called by the store. Only the first call counts."""
         if self._result is None:
             self._result = result
             self._known.set()
@@ -94,19 +94,19 @@ class Commit(Generic[T]):
         await self._known.wait()
 
     def _take_back(self) -> bool:
-        """Keep the work from being done; return whether that is certain. For the store."""
+        """Keep the write from being done; return whether that is certain. Overridden by stores."""
         return False
 
     @property
     def result(self) -> Value[T] | Error:
-        """How the commit went; ask only once that is known."""
+        """The result; only to be read once it is known."""
         assert self._result is not None, "the commit is still under way"
         return self._result
 
     def unwrap(self) -> T:
-        """Return the result, or raise what was wrong; ask only once that is known.
+        """Return the value or raise the error; only to be called once the result is known.
 
-        May be called any number of times, which an outcome itself does not allow.
+        May be called any number of times; `outcome.Value.unwrap` may be called only once.
         """
         match self.result:
             case Value(value=value):

@@ -1,15 +1,15 @@
-"""What can be wrong with a store, whichever database is behind it.
+"""Store errors, the same for every database.
 
-Each error says what happened, what the reader of the message can do about it, and which file it is
-about. The classes know nothing of SQL: an implementation translates its own errors into these at
-its seam, so that callers and the table of HTTP statuses see the same codes for every store.
+Each message says what happened, what a user can do about it, and which file it is about. Each store
+translates its own errors into these, so that callers and the table of HTTP statuses see the same
+codes for every store.
 """
 
 from crush_trio.errors import Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """The store cannot do its work now. What was asked for has not been written."""
+    """The store cannot work now. Nothing was written."""
 
 
 class DiskFull(StoreUnavailable):
@@ -43,7 +43,7 @@ class StoreCorrupt(StoreUnavailable):
 class StoreLost(StoreUnavailable):
     """A file of the open store was removed, moved or replaced; the detail is its path.
 
-    What is there can still be read. Nothing more is written: it would be gone with the open file.
+    Reading still works. Nothing more is written: it would be lost when the file is closed.
     """
 
     code = "data_directory_lost"
@@ -83,7 +83,7 @@ class StoreTooNew(StoreUnavailable):
 
 
 class MigrationFailed(StoreUnavailable):
-    """The file could not be brought to this program's schema. It is as it was before."""
+    """The file could not be migrated to this program's schema. It is unchanged."""
 
     code = "migration_failed"
     message = (
@@ -92,10 +92,10 @@ class MigrationFailed(StoreUnavailable):
 
 
 class StoreFailed(StoreUnavailable):
-    """The store has stopped for good, on purpose or not; only opening it again helps.
+    """The store has stopped and must be opened again.
 
-    One exception to the rule that nothing was written: when closing gives up on a disk that hangs in
-    the middle of a commit, that commit is reported as failed and may still land.
+    There is one exception to the rule that nothing was written: if closing gives up on a disk that
+    hangs in the middle of a commit, that commit is reported as failed and may still be written.
     """
 
     code = "store_failed"

@@ -1,11 +1,11 @@
-"""Reading the database of the Go program, `crush.db`, so that its sessions can be continued here.
+"""Import of the Go program's database, `crush.db`, so that its sessions can be continued here.
 
-The file is opened for reading only and nothing is created beside it. What it holds is turned into
-changes, which any store can commit; `import_go_database` does so. Its rows have no sequence numbers:
-messages come in the order of their times, and those of the same second as they were inserted (J8).
+The file is opened read-only and nothing is created beside it. Its content is turned into changes,
+which `import_go_database` commits to any store. Its rows have no sequence numbers: messages are
+ordered by time, and those of the same second by insertion (J8).
 
-Some things have no place here: parts of a kind we do not know, and what a provider wanted to be kept
-for itself. The former are counted and reported, the latter is dropped.
+Two things cannot be imported: parts of an unknown kind, which are counted and reported, and a
+provider's private data, which is dropped.
 """
 
 import os
@@ -45,7 +45,7 @@ _NOT_BY_A_MODEL: Final = FinishPart(reason=FinishReason.STOP, time=0)
 
 
 class NotCrushDatabase(BadRequest):
-    """The file given for import has other tables than those of the Go program."""
+    """The file to import does not have the tables of the Go program."""
 
     code = "not_a_crush_database"
     message = "the file is not a database of crush"
@@ -53,9 +53,9 @@ class NotCrushDatabase(BadRequest):
 
 @frozen(kw_only=True)
 class ImportReport:
-    """What an import did. `known` sessions were there already and have been left alone.
+    """What an import did. `known` sessions were in the store already and were not changed.
 
-    `left_out` says how often something could not be taken over, by what it was.
+    `left_out` counts what could not be imported, by kind.
     """
 
     sessions: int = 0
@@ -67,10 +67,10 @@ class ImportReport:
 
 @define(eq=False)
 class GoDatabase:
-    """A `crush.db`, open for reading. Relative paths in it are taken to be below *root*.
+    """A `crush.db`, open for reading. Relative paths in it are relative to *root*.
 
-    The methods block; each is one look at the file and may be called in any thread, one at a time.
-    `left_out` counts what they could not take over.
+    The methods block; they may be called in any thread, one at a time. `left_out` counts what they
+    could not read.
     """
 
     path: Path
@@ -102,7 +102,7 @@ class GoDatabase:
         return [SessionId(row["id"]) for row in rows]
 
     def changes(self, session_id: SessionId) -> list[Change]:
-        """Return what makes a session: itself, its messages, and what it has read."""
+        """Return the changes that create a session, its messages and its read marks."""
         row = _Row(self._rows("SELECT * FROM sessions WHERE id = ?", session_id)[0])
         created = Session(
             id=session_id,
@@ -199,7 +199,9 @@ class GoDatabase:
             return ()
 
     def _read_marks(self, session_id: SessionId) -> list[Change]:
-        if "read_files" not in self._tables():  # it came late to the Go program's schema
+        if (
+            "read_files" not in self._tables()
+        ):  # older versions of the Go program have no such table
             return []
         rows = self._rows("SELECT path, read_at FROM read_files WHERE session_id = ?", session_id)
         return [
@@ -208,7 +210,7 @@ class GoDatabase:
         ]
 
     def _absolute(self, path: str) -> str:
-        """Return a path that means the same wherever the program runs (J6)."""
+        """Return *path* as an absolute path (J6)."""
         return os.path.normpath(self._root / path)
 
     def _tables(self) -> set[str]:
@@ -239,10 +241,10 @@ class _Row:
 
 
 def _uri(path: Path) -> str:
-    """Say how to open *path* without leaving a trace.
+    """Return the URI that opens *path* without creating files.
 
-    A database in WAL mode is read together with its log. If there is no log, SQLite would make one,
-    even to read only, unless it is told that nobody writes.
+    A database in WAL mode is read together with its log. If there is no log, SQLite would create
+    one even for reading, unless the URI says that the file is immutable.
     """
     log = path.with_name(f"{path.name}-wal")
     alone = not log.exists() or log.stat().st_size == 0
@@ -250,7 +252,7 @@ def _uri(path: Path) -> str:
 
 
 def _finished(role: Role, parts: Sequence[Part], at: int) -> tuple[Part, ...]:
-    """Return the parts of a message that will not change any more."""
+    """Return the parts of a message with a finish part: an imported message does not change."""
     if any(isinstance(part, FinishPart) for part in parts):
         return tuple(parts)
     if role is Role.ASSISTANT:
@@ -259,14 +261,14 @@ def _finished(role: Role, parts: Sequence[Part], at: int) -> tuple[Part, ...]:
 
 
 async def import_go_database(path: Path, store: Store, *, root: Path) -> ImportReport:
-    """Take over the sessions of the `crush.db` at *path*, with their messages and files.
+    """Import the sessions of the `crush.db` at *path*, with their messages and files.
 
-    Each session is one commit, so it is taken over as a whole or not at all. One that is in the store
-    already is left as it is, also if it has changed on either side since; of its files those that are
-    missing are added. So an import can be repeated, and one that was interrupted goes on where it
-    stopped. Versions of files get the numbers that this store gives them (J5), in the old order.
+    Each session is one commit, so it is imported completely or not at all. A session that is in the
+    store already is not changed, even if it has changed on either side since; missing versions of
+    its files are added. So an import can be repeated, and an interrupted one continues where it
+    stopped. Versions of files get the numbers of this store (J5), in the old order.
 
-    Relative paths are taken to be below *root*, where the Go program was started.
+    Relative paths are relative to *root*, where the Go program was started.
     """
     go = await trio.to_thread.run_sync(GoDatabase.open, path, root)
     with closing(go):
@@ -290,5 +292,5 @@ async def _is_known(store: Store, session_id: SessionId) -> bool:
     try:
         await store.session(session_id)
     except SessionNotFound:
-        return False  # noqa: ASYNC910  # the store has had its chance to wait
+        return False  # noqa: ASYNC910  # `session` has waited
     return True

@@ -1,11 +1,11 @@
-"""Lists that are too long to be held at once: read a page at a time, as JSON that is ready to be sent.
+"""Long lists, read page by page as JSON that is ready to be sent.
 
-A session can have a hundred thousand messages. To send them on takes no values, only bytes, and few of
-them at a time. So a list is given as pages of JSON, with commas between the items. Each page
-is of a moment of its own; a list has the items that were there when its first page was read.
+A session can have a hundred thousand messages. Sending them needs no values, only bytes, and few of
+them at a time. So a list is read as pages of JSON, with commas between the items. Each page is a
+snapshot of its own; a list has the items that existed when its first page was read.
 
-A page may have holes, for what a store does not know: whether a session is busy, or how far an answer
-has grown that is still being written. Each hole has what the store would put there.
+A page may have holes, for what a store does not know: whether a session is busy, or the text of a
+message that is still being written. Each hole has a default, which is what is stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from attrs import frozen
 from crush_trio.wire.ids import MessageId, SessionId
 
 PAGE_ITEMS: Final = 256
-"""Items of a page at most."""
+"""The most items of a page."""
 
 PAGE_SIZE: Final = 2**18
 """Bytes of content after which a page ends; its last item may be longer."""
@@ -24,13 +24,13 @@ PAGE_SIZE: Final = 2**18
 
 @frozen
 class Hole:
-    """A place in a page for something that belongs to the item *id*; *default* is what is stored."""
+    """A gap in a page, to be filled for the item *id*; *default* is what is stored."""
 
     id: str
     default: bytes
 
 
-Piece = bytes | Hole
+PagePiece = bytes | Hole
 
 
 class Pages(Protocol):
@@ -41,10 +41,10 @@ class Pages(Protocol):
         """Whether there is another page: true until the last one has been read."""
         ...
 
-    async def read(self) -> Sequence[Piece]:
-        """Return the next page, whose pieces are to be joined; it is empty if there are no items.
+    async def read(self) -> Sequence[PagePiece]:
+        """Return the pieces of the next page; none if there are no items.
 
-        Raises `MessageNotFound` for a list that is to end before a message which is not there.
+        Raises `MessageNotFound` if the list ends before a message that does not exist.
         """
         ...
 
@@ -53,7 +53,7 @@ class Pages(Protocol):
 class SessionMessages:
     """The messages of a session in their order; the newest *limit* of those *before* one of them.
 
-    A message that was never finished is a hole.
+    An unfinished message is a hole.
     """
 
     session_id: SessionId
@@ -63,7 +63,7 @@ class SessionMessages:
 
 @frozen(kw_only=True)
 class UserMessages:
-    """What people said in a session, or in all, the newest first."""
+    """The user's messages of a session, or of all, the newest first."""
 
     session_id: SessionId | None = None
 
@@ -79,19 +79,19 @@ class FileVersions:
 class SessionList:
     """The sessions that have no parent, the most recently updated first.
 
-    In each is a hole for its members from `is_busy` on.
+    Each has a hole for its members from `is_busy` on.
     """
 
 
 PagedList = SessionMessages | UserMessages | FileVersions | SessionList
-"""What can be read in pages."""
+"""The lists that can be read in pages."""
 
 SESSION_REST: Final = b',"is_busy":%b,"attached_clients":%d'
-"""What fills the hole in a session."""
+"""The format of what fills the hole of a session."""
 
 IDLE_SESSION: Final = SESSION_REST % (b"false", 0)
 
 
-def filled(page: Sequence[Piece], fill: Callable[[Hole], bytes]) -> bytes:
+def fill_holes(page: Sequence[PagePiece], fill: Callable[[Hole], bytes]) -> bytes:
     """Return a page with its holes filled."""
     return b"".join(piece if isinstance(piece, bytes) else fill(piece) for piece in page)

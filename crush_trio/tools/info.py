@@ -27,7 +27,7 @@ from attrs import define, field, frozen
 from trio.lowlevel import checkpoint
 from typing_extensions import override
 
-from crush_trio.config.redaction import is_secret_name, redact_text, worth_finding
+from crush_trio.config.redaction import is_secret_name, redact_text, searchable_secrets
 from crush_trio.log_context import owner_field, owner_of
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import ToolCall, ToolResult
@@ -205,12 +205,12 @@ class CrushInfoTool(BuiltIn):
 
 def known_secrets(config: Config) -> frozenset[str]:
     """Return the texts in a configuration that are kept under a secret's name."""
-    return worth_finding(_secrets(unstructure(config), False))
+    return searchable_secrets(_secrets(unstructure(config), False))
 
 
 def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the values in an environment that are kept under a secret's name."""
-    return worth_finding(value for name, value in environment.items() if is_secret_name(name))
+    return searchable_secrets(value for name, value in environment.items() if is_secret_name(name))
 
 
 def _secrets(value: Json, secret: bool) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What crosses the wire: frozen values, and one codec that knows how each is spelt.
+"""Wire values and their JSON.
 
-Values say what something *is* and import nothing but each other; `codec` turns them into JSON and
-back and is the only module that knows about bytes. Import from the modules: loading a stream must
-not pay for the configuration tree.
+Values are frozen attrs classes and import only each other. `codec` is the only module that turns
+them into bytes and back, with the readers and writers of `converters`; `schema` makes JSON Schemas
+of the same classes. Import from the modules, so that a program loads only the values it uses.
 """

@@ -1,4 +1,4 @@
-"""Asks: permissions and questions that wait for a person, and the notices about them."""
+"""Asks: permissions and questions that wait for a person, and the notifications about them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -20,7 +20,7 @@ class PermissionAction(StrEnum):
 
 
 class GrantScope(StrEnum):
-    """How far a permission reaches beyond the request it answers. Only the native routes say it."""
+    """For which later requests a permission counts, too. Only used by the native routes."""
 
     ONCE = "once"
     RUN = "run"
@@ -30,7 +30,7 @@ class GrantScope(StrEnum):
 
 
 class PermissionMode(StrEnum):
-    """What becomes of a request that no rule settles."""
+    """What happens to a request that no rule decides."""
 
     ASK = "ask"
     DENY = "deny"
@@ -66,7 +66,7 @@ def is_refused(metadata: str) -> bool:
 
 
 class QuestionType(StrEnum):
-    """The form of answer a question wants."""
+    """The form of answer that a question expects."""
 
     YES_NO = "yes_no"
     SINGLE_CHOICE = "single_choice"
@@ -76,10 +76,10 @@ class QuestionType(StrEnum):
 
 @frozen(kw_only=True)
 class PermissionRequest:
-    """A tool wants to do something a person may want to prevent.
+    """A tool asks for permission to do something.
 
-    `params` are the tool's, an object or None; `path` is the directory the action touches. Peers
-    that answer send the request back, not always with the params they were given.
+    `params` are the tool's, an object or None; `path` is the directory that the action touches.
+    Peers send the request back with their answer, not always with the same params.
     """
 
     id: AskId
@@ -94,10 +94,10 @@ class PermissionRequest:
 
 @frozen(kw_only=True)
 class PermissionNotification:
-    """Where a permission request stands: asked (neither flag), granted or denied.
+    """The state of a permission request: asked (neither flag), granted or denied.
 
-    A request whose run was stopped is `withdrawn`: nobody said no, and nobody needs to answer any
-    more. It is `denied` as well, which is what makes peers close their dialog.
+    A request whose run was stopped is `withdrawn`: it was not answered and needs no answer any
+    more. It is `denied` as well, which makes peers close their dialog.
     """
 
     tool_call_id: ToolCallId
@@ -108,10 +108,10 @@ class PermissionNotification:
 
 @frozen(kw_only=True)
 class PermissionPolicy:
-    """What a submission says about permissions. Ours alone.
+    """The permission policy of a submission. An extension of the crush wire.
 
-    `allow_list` has tools, `tool` or `tool:action`, that its run may use without being asked about;
-    `mode` is for what neither the list nor any other rule settles.
+    `allow_list` has the tools, `tool` or `tool:action`, that its run may use without asking; `mode`
+    is for requests that neither the list nor any other rule decides.
     """
 
     mode: PermissionMode = PermissionMode.ASK
@@ -120,10 +120,10 @@ class PermissionPolicy:
 
 @frozen(kw_only=True)
 class Grant:
-    """What a person has allowed for later requests too: this action of this tool in this directory.
+    """A permission for later requests, too: this action of this tool in this directory.
 
-    It has the id of the request that was answered. `session_id` and `run_id` say where that came
-    from; `scope` says which of the two a later request must share.
+    `id` is the id of the request that was answered. `session_id` and `run_id` are those of that
+    request; `scope` says which of the two a later request must share.
     """
 
     id: AskId
@@ -138,7 +138,7 @@ class Grant:
 
 @frozen(kw_only=True)
 class Choice:
-    """One of the answers a question offers."""
+    """One of the answers that a question offers."""
 
     id: str
     label: str
@@ -171,17 +171,17 @@ class QuestionRequest:
 
 @frozen(kw_only=True)
 class QuestionNotification:
-    """A batch is settled; whoever shows it may put it away."""
+    """A batch of questions was answered or withdrawn; clients may close their dialog."""
 
     batch_id: AskId
 
 
 @frozen(kw_only=True)
 class QuestionResponse:
-    """The answer to one question, whose id the wire calls `request_id`.
+    """The answer to one question, whose id is `request_id` on the wire.
 
-    `yes` and `fill_in_text` are None where the question did not ask for them; `notes` are remarks
-    by choice id.
+    `yes` and `fill_in_text` are None if the question did not ask for them; `notes` are remarks by
+    choice id.
     """
 
     request_id: QuestionId

@@ -1,13 +1,13 @@
-"""The one place where wire values become JSON and JSON becomes wire values.
+"""The codec: wire values to JSON and back.
 
-Everything that is spelt in a way the classes do not show is here: the wrapping of parts and
-events, and the words that differ from ours (`canceled`). One converter holds the rules for all
-types; it makes a class's reader and writer when the class is first met.
+Everything about the JSON that the classes do not show is here: the wrapping of parts and events,
+and words that differ from ours (`canceled`). One cattrs converter holds the rules for all types; it
+makes the reader and writer of a class when the class is first used.
 
-A message that is being written is encoded many times while only its last part changes. So there
-is also a way to put one together from the bytes of its parts: `message_frame`, `MessageEncoder`
-to remember those bytes, and `escape` to grow the bytes of a text along with the text. What they
-give is, byte for byte, what `encode` gives.
+A message that is being written is encoded many times while only its last part changes. So a message
+can also be put together from the bytes of its parts: `message_frame` does that, `MessageEncoder`
+caches those bytes, and `escape` lets the bytes of a text grow with the text. The result is byte for
+byte that of `encode`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,18 +57,18 @@ __all__ = [
 T = TypeVar("T")
 
 USER_CANCELLED: Final = "User canceled request"
-"""The finish message of a turn that a person stopped; clients show it as it is."""
+"""The finish message of a cancelled turn; clients show this text."""
 
 _CANCELLED: Final = "canceled"
 
 
 def encode(value: object) -> bytes:
-    """Return the JSON of a wire value, or of a list, mapping or plain value around some."""
+    """Return the JSON of a wire value, or of a list or mapping of wire values."""
     return dump(_converter.unstructure(value))
 
 
 def decode(data: bytes | str, cls: type[T]) -> T:
-    """Read a *cls* from JSON, or raise one `DecodeError` that says where it went wrong."""
+    """Decode a *cls* from JSON, or raise a `DecodeError` that names the path."""
     try:
         tree = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -77,7 +77,7 @@ def decode(data: bytes | str, cls: type[T]) -> T:
 
 
 def structure(obj: object, cls: type[T]) -> T:
-    """Read a *cls* from parsed JSON, or raise one `DecodeError` that names the path."""
+    """Make a *cls* from parsed JSON, or raise a `DecodeError` that names the path."""
     try:
         return _converter.structure(obj, cls)
     except Mismatch as mismatch:
@@ -90,15 +90,15 @@ def unstructure(value: object) -> Json:
 
 
 def encode_change(event_type: EventType, entity: Entity) -> bytes:
-    """Return the inner object of an event: what happened, and to what.
+    """Return the inner object of an event: the kind of change, and the entity.
 
-    The type comes first, because peers keep what they read before an error.
+    The type comes first, because peers keep what they have read before an error.
     """
     return b'{"type":"%b","payload":%b}' % (event_type.encode(), encode(entity))
 
 
 def wrap_change(payload_type: PayloadType, change: bytes) -> bytes:
-    """Put the outer object around what `encode_change` returned, without encoding it again."""
+    """Return the outer object around the result of `encode_change`, without encoding that again."""
     return b'{"type":"%b","payload":%b}' % (payload_type.encode(), change)
 
 
@@ -113,12 +113,12 @@ def encode_part(part: Part) -> bytes:
 
 
 def decode_part(data: bytes | str) -> Part:
-    """Read one part from JSON; its `type` says which."""
+    """Decode one part from JSON; its `type` selects the class."""
     return decode(data, Part)  # type: ignore[arg-type]  # a union is no type[T]
 
 
 def escape(text: str) -> bytes:
-    """Return *text* as it stands between the quotes of a JSON string.
+    """Return *text* as the inside of a JSON string, without the quotes.
 
     Pieces can be joined: `escape(a) + escape(b) == escape(a + b)` for text without surrogates.
     """
@@ -126,21 +126,21 @@ def escape(text: str) -> bytes:
 
 
 def message_frame(head: Message, part_bytes: Sequence[bytes]) -> bytes:
-    """Return the JSON of a message made of *head* and encoded parts; ignores the head's own."""
+    """Return the JSON of a message made of *head* and encoded parts; ignores the head's parts."""
     return b'{"parts":[%b],%b' % (b",".join(part_bytes), message_members(head))
 
 
 def message_members(head: Message) -> bytes:
-    """Return what follows the parts in the JSON of a message, up to its closing brace."""
+    """Return the members after the parts in the JSON of a message, with the closing brace."""
     return dump(_write_head(head))[1:]
 
 
 @define(eq=False)
 class MessageEncoder:
-    """Encodes one message again and again, and of its parts only those that are new.
+    """Encodes one message many times, and of its parts only those that are new.
 
-    A part counts as known if the very object was at the same place the last time; parts are
-    immutable, so its bytes still hold. Keep one encoder per message that is being written.
+    A part is cached if the same object was at the same place the last time; parts are immutable, so
+    its bytes are still valid. Use one encoder per message that is being written.
     """
 
     _known: list[tuple[Part, bytes]] = field(factory=list, init=False)
@@ -158,7 +158,7 @@ class MessageEncoder:
 
 
 def _position(data: bytes | str, error: orjson.JSONDecodeError) -> str:
-    """Say where the JSON is broken; for text that is not Unicode the parser does not know."""
+    """Return where the JSON is broken; the parser gives no position for text that is not UTF-8."""
     try:
         _ = data.encode() if isinstance(data, str) else data.decode()
     except (UnicodeDecodeError, UnicodeEncodeError) as flaw:
@@ -171,7 +171,7 @@ def _write_finish_reason(reason: FinishReason) -> str:
 
 
 def _read_finish_reason(value: object, _type: object) -> FinishReason:
-    """Read a reason. Peers may have more of them, and a message is worth more than its reason."""
+    """Read a reason; an unknown one is `UNKNOWN`, because peers may have more of them."""
     text = converters.read_text(value, str)
     if text == _CANCELLED:
         return FinishReason.CANCELLED
@@ -191,7 +191,7 @@ def _part_writer(cls: type[Part], converter: Converter) -> Callable[[Part], Json
 
 
 def _read_part(value: object, _type: object) -> Json:
-    """Read a part of any kind. This runs for every part of every message, hence no `within`."""
+    """Read a part of any kind. It runs for every part of every message, so it avoids `within`."""
     source = object_at(value)
     kind = source.get("type")
     read_data = _DATA_READERS.get(kind) if isinstance(kind, str) else None
@@ -247,7 +247,7 @@ def _is_optional(cls: Json) -> bool:
 
 
 def _make_converter() -> Converter:
-    """Teach a converter our types. What is registered last is asked first."""
+    """Make a converter with the hooks of all types. cattrs tries the last registered hook first."""
     converter = Converter()
     for cls, reader in _PLAIN_READERS.items():
         converter.register_structure_hook(cls, reader)

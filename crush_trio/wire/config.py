@@ -1,11 +1,9 @@
-"""The configuration a workspace shows its clients.
+"""The configuration of a workspace as clients see it; models, providers and their keys.
 
-Clients read four of its keys without looking whether they are there (`providers`, `mcp`, `lsp` and
-`options`, with `options.tui` in it), so those are always written, empty or not. Objects that
-belong to someone else, such as a provider's own options, pass through unchanged. Anything that
-may hold a secret stays out of `repr`.
-
-Models and who provides them: the catalogue, a selection from it, and the keys to use it.
+Clients read four of its keys without checking that they exist (`providers`, `mcp`, `lsp` and
+`options` with `options.tui`), so those are always written, empty or not. Objects without a schema
+of ours, such as a provider's own options, pass through unchanged. Fields that may hold a secret are
+left out of `repr`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ from crush_trio.wire.fields import Json, JsonObject, Key, Marker, OmitEmpty
 
 @frozen(kw_only=True)
 class ModelOptions:
-    """Settings a model is called with. None leaves the choice to the provider; 0 is a choice."""
+    """Settings of a model call. None means the provider's default; 0 is a value."""
 
     temperature: OmitEmpty[float | None] = None
     top_p: OmitEmpty[float | None] = None
@@ -50,7 +48,7 @@ class CatalogModel:
 
 @frozen(kw_only=True)
 class SelectedModel:
-    """A model as someone chose it: which one, whose, and with what settings."""
+    """A selected model: its id, its provider, and its settings."""
 
     model: str = ""
     provider: str = ""
@@ -82,7 +80,7 @@ class CatalogProvider:
 
 @frozen(kw_only=True)
 class OAuthClient:
-    """The client a token was issued to."""
+    """The OAuth client that a token was issued to."""
 
     client_id: OmitEmpty[str] = ""
     client_secret: OmitEmpty[str] = field(default="", repr=False)
@@ -93,7 +91,7 @@ class OAuthClient:
 
 @frozen(kw_only=True)
 class OAuthToken:
-    """Access to an account until `expires_at`, unix seconds. Its secrets stay out of `repr`."""
+    """An OAuth token, valid until `expires_at`, unix seconds."""
 
     access_token: str = field(repr=False)
     refresh_token: OmitEmpty[str] = field(default="", repr=False)
@@ -104,7 +102,7 @@ class OAuthToken:
 
 @frozen(kw_only=True)
 class TokenImport:
-    """A token found in another program's files; null and false when there was none."""
+    """A token found in another program's files; null and false if there was none."""
 
     token: OAuthToken | None
     success: bool
@@ -120,7 +118,7 @@ class McpTransport(StrEnum):
 
 @frozen(kw_only=True)
 class ProviderConfig:
-    """One provider: how to reach it, and which of its models may be selected."""
+    """One provider: its address and key, and the models that may be selected."""
 
     id: OmitEmpty[str] = ""
     name: OmitEmpty[str] = ""
@@ -141,7 +139,7 @@ class ProviderConfig:
 
 @frozen(kw_only=True)
 class McpServerConfig:
-    """One MCP server: a command to start or a URL to reach; `timeout` is in seconds."""
+    """One MCP server: a command or a URL; `timeout` is in seconds."""
 
     type: McpTransport = McpTransport.STDIO
     command: OmitEmpty[str] = ""
@@ -177,7 +175,7 @@ class LspServerConfig:
 
 @frozen(kw_only=True)
 class ListingLimits:
-    """How far a listing goes. None is the built-in limit."""
+    """Limits of a directory listing. None is the default."""
 
     max_depth: OmitEmpty[int | None] = None
     max_items: OmitEmpty[int | None] = None
@@ -196,7 +194,7 @@ class TuiOptions:
 
 @frozen(kw_only=True)
 class Attribution:
-    """How commits name the agent that helped."""
+    """How commits name the agent."""
 
     trailer_style: OmitEmpty[str] = ""
     co_authored_by: OmitEmpty[bool | None] = None
@@ -205,7 +203,7 @@ class Attribution:
 
 @frozen(kw_only=True)
 class Options:
-    """Everything that is neither model nor server. `None` leaves the built-in behaviour."""
+    """Other options. None is the default."""
 
     context_paths: OmitEmpty[tuple[str, ...]] = ()
     global_context_paths: OmitEmpty[tuple[str, ...]] = ()
@@ -236,7 +234,7 @@ class PermissionsConfig:
 
 @frozen(kw_only=True)
 class SearchLimits:
-    """How long a search may take, in nanoseconds. None is the built-in limit."""
+    """The time limit of a search, in nanoseconds. None is the default."""
 
     timeout: OmitEmpty[int | None] = None
 

@@ -1,19 +1,14 @@
-"""From parsed JSON to wire values, strictly.
+"""Readers (parsed JSON to wire values) and writers; the codec assigns them to types.
 
-Readers check types and never convert: an integer is not a float with no fraction, a boolean is
-not an integer, text is not a list of characters. They forgive what peers are known to leave out:
-unknown keys are skipped, and an absent key or a null means the field's default, or the zero value
-of its type. Every reader therefore answers None with its zero.
+Readers check types and never convert: an integer is not a float without a fraction, a boolean is
+not an integer. They accept what peers are known to leave out: unknown keys are skipped, and an
+absent key or a null means the field's default, or the zero value of its type. So every reader
+returns its zero value for None. The first value that does not fit raises a `Mismatch`, which
+collects its path on the way out.
 
-The first thing that does not fit ends the reading with one `Mismatch`, which collects its path on
-the way out. The codec decides which reader a type gets; here is only what each of them does.
-
-From wire values to JSON.
-
-Writing cannot fail for a value that was read or built according to its types. The one thing a
-string can hold that JSON cannot is half of a surrogate pair, as a model or a file name may leave
-behind: such a half is replaced, and only once writing has stumbled over it, so that ordinary text
-is not searched for something it almost never has.
+Writing cannot fail for a value that has the declared types. A string may have a lone surrogate,
+from a model or a file name, which JSON cannot hold: it is replaced, but only after writing has
+failed, so that ordinary text need not be searched.
 """
 
 import binascii
@@ -33,9 +28,9 @@ from crush_trio.wire.fields import ZERO_TIME, Json, WireField, is_timestamp, wir
 def class_writer(
     cls: type[Any], converter: Converter, *, without: str = ""
 ) -> Callable[[Any], dict[str, Json]]:
-    """Make the writer of a wire class: its keys in order, but for those that may be left off.
+    """Make the writer of a wire class: its keys in order, except those that may be omitted.
 
-    The field called *without* is not even looked at.
+    The field called *without* is skipped.
     """
     plan = []
     for field in wire_fields(cls):
@@ -70,9 +65,9 @@ def write_bytes(value: bytes) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Return *text* as it can be written: surrogate halves joined where they meet, else replaced.
+    """Return *text* without lone surrogates: two that form a pair are joined, others replaced.
 
-    Text that needs nothing is returned itself.
+    Text that needs no change is returned itself.
     """
     if text.isascii():
         return text
@@ -84,7 +79,7 @@ def clean_text(text: str) -> str:
 
 
 def dump(tree: Json) -> bytes:
-    """Write a tree of plain values, cleaning its text if that turns out to be necessary."""
+    """Return the JSON of a tree of plain values; clean its text if encoding fails."""
     try:
         return orjson.dumps(tree)
     except orjson.JSONEncodeError:
@@ -105,7 +100,7 @@ Reader: TypeAlias = Callable[[Any, Any], Any]
 """Takes a parsed value and the type it should have; the form of a cattrs hook."""
 
 OPEN_DEPTH: Final = 100
-"""How deep an open value may nest: less than what the encoder can write around it."""
+"""How deep an open value may nest: less than the encoder's limit for the whole answer."""
 
 _SHOWN: Final = 40
 _INT64: Final = range(-(2**63), 2**63)
@@ -122,7 +117,7 @@ _NAMES: Final[Mapping[type, str]] = {
 
 
 class Mismatch(Exception):
-    """A value is not what its place asks for. `steps` is the way to it, innermost first."""
+    """A value does not have the expected type. `steps` is its path, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -136,7 +131,7 @@ class Mismatch(Exception):
 
 
 def expected(what: str, value: object) -> Mismatch:
-    """Say what should have been here, and what kind of thing was; never the value itself."""
+    """Return a mismatch with the expected and the found kind; never with the value itself."""
     return Mismatch(f"expected {what}, got {_NAMES.get(type(value), 'something else')}")
 
 
@@ -146,7 +141,7 @@ def shown(text: str) -> str:
 
 
 def key_step(key: str) -> str:
-    """Return the part of a path that *key* stands for."""
+    """Return the step of a path for *key*."""
     return f".{key}" if key.isidentifier() else f"[{shown(key)}]"
 
 
@@ -161,7 +156,7 @@ def within(key: str) -> Iterator[None]:
 
 
 def read_text(value: object, _type: object) -> str:
-    """Read text; nothing is empty text."""
+    """Read text; None is empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -170,7 +165,7 @@ def read_text(value: object, _type: object) -> str:
 
 
 def read_integer(value: object, _type: object) -> int:
-    """Read a number written without fraction or exponent, in the range of 64 bits."""
+    """Read a number without fraction or exponent, in the range of 64 bits; None is 0."""
     if value is None:
         return 0
     if type(value) is not int:
@@ -181,7 +176,7 @@ def read_integer(value: object, _type: object) -> int:
 
 
 def read_number(value: object, _type: object) -> float:
-    """Read any number. One written as an integer stays one, so that it is written back alike."""
+    """Read any number. An integer stays an integer, so that it is written back the same."""
     if value is None:
         return 0
     if type(value) is not float and type(value) is not int:
@@ -190,7 +185,7 @@ def read_number(value: object, _type: object) -> float:
 
 
 def read_flag(value: object, _type: object) -> bool:
-    """Read true or false; nothing is false."""
+    """Read true or false; None is false."""
     if value is None:
         return False
     if not isinstance(value, bool):
@@ -199,7 +194,7 @@ def read_flag(value: object, _type: object) -> bool:
 
 
 def read_bytes(value: object, _type: object) -> bytes:
-    """Read base64 in the standard alphabet, padded; nothing is no bytes."""
+    """Read base64 in the standard alphabet, with padding; None is empty."""
     text = read_text(value, str)
     try:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
@@ -208,7 +203,7 @@ def read_bytes(value: object, _type: object) -> bytes:
 
 
 def read_timestamp(value: object, _type: object) -> str:
-    """Read an RFC 3339 time; nothing is the zero time, empty text is an error."""
+    """Read an RFC 3339 time; None is the zero time, empty text is an error."""
     if value is None:
         return ZERO_TIME
     text = read_text(value, str)
@@ -218,7 +213,7 @@ def read_timestamp(value: object, _type: object) -> str:
 
 
 def read_enum(value: object, enum: type[Enum]) -> Enum:
-    """Read one of the enum's values; nothing is the member that means zero, if there is one."""
+    """Read one of the enum's values; None is the member for the zero value, if there is one."""
     plain = read_text(value, str) if issubclass(enum, StrEnum) else read_integer(value, int)
     try:
         return enum(plain)
@@ -234,12 +229,12 @@ def read_open(value: Json, _type: object) -> Json:
 
 
 def read_object_or_nothing(value: Json, _type: object) -> Json:
-    """Read an open object; whatever else is there says nothing."""
+    """Read an open object; any other value is None."""
     return read_open(value, None) if isinstance(value, dict) else None
 
 
 def object_at(value: Json) -> dict[str, Json]:
-    """Return *value* if it is an object; nothing is an empty one."""
+    """Return *value* if it is an object; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -272,7 +267,7 @@ def class_reader(cls: type[Any], converter: Converter) -> Reader:
 
 
 def tuple_reader(cls: Any, converter: Converter) -> Reader:  # noqa: ANN401 - an alias, not a class
-    """Make the reader of `tuple[X, ...]`; nothing is an empty tuple."""
+    """Make the reader of `tuple[X, ...]`; None is an empty tuple."""
     item_type = get_args(cls)[0]
     read_item = converter.get_structure_hook(item_type)
 
@@ -294,7 +289,7 @@ def tuple_reader(cls: Any, converter: Converter) -> Reader:  # noqa: ANN401 - an
 
 
 def mapping_reader(cls: Any, converter: Converter) -> Reader:  # noqa: ANN401 - an alias, not a class
-    """Make the reader of `Mapping[str, X]`; nothing is an empty mapping."""
+    """Make the reader of `Mapping[str, X]`; None is an empty mapping."""
     item_type = get_args(cls)[1]
     read_item = converter.get_structure_hook(item_type)
 
@@ -312,7 +307,7 @@ def mapping_reader(cls: Any, converter: Converter) -> Reader:  # noqa: ANN401 - 
 
 
 def optional_reader(cls: Any, converter: Converter) -> Reader:  # noqa: ANN401 - a union, not a class
-    """Make the reader of `X | None`. An empty id is nothing too: it names nothing."""
+    """Make the reader of `X | None`. An empty id is None, too."""
     inner = next(arg for arg in get_args(cls) if arg is not NoneType)
     read_inner = converter.get_structure_hook(inner)
     nothing = (None, "") if isinstance(inner, NewType) else (None,)

@@ -1,7 +1,7 @@
-"""What the event stream carries, around and beside the entities of other modules.
+"""Events of the event stream, and the entities that only events carry.
 
-An event on the wire is an `Envelope`: the type of payload, what happened to it, and the entity
-itself. `ENTITIES` says which entity each payload type carries.
+An event on the wire is an `Envelope`: the type of its payload, the kind of change, and the entity.
+`ENTITIES` has the class of each payload type.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class EventType(StrEnum):
 
 
 class PayloadType(StrEnum):
-    """What kind of entity an event is about."""
+    """The kind of entity of an event."""
 
     SESSION = "session"
     MESSAGE = "message"
@@ -51,7 +51,7 @@ class PayloadType(StrEnum):
 
 
 class AgentEventType(StrEnum):
-    """What an agent has to report."""
+    """What an agent reports."""
 
     AGENT_FINISHED = "agent_finished"
     ERROR = "error"
@@ -80,10 +80,9 @@ class LspEventType(StrEnum):
 
 @frozen(kw_only=True)
 class AgentEvent:
-    """Something the agent of a workspace did, or needs.
+    """A report of a workspace's agent.
 
-    `message` carries nothing but must be whole: peers lose the rest of the event over one that is
-    not.
+    `message` is empty but must be complete: otherwise peers cannot decode the rest of the event.
     """
 
     error: OmitEmpty[str] = ""
@@ -100,7 +99,7 @@ class AgentEvent:
 
 @frozen(kw_only=True)
 class RunComplete:
-    """The one ending of a run. `text` is the whole answer: messages may arrive after this."""
+    """The ending of a run. `text` is the whole answer: messages may arrive after this event."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
@@ -112,14 +111,14 @@ class RunComplete:
 
 @frozen(kw_only=True)
 class ConfigChanged:
-    """The configuration of a workspace is no longer what was read before."""
+    """The configuration of a workspace has changed."""
 
     workspace_id: WorkspaceId
 
 
 @frozen(kw_only=True)
 class SkillsEvent:
-    """The skills were looked for again; all that were found."""
+    """The skills were searched again; `states` has all that were found."""
 
     states: tuple[SkillState, ...]
 
@@ -173,7 +172,7 @@ Entity: TypeAlias = (
     | LspEvent
     | UpdateAvailable
 )
-"""What an event can be about."""
+"""The payload of an event."""
 
 ENTITIES: Final[Mapping[PayloadType, type[Entity]]] = {
     PayloadType.SESSION: Session,
@@ -191,12 +190,12 @@ ENTITIES: Final[Mapping[PayloadType, type[Entity]]] = {
     PayloadType.LSP_EVENT: LspEvent,
     PayloadType.UPDATE_AVAILABLE: UpdateAvailable,
 }
-"""The entity each payload type carries."""
+"""The entity class of each payload type."""
 
 
 @frozen(kw_only=True)
 class Envelope:
-    """One event: what kind of thing, what happened to it, and the thing."""
+    """One event: the type of its payload, the kind of change, and the entity."""
 
     payload_type: PayloadType
     event_type: EventType

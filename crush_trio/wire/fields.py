@@ -1,18 +1,17 @@
-"""How a field is spelt on the wire, said in its annotation.
+"""Annotations of wire fields: how each is written as JSON; and timestamps.
 
-A wire class is an attrs class whose field order is the key order of its JSON object. Most fields
-need no more than that: the key is the field's name and is always written. The rest carry a marker:
+A wire class is an attrs class whose field order is the key order of its JSON object. By default the
+key is the field's name and is always written. Other fields have a marker:
 
-* `OmitEmpty[str]` leaves the key off when the field equals its default;
-* `Annotated[str, Key("Path")]` spells the key differently;
-* `ObjectOrNothing` reads everything but an object as nothing.
+* `OmitEmpty[str]` omits the key if the field equals its default;
+* `Annotated[str, Key("Path")]` sets another key;
+* `ObjectOrNothing` reads everything but an object as None.
 
-`wire_fields` is what the codec sees of a class. It does not import the codec, so neither do values.
+`wire_fields` returns the fields of a class for the codec. This module does not import the codec, so
+values do not either.
 
-The few times the wire writes as text. All others are unix seconds, plain integers.
-
-A `Timestamp` stays text in Python: peers write nanoseconds, which `datetime` would drop, and
-nothing here ever computes with one.
+Most times on the wire are unix seconds. The few that are text are a `Timestamp`, which stays text
+in Python: peers write nanoseconds, which `datetime` would drop, and nothing computes with them.
 """
 
 import re
@@ -28,7 +27,7 @@ Timestamp = NewType("Timestamp", str)
 """A point in time in RFC 3339 form, such as `2026-01-01T00:00:00Z`."""
 
 ZERO_TIME: Final = Timestamp("0001-01-01T00:00:00Z")
-"""What is written for "never": an empty string is not a time to peers."""
+"""The time for "never": peers do not accept an empty string as a time."""
 
 _RFC3339: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -59,11 +58,11 @@ Json: TypeAlias = Any
 """Any JSON value, kept as it was written: objects are dicts, arrays are lists."""
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A JSON object whose keys are the business of someone else."""
+"""A JSON object without a schema of ours."""
 
 
 class Marker(Enum):
-    """What an annotation may ask of the codec."""
+    """Markers of an annotation, for the codec."""
 
     OMIT_EMPTY = "omit empty"
     OBJECT_OR_NOTHING = "object or nothing"
@@ -71,21 +70,21 @@ class Marker(Enum):
 
 @frozen
 class Key:
-    """The key of a field that is not called on the wire what it is called here."""
+    """The JSON key of a field, if it is not the field's name."""
 
     name: str
 
 
 OmitEmpty = Annotated[T, Marker.OMIT_EMPTY]
-"""A field that is not written when it has its default; the default is what absence means."""
+"""A field that is not written if it has its default; an absent key is read as the default."""
 
 ObjectOrNothing = Annotated[JsonObject | None, Marker.OBJECT_OR_NOTHING]
-"""An open object that peers are known to echo back as something else."""
+"""An open object that some peers send back as something else, which is read as None."""
 
 
 @frozen(kw_only=True)
 class WireField:
-    """One field of a wire class: where its value is, and where that goes."""
+    """One field of a wire class: its name in Python, its JSON key, type, default and markers."""
 
     name: str
     key: str
@@ -95,12 +94,12 @@ class WireField:
 
     @property
     def required(self) -> bool:
-        """Whether the constructor insists; an absent key then means the type's zero value."""
+        """Whether the field has no default; an absent key then means the type's zero value."""
         return self.default is attrs.NOTHING
 
     @property
     def omit_empty(self) -> bool:
-        """Whether the key is left off when the value equals the default."""
+        """Whether the key is omitted if the value equals the default."""
         return Marker.OMIT_EMPTY in self.markers
 
     @property

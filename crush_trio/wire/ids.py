@@ -1,28 +1,28 @@
-"""Names of things. A type of its own for each kind, so that a checker notices a mix-up.
+"""Id types, one for each kind of thing, so that the type checker finds mix-ups.
 
-At run time an id is a plain string. The empty string is the wire's "none" for ids that are always
-written; ids that may be left out are `None` in Python instead.
+At run time an id is a plain string. An id that is always written is the empty string on the wire
+for "none"; an id that may be omitted is `None` in Python.
 """
 
 from typing import Final, NewType
 
 WorkspaceId = NewType("WorkspaceId", str)
-"""A hosted directory, as it stands in every path."""
+"""A hosted directory; part of most URL paths."""
 
 ClientId = NewType("ClientId", str)
-"""A program that may hold claims: a UUID it chose for itself."""
+"""A client, which may hold claims: a UUID that the client has chosen."""
 
 SessionId = NewType("SessionId", str)
-"""A conversation. A sub-agent's is `<message id>$$<tool call id>`."""
+"""A session. That of a subagent is `<message id>$$<tool call id>`."""
 
 RunId = NewType("RunId", str)
 """The execution of one submission."""
 
 MessageId = NewType("MessageId", str)
-"""A stored utterance."""
+"""A stored message."""
 
 ToolCallId = NewType("ToolCallId", str)
-"""One call of a tool, named by the model that asked for it."""
+"""One call of a tool; the id comes from the model."""
 
 AskId = NewType("AskId", str)
 """A permission request or a batch of questions that waits for a person."""

@@ -1,7 +1,7 @@
 """Language servers, MCP servers and skills as clients see them.
 
-The two kinds of server spell their state differently on the wire: a number for language servers,
-a word for MCP servers. An `error` comes first when there is one.
+The state of a language server is a number on the wire, that of an MCP server a word. An `error` is
+the first key if there is one.
 """
 
 from enum import IntEnum, StrEnum
@@ -13,7 +13,7 @@ from crush_trio.wire.ids import SkillId
 
 
 class LspState(IntEnum):
-    """How far a language server has come."""
+    """The state of a language server."""
 
     UNSTARTED = 0
     STARTING = 1
@@ -24,7 +24,7 @@ class LspState(IntEnum):
 
 
 class McpState(StrEnum):
-    """How far an MCP server has come. Peers refuse a whole list over any other word."""
+    """The state of an MCP server. Peers refuse a whole list because of any other word."""
 
     DISABLED = "disabled"
     STARTING = "starting"
@@ -74,7 +74,7 @@ class McpClientInfo:
 
 @frozen(kw_only=True)
 class McpArgument:
-    """Something an MCP prompt wants to be told."""
+    """An argument of an MCP prompt."""
 
     id: str
     title: str
@@ -84,7 +84,7 @@ class McpArgument:
 
 @frozen(kw_only=True)
 class McpPrompt:
-    """A prompt an MCP server offers. `id` is `server:prompt`, `client_id` the server's name."""
+    """A prompt of an MCP server. `id` is `server:prompt`, `client_id` the server's name."""
 
     id: str
     title: OmitEmpty[str] = ""
@@ -106,7 +106,7 @@ class McpResource:
 
 @frozen(kw_only=True)
 class PendingAuth:
-    """An MCP server that waits for someone to log in at `url`."""
+    """An MCP server that waits for a person's login at `url`."""
 
     name: str
     url: str
@@ -114,14 +114,14 @@ class PendingAuth:
 
 @frozen(kw_only=True)
 class AuthUrl:
-    """Where to log in; empty when no login is under way."""
+    """The URL of a login; empty if no login is under way."""
 
     auth_url: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)
 class SkillState:
-    """Whether a skill file was loaded. The name may be unknown when it was not."""
+    """Whether a skill file was loaded. The name may be unknown if it was not."""
 
     name: str
     path: str
@@ -131,7 +131,7 @@ class SkillState:
 
 @frozen(kw_only=True)
 class SkillInfo:
-    """A skill a person can pick. `label` is `source:name`."""
+    """A skill that a person can select. `label` is `source:name`."""
 
     id: SkillId
     name: str
@@ -143,7 +143,7 @@ class SkillInfo:
 
 @frozen(kw_only=True)
 class SkillSummary:
-    """What stands above a skill's text."""
+    """The head of a skill file."""
 
     name: str
     description: str
@@ -153,7 +153,7 @@ class SkillSummary:
 
 @frozen(kw_only=True)
 class SkillContent:
-    """A skill's file, and its summary."""
+    """The content of a skill file, and its summary."""
 
     content: bytes
     result: SkillSummary

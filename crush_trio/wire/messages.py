@@ -1,10 +1,10 @@
-"""Messages and the parts they are made of.
+"""Messages and their parts.
 
-A message is a list of parts and what there is to know about the whole. The wire wraps every part
-as `{"type": …, "data": …}`; the wrapping is the codec's, the name that goes into it is `kind`.
+On the wire every part is wrapped as `{"type": …, "data": …}`; the codec does that, with `kind` as
+the type.
 
-A part is immutable: a message that grows gets a new part in the place of the old one, which is
-what allows the bytes of all the other parts to be kept.
+A part is immutable: a growing message gets a new part in place of the old one, so the encoded bytes
+of all other parts can be reused.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 
 
 class Role(StrEnum):
-    """Who speaks. `UNSET` is only found in the placeholder of an `AgentEvent`."""
+    """The author of a message. `UNSET` is only used in the empty message of an `AgentEvent`."""
 
     UNSET = ""
     USER = "user"
@@ -28,9 +28,9 @@ class Role(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a message ended. `STOP` closes every message that no model wrote.
+    """Why a message ended. `STOP` is the reason of messages that no model wrote.
 
-    Values are our spelling; the codec knows the wire's. A reason it does not know is `UNKNOWN`.
+    The values are our spelling; the codec translates to the wire's. An unknown reason is `UNKNOWN`.
     """
 
     END_TURN = "end_turn"
@@ -45,7 +45,7 @@ class FinishReason(StrEnum):
 
 @frozen(kw_only=True)
 class TextPart:
-    """What the speaker says."""
+    """The text of a message."""
 
     kind: ClassVar[str] = "text"
 
@@ -54,7 +54,7 @@ class TextPart:
 
 @frozen(kw_only=True)
 class ReasoningPart:
-    """What a model thought before it spoke; times are unix seconds, 0 while they have not come."""
+    """A model's reasoning before its answer; times are unix seconds, 0 if not known yet."""
 
     kind: ClassVar[str] = "reasoning"
 
@@ -66,7 +66,7 @@ class ReasoningPart:
 
 @frozen(kw_only=True)
 class ToolCallPart:
-    """A tool the model asks for. `input` is JSON text, complete once `finished`."""
+    """A call of a tool by the model. `input` is JSON text, complete once `finished`."""
 
     kind: ClassVar[str] = "tool_call"
 
@@ -79,7 +79,7 @@ class ToolCallPart:
 
 @frozen(kw_only=True)
 class ToolResultPart:
-    """What a tool answered. `data` is base64 text of media, `metadata` JSON text for the viewer."""
+    """The result of a tool. `data` is media as base64 text, `metadata` is JSON text for viewers."""
 
     kind: ClassVar[str] = "tool_result"
 
@@ -106,7 +106,7 @@ class FinishPart:
 
 @frozen(kw_only=True)
 class ImageUrlPart:
-    """A picture that is somewhere else."""
+    """A picture by its URL."""
 
     kind: ClassVar[str] = "image_url"
 
@@ -146,7 +146,7 @@ Part: TypeAlias = (
     | BinaryPart
     | ShellCommandPart
 )
-"""A piece of a message."""
+"""A part of a message."""
 
 PARTS: Final[Mapping[str, type[Part]]] = {
     part.kind: part
@@ -161,12 +161,12 @@ PARTS: Final[Mapping[str, type[Part]]] = {
         ShellCommandPart,
     )
 }
-"""The class of each kind of part. A kind that is not here makes a whole message unreadable."""
+"""The class of each kind of part. A message with a part of another kind cannot be decoded."""
 
 
 @frozen(kw_only=True)
 class Message:
-    """A stored utterance; times are unix seconds."""
+    """A message of a session; times are unix seconds."""
 
     parts: tuple[Part, ...] = ()
     id: MessageId
@@ -180,4 +180,4 @@ class Message:
 
 
 EMPTY_MESSAGE: Final = Message(id=MessageId(""), role=Role.UNSET, session_id=SessionId(""))
-"""A message that says nothing, for places where peers insist on one."""
+"""An empty message, for places where peers require one."""

@@ -1,8 +1,8 @@
-"""What clients send. Each class is the body of the routes its docstring names.
+"""Request bodies. Each class is the body of the routes that its docstring names.
 
-Two bodies are elsewhere because they are also answers: `views.Session` creates and updates a
-session. Fields whose wrong values have an error text of their own (a permission action, a control
-command, the kind of a key) are plain text here; the route judges them and says which one it was.
+The body for creating and updating a session is `views.Session`, which is also an answer. Fields
+whose wrong values have an error text of their own (a permission action, a control command, the kind
+of a key) are plain text here; the route checks them.
 """
 
 from collections.abc import Mapping
@@ -41,21 +41,21 @@ class Scope(IntEnum):
 
 
 class ModelType(StrEnum):
-    """The two models a workspace selects: one to work with, one for side work."""
+    """The two models that a workspace selects: one for the work, one for titles and the like."""
 
     LARGE = "large"
     SMALL = "small"
 
 
 class ControlCommand(StrEnum):
-    """What a client may ask of the whole server."""
+    """Commands for the whole server."""
 
     SHUTDOWN = "shutdown"
     SHUTDOWN_IF_IDLE = "shutdown_if_idle"
 
 
 class KeyKind(StrEnum):
-    """What a provider key is: text, or an OAuth token."""
+    """The kind of a provider key: text, or an OAuth token."""
 
     STRING = "string"
     OAUTH = "oauth"
@@ -72,8 +72,8 @@ class ControlRequest:
 class WorkspaceRequest:
     """`POST workspaces`: host this directory for this client.
 
-    `id` is sent empty and ignored; `version` is the client's. A directory that does not exist is made
-    only if `create` says so. The environment stays out of `repr`.
+    `id` is sent empty and ignored; `version` is the client's. A directory that does not exist is
+    created only with `create`. The environment is left out of `repr`.
     """
 
     id: WorkspaceId = NO_WORKSPACE
@@ -90,14 +90,14 @@ class WorkspaceRequest:
 
 @frozen(kw_only=True)
 class CurrentSessionRequest:
-    """`POST current-session`: what the client looks at; an empty id for nothing."""
+    """`POST current-session`: the session that the client shows; an empty id for none."""
 
     session_id: SessionId
 
 
 @frozen(kw_only=True)
 class FileReadRequest:
-    """`POST filetracker/read`: the client has seen this file."""
+    """`POST filetracker/read`: the client has read this file."""
 
     session_id: SessionId
     path: str
@@ -105,23 +105,23 @@ class FileReadRequest:
 
 @frozen(kw_only=True)
 class LspStartRequest:
-    """`POST lsps/start`: start what understands this file."""
+    """`POST lsps/start`: start the language servers for this file."""
 
     path: str
 
 
 @frozen(kw_only=True)
 class PermissionSkip:
-    """`POST permissions/skip`, and the answer to its GET: whether nobody is asked at all."""
+    """`POST permissions/skip`, and the answer to its GET: whether asking is skipped."""
 
     skip: bool
 
 
 @frozen(kw_only=True)
 class GrantRequest:
-    """`POST permissions/grant`: a `PermissionAction`. Only the permission's id is to be trusted.
+    """`POST permissions/grant`: a `PermissionAction`. Only the permission's id is used.
 
-    `scope` is ours alone; it says how far an `allow` reaches.
+    `scope` is an extension: for which later requests an `allow` counts, too.
     """
 
     permission: PermissionRequest
@@ -131,7 +131,7 @@ class GrantRequest:
 
 @frozen(kw_only=True)
 class AnswerRequest:
-    """`POST questions/answer`; clients leave the batch id empty and mean the one that waits."""
+    """`POST questions/answer`; an empty batch id means the batch that waits."""
 
     batch_request_id: AskId = NO_ASK
     responses: tuple[QuestionResponse, ...]
@@ -139,14 +139,14 @@ class AnswerRequest:
 
 @frozen(kw_only=True)
 class RefusalRequest:
-    """`POST questions/cancel`; clients of the Go program send no body and mean the one that waits."""
+    """`POST questions/cancel`; without a body it means the batch that waits."""
 
     batch_request_id: OmitEmpty[AskId] = NO_ASK
 
 
 @frozen(kw_only=True)
 class Attachment:
-    """A file that goes with a prompt."""
+    """A file attached to a prompt."""
 
     file_path: str
     file_name: str
@@ -156,7 +156,7 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission as the wire spells it. Its last five are ours alone."""
+    """`POST agent`: a submission. Its last five fields are extensions of the crush wire."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
@@ -171,14 +171,14 @@ class AgentMessage:
 
 @frozen(kw_only=True)
 class AgentInitRequest:
-    """`POST agent/init`: whether a person is there to be asked."""
+    """`POST agent/init`: whether the client shows asks to a person."""
 
     interactive: bool = False
 
 
 @frozen(kw_only=True)
 class ShellRequest:
-    """`POST agent/sessions/{sid}/shell`; the session in the path wins over the one in here."""
+    """`POST agent/sessions/{sid}/shell`; the session in the path overrides the one in the body."""
 
     session_id: SessionId = NO_SESSION
     command: str
@@ -246,7 +246,7 @@ class SkillReadRequest:
 
 @frozen(kw_only=True)
 class McpServerRequest:
-    """`POST mcp/auth` and `mcp/refresh-*`: the server they are about."""
+    """`POST mcp/auth` and `mcp/refresh-*`: the MCP server."""
 
     name: str
 

@@ -1,7 +1,7 @@
-"""Values of the native stream form and routes, beyond what the crush wire knows.
+"""Runs, receipts, queues and task trees: values of the native form and its routes.
 
-A run is visible from acceptance to its end: as `run` events in the native form, in the answers of
-the run routes, and as the rows a store keeps. One shape serves all three.
+A run is visible from acceptance to its end: as `run` events of the native form, in the answers of
+the run routes, and as rows of a store. `RunView` serves all three.
 """
 
 from enum import StrEnum
@@ -18,22 +18,22 @@ class RunKind(StrEnum):
     PROMPT = "prompt"
     SUMMARIZE = "summarize"
     TASK = "task"
-    """What one run has another do for it, in a session of its own."""
+    """A subagent's run, started by another run, in a session of its own."""
 
     @property
     def prompted(self) -> bool:
-        """Whether the run answers a prompt, which belongs into the record of its session."""
+        """Whether the run answers a prompt, which becomes a message of its session."""
         return self is not RunKind.SUMMARIZE
 
 
 class RunState(StrEnum):
-    """Where a run is. The last five are endings: a run reaches exactly one of them, once."""
+    """The state of a run. The last five are endings: a run reaches exactly one of them, once."""
 
     ACCEPTED = "accepted"
     QUEUED = "queued"
     ACTIVE = "active"
     ENDING = "ending"
-    """It is over, and its ending is not stored yet: the store is slow, or fails. Never stored."""
+    """The run has ended, but its ending is not stored yet: the store is slow or fails. Never stored."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     ERRORED = "errored"
@@ -59,11 +59,11 @@ _ENDINGS = frozenset(
 
 @frozen(kw_only=True)
 class RunView:
-    """One run as others see it. Times are unix seconds, 0 while they have not come.
+    """A run as clients see it. Times are unix seconds, 0 if not known yet.
 
-    `id` is ours and always there; `run_id` is the caller's, if it gave one. `message_id`, `text`
-    and `error` describe the ending; `folded_into` names the run that absorbed this one. `outcome` is
-    there while the state is `ending`: the state that will follow once that is stored.
+    `id` is ours and always set; `run_id` is the caller's, if it gave one. `message_id`, `text` and
+    `error` describe the ending; `folded_into` is the run that absorbed this one. `outcome` is set
+    while the state is `ending`: the state that will follow once the ending is stored.
     """
 
     id: RunId
@@ -82,14 +82,14 @@ class RunView:
     outcome: OmitEmpty[RunState | None] = None
 
 
-# ── What a submission may ask for ───────────────────────────────────────────────────────────────
+# ── Policies of a submission ────────────────────────────────────────────────────────────────────
 
 
 class WhenBusy(StrEnum):
-    """What becomes of a submission whose session has a run already."""
+    """What happens to a submission whose session has a run already."""
 
     ENQUEUE = "enqueue"
-    """It waits its turn, or is folded into the turn that is running."""
+    """It waits in the queue, or is folded into the active run."""
     INTERRUPT = "interrupt"
     """Every run the session has is cancelled first."""
     REJECT = "reject"
@@ -97,7 +97,7 @@ class WhenBusy(StrEnum):
 
 
 class WhenUnclaimed(StrEnum):
-    """What becomes of a run when the last client has left its workspace."""
+    """What happens to a run when the last client has left its workspace."""
 
     CANCEL = "cancel"
     """The workspace closes and the run is cancelled (E12)."""
@@ -119,11 +119,11 @@ class Repeated:
 
 @frozen(kw_only=True)
 class HitView:
-    """One run that a cancel reached: its state at that moment, and what became of it.
+    """One run that a cancel hit: its state at that moment, and how it ended.
 
-    `ended` is absent while the run has not ended. It need not say `cancelled`: a run whose turn had
-    returned when the cancel came is completed. `seconds` is from the cancel to the end, `processes`
-    are those that were stopped with it, `left` those that could not be.
+    `ended` is absent while the run has not ended. It may be other than `cancelled`: a run whose
+    turn had returned when the cancel came is completed. `seconds` is from the cancel to the end,
+    `processes` are those that were stopped with the run, `left` those that could not be stopped.
     """
 
     id: RunId
@@ -139,7 +139,7 @@ class HitView:
 
 @frozen(kw_only=True)
 class ReceiptView:
-    """What one cancel hit. `complete` says that nothing of it is left running."""
+    """The runs that one cancel hit. `complete` means that nothing of them is left running."""
 
     complete: bool
     hits: tuple[HitView, ...] = ()
@@ -159,7 +159,7 @@ class QueueItem:
 
 @frozen(kw_only=True)
 class QueueEdit:
-    """`PATCH queue/{run_id}`: what is to change of a waiting run; absent keys change nothing."""
+    """`PATCH queue/{run_id}`: changes of a waiting run; absent keys change nothing."""
 
     prompt: OmitEmpty[str | None] = None
     index: OmitEmpty[int | None] = None
@@ -167,7 +167,7 @@ class QueueEdit:
 
 @frozen(kw_only=True)
 class WaitView:
-    """The place in the program at which a task waits."""
+    """The line of code at which a task waits."""
 
     module: str
     function: str
@@ -176,7 +176,7 @@ class WaitView:
 
 @frozen(kw_only=True)
 class SubtaskView:
-    """A task that another one started; those below it follow it, one level deeper."""
+    """A task that another one started; its own subtasks follow it, with a `depth` of one more."""
 
     name: str
     depth: int
@@ -187,9 +187,9 @@ class SubtaskView:
 class TaskView:
     """A live task, and every task below it.
 
-    A run's own task also says which run it is, its state, and for how many seconds it has been in
-    that state. `below` is the tree of its tasks, written down from the top as a table of contents
-    is: each task is followed by those it started, whose `depth` is one more.
+    The task of a run has the run's id, its state, and for how many seconds it has been in that
+    state. `below` is the tree of its subtasks as a list, like a table of contents: each task is
+    followed by those it started, whose `depth` is one more.
     """
 
     name: str
@@ -203,7 +203,7 @@ class TaskView:
 
 @frozen(kw_only=True)
 class TaskTree:
-    """The live tasks of a workspace: one per run, and those that serve all of them."""
+    """The live tasks of a workspace: one per run, and the services."""
 
     runs: tuple[TaskView, ...] = ()
     services: tuple[TaskView, ...] = ()

@@ -1,7 +1,7 @@
-"""JSON Schemas of wire classes, made from the same fields that the codec reads.
+"""JSON Schemas of wire classes, made from the same fields that the codec uses.
 
-No shape is written down a second time: keys, types, defaults and what may be left out come from the
-classes, and the values of an enum are what the codec writes for them.
+Keys, types, defaults and optional keys come from the classes, and the values of an enum from the
+codec.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -18,10 +18,10 @@ from crush_trio.wire.fields import Json, Timestamp, WireField, wire_fields
 from crush_trio.wire.messages import PARTS, Part
 
 Schema: TypeAlias = dict[str, Json]
-"""A JSON Schema, or a piece of a document that has some in it."""
+"""A JSON Schema, or a part of a document with schemas."""
 
 COMPONENTS: Final = "#/components/schemas/"
-"""Where an OpenAPI document keeps its schemas."""
+"""The path of the schemas in an OpenAPI document."""
 
 _PLAIN: Final[Mapping[Any, Schema]] = {
     str: {"type": "string"},
@@ -38,9 +38,9 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
 class Schemas:
     """The schemas of the types of one direction, each wire class once and by reference.
 
-    Of what we write, a key is required if it is always written. With *incoming* these are schemas of
-    what others write: a key is required if leaving it out is a mistake or hardly useful; the codec
-    forgives even that. A class whose name is *taken* is called `Input` at the end.
+    For outgoing values, a key is required if it is always written. With *incoming*, a key is
+    required if its field has no default, although the codec accepts its absence. A class whose name
+    is *taken* gets the suffix `Input`.
     """
 
     incoming: bool = False
@@ -49,12 +49,12 @@ class Schemas:
     components: dict[str, Schema] = field(factory=dict, init=False)
 
     def of(self, shape: Any) -> Schema:  # noqa: ANN401 - a class, an alias or a union
-        """Return the schema of a type; what it is made of is added to `components`."""
+        """Return the schema of a type; add the classes that it refers to to `components`."""
         if shape in _PLAIN:
             return dict(_PLAIN[shape])
         if shape == Part:
             return self._ref("Part", self._any_part)
-        if isinstance(shape, str):  # a class names itself, before it exists
+        if isinstance(shape, str):  # a class that refers to itself, by a string annotation
             return {"$ref": f"{self.place}{shape}"}
         if isinstance(shape, NewType):
             return self.of(shape.__supertype__)
@@ -73,7 +73,7 @@ class Schemas:
 
     def _ref(self, name: str, make: Callable[[], Schema]) -> Schema:
         if name not in self.components:
-            self.components[name] = {}  # a class may be found in itself
+            self.components[name] = {}  # a class may contain itself
             self.components[name] = make()
         return {"$ref": f"{self.place}{name}"}
 
@@ -108,7 +108,7 @@ class Schemas:
         return each.required if self.incoming else not each.omit_empty
 
     def _any_part(self) -> Schema:
-        """Return the union of all parts; each is wrapped, and its `type` says which it is."""
+        """Return the union of all parts, with `type` as the discriminator."""
         refs = {kind: self.of(cls) for kind, cls in PARTS.items()}
         mapping = {kind: ref["$ref"] for kind, ref in refs.items()}
         return {
@@ -117,7 +117,7 @@ class Schemas:
         }
 
     def _envelope(self) -> Schema:
-        """Return the union of all events: what kind of thing, what happened to it, and the thing."""
+        """Return the union of all events."""
         change = self.of(EventType)
         return {
             **_about(Envelope),

@@ -1,11 +1,6 @@
-"""What routes answer with, and entities that are read rather than sent.
+"""Answers of routes: sessions, files, workspaces, the agent, errors.
 
-Times are unix seconds. Lists that clients expect to exist are written even when they are empty.
-
-A workspace and its agent as clients see them.
-
-Apart from the other views because these carry the configuration and the catalogue, which most
-programs that watch a stream never load.
+Times are unix seconds. Lists that clients expect are written even if they are empty.
 """
 
 from collections.abc import Mapping
@@ -24,7 +19,7 @@ Diagnostics: TypeAlias = Mapping[str, tuple[JsonObject, ...]]
 
 
 class TodoStatus(StrEnum):
-    """How far a task has come."""
+    """The state of a todo."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -33,7 +28,7 @@ class TodoStatus(StrEnum):
 
 @frozen(kw_only=True)
 class Todo:
-    """A task the agent set itself; `active_form` is what to show while it is being done."""
+    """A task on the agent's own list; `active_form` is the text to show while it is in progress."""
 
     content: str
     status: TodoStatus = TodoStatus.PENDING
@@ -44,8 +39,8 @@ class Todo:
 class Session:
     """A conversation.
 
-    `is_busy` and `attached_clients` are computed for the one who asks; events leave them at zero.
-    The same shape is the body of a create, which uses the title only, and of an update.
+    `is_busy` and `attached_clients` are computed for each answer; in events they are zero. The same
+    class is the body of a create, which uses the title only, and of an update.
     """
 
     id: SessionId
@@ -65,7 +60,7 @@ class Session:
 
 @frozen(kw_only=True)
 class File:
-    """One version of a file a session changed; version 0 is what was there before."""
+    """One version of a file that a session changed; version 0 is the original."""
 
     id: FileId
     session_id: SessionId
@@ -78,7 +73,7 @@ class File:
 
 @frozen(kw_only=True)
 class Version:
-    """What is serving; `platform` is `os/arch`."""
+    """The version of the server; `platform` is `os/arch`."""
 
     version: str
     commit: str
@@ -100,14 +95,14 @@ class ErrorBody:
 
 @frozen(kw_only=True)
 class Resolved:
-    """Whether an answer settled something. False: nothing waited, or someone was first."""
+    """Whether an answer resolved an ask. False: none waited, or another client was first."""
 
     resolved: bool
 
 
 @frozen(kw_only=True)
 class ShellResult:
-    """What a command printed and how it ended."""
+    """The output and the exit code of a command."""
 
     output: str
     exit_code: int
@@ -115,7 +110,7 @@ class ShellResult:
 
 @frozen(kw_only=True)
 class NeedsInit:
-    """Whether the project has never been set up for an agent."""
+    """Whether the project has not been set up for an agent yet."""
 
     needs_init: bool
 
@@ -128,8 +123,8 @@ class PromptText:
 
 
 @frozen(kw_only=True)
-class Workspace:
-    """A hosted directory; `version` is the server's. The environment stays out of `repr`."""
+class WorkspaceView:
+    """A hosted workspace; `version` is the server's. The environment is left out of `repr`."""
 
     id: WorkspaceId
     path: str
@@ -142,14 +137,14 @@ class Workspace:
     channels: OmitEmpty[tuple[str, ...]] = ()
     skills: OmitEmpty[tuple[SkillState, ...]] = ()
     degraded: OmitEmpty[str] = ""
-    """What is wrong with its store, in a sentence."""
+    """A sentence about what is wrong with its store; empty if nothing is."""
     warnings: OmitEmpty[tuple[ErrorBody, ...]] = ()
-    """What a user should know about it although it works."""
+    """Warnings about it, such as those of its configuration."""
 
 
 @frozen(kw_only=True)
 class AgentInfo:
-    """Whether the agent can be asked, and what would answer. All zero before it is initialised."""
+    """Whether the agent is ready, and its model. All zero before it is initialised."""
 
     is_busy: bool = False
     is_ready: bool = False

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from trio.testing import MockClock
 
 from crush_trio.agent.turn.subagent import AgentTool
-from crush_trio.runtime.ending import owed
+from crush_trio.runtime.ending import wait_stored
 from crush_trio.runtime.tasks import awaited_frames
 from crush_trio.store.commit import Commit
 from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault, Raise
@@ -79,7 +79,7 @@ class Surveyed(CheckpointFaults):
                 tasks=self.driver.path_of(trio.lowlevel.current_task()),
                 line=f"{ours[-1].f_code.co_qualname}:{ours[-1].f_lineno}",
                 committing=bool(codes & {Commit.wait.__code__, Commit.known_within.__code__}),
-                ending=owed.__code__ in codes,
+                ending=wait_stored.__code__ in codes,
                 charging=AgentTool._charge.__code__ in codes,
             )
         )

@@ -26,4 +26,4 @@ def test_a_quick_run_measures_both_servers_and_reports_it(tmp_path):
     assert lag["target"]
     assert lag["baseline"]
     assert figures["storm: cancels without an ending"]["target"] == [0]
-    assert "First word" in ran.stdout
+    assert "Latency of the first word" in ran.stdout

@@ -25,7 +25,7 @@ from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.asks import PermissionAction, PermissionRequest, QuestionResponse
 from crush_trio.wire.config import OAuthToken, SelectedModel
 from crush_trio.wire.requests import WorkspaceRequest
-from crush_trio.wire.views import Session, Workspace
+from crush_trio.wire.views import Session, WorkspaceView
 
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
 """Pages to look at."""
@@ -186,7 +186,7 @@ async def recorded():
         request = WorkspaceRequest(path="/p", client_id=client_id(1))
         keeper = Keeper(link, Picture(), request, interactive=False, init=True, patience=1)
         keeper.id = "w"
-        view = Workspace(id="w", path="/p")
+        view = WorkspaceView(id="w", path="/p")
         workspace = RemoteWorkspace(view, Calls(keeper), CountingIds("run"))
         yield wire, workspace, Client(client_id(1), link, CountingIds("run"))
 

@@ -109,5 +109,5 @@ CATALOGUE = (
 
 
 def texts(loaded, kind=None):
-    """Return the notices as lines, all or those of one kind."""
-    return [str(notice) for notice in loaded.notices if kind in {None, notice.kind}]
+    """Return the warnings as lines, all or those of one kind."""
+    return [str(warning) for warning in loaded.warnings if kind in {None, warning.kind}]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.config import CONTEXT_NAMES, NoticeKind
+from crush_trio.config import CONTEXT_NAMES, ConfigWarningKind
 from crush_trio.config.checks import PROVIDER_TYPES
 from crush_trio.config.files import ConfigFile
 from crush_trio.config.known_providers import BY_ENVIRONMENT
@@ -33,8 +33,12 @@ def test_the_page_has_examples():
 async def test_an_example_loads_and_there_is_nothing_wrong_with_it(home, number):
     home.write(home.user_file, EXAMPLES[number])
     loaded = await home.load(catalogue=CATALOGUE)
-    wrong = {NoticeKind.UNKNOWN_KEY, NoticeKind.NOT_EXPANDED, NoticeKind.NOT_TRUSTED}
-    assert [str(notice) for notice in loaded.notices if notice.kind in wrong] == []
+    wrong = {
+        ConfigWarningKind.UNKNOWN_KEY,
+        ConfigWarningKind.NOT_EXPANDED,
+        ConfigWarningKind.NOT_TRUSTED,
+    }
+    assert [str(warning) for warning in loaded.warnings if warning.kind in wrong] == []
     assert json.loads(EXAMPLES[number]).keys() <= {each.key for each in wire_fields(ConfigFile)}
 
 

@@ -4,7 +4,7 @@ import attrs
 import pytest
 import trio
 
-from crush_trio.config import CommandFailed, ExpansionFailed, NotConfigured, NoticeKind
+from crush_trio.config import CommandFailed, ConfigWarningKind, ExpansionFailed, NotConfigured
 from tests.config.homes import SECRET, custom, texts
 
 
@@ -132,8 +132,8 @@ async def test_a_command_that_came_with_the_project_is_not_run(home, where):
     text = caught.value.detail
     assert text.startswith(f"{file}: providers.x.api_key: $(evil): not run")
     assert f'add "{file.parent}" to crush_trio.trusted_directories in {home.data_file}' in text
-    [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
-    assert notice == text
+    [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
+    assert warning == text
 
 
 @pytest.mark.parametrize("where", ["user_file", "data_file", "system_file"])
@@ -143,7 +143,7 @@ async def test_the_user_can_trust_a_directory_in_any_file_of_their_own(home, whe
     loaded = await home.load(run_command=Runner(fine="key"))
     assert (await loaded.resolve_provider("x")).config.api_key == "key"
     assert loaded.may_run("providers", "x")
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == []
 
 
 async def test_trust_is_written_with_a_tilde_or_through_a_link_too(home):
@@ -215,8 +215,8 @@ async def test_cancelling_the_one_who_asks_cancels_the_command(home):
 async def test_a_broken_template_is_foreseen_and_fails_when_it_is_used(home):
     home.write(home.user_file, provider(api_key="50$"))
     loaded = await home.load()
-    [notice] = texts(loaded, NoticeKind.NOT_EXPANDED)
-    assert notice.startswith(f"{home.user_file}: providers.x.api_key: a lone $")
+    [warning] = texts(loaded, ConfigWarningKind.NOT_EXPANDED)
+    assert warning.startswith(f"{home.user_file}: providers.x.api_key: a lone $")
     with pytest.raises(ExpansionFailed, match="a lone"):
         await loaded.resolve_provider("x")
 
@@ -240,7 +240,7 @@ async def test_a_variable_without_a_value_is_left_out_with_a_notice(home):
     home.write(home.user_file, {"env": {"A": "${NO:?say please}", "B": "$(fails)", "C": "c"}})
     loaded = await home.load(run_command=Runner())
     assert loaded.env == {"C": "c"}
-    first, second = texts(loaded, NoticeKind.NOT_EXPANDED)
+    first, second = texts(loaded, ConfigWarningKind.NOT_EXPANDED)
     assert first == f"{home.user_file}: env.A: ${{NO:?}}: say please"
     assert second == f"{home.user_file}: env.B: $(fails): exit status 1"
 
@@ -270,7 +270,7 @@ async def test_a_project_cannot_have_the_users_variables_sent(home, entry, key, 
         f'project; to trust it, add "{home.project}" to crush_trio.trusted_directories in '
         f"{home.data_file}"
     )
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [caught.value.detail]
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [caught.value.detail]
     home.trust()
     trusted = (await (await home.load()).resolve_provider("x")).config
     assert SECRET in str(attrs.asdict(trusted))
@@ -291,7 +291,7 @@ async def test_the_paths_of_a_project_may_name_variables_but_no_commands(home):
     loaded = await home.load()
     [found] = await loaded.skills_paths()
     assert (found.path, found.confined) == (home.project / "docs" / "a", True)
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == []
     home.write(home.project_file, {"options": {"skills_paths": ["${DOCS:-$(evil)}"]}})
     with pytest.raises(ExpansionFailed, match=r"\$\(evil\): not run"):
         await (await home.load()).skills_paths()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.config import ConfigInvalid, NoticeKind
+from crush_trio.config import ConfigInvalid, ConfigWarningKind
 from tests.config.homes import texts
 from tests.config.test_untrusted_files import ignored
 
@@ -45,11 +45,11 @@ async def test_an_event_that_never_comes_is_told_of(home):
     home.write(home.user_file, hooks("x"))
     home.write(home.project_file, hooks("x", event="PRE_TOOL_USE"))
     home.trust()
-    assert texts(await home.load(), NoticeKind.NOT_USED) == []
+    assert texts(await home.load(), ConfigWarningKind.NOT_USED) == []
     home.write(home.user_file, hooks("x", event="PostToolUse"))
-    assert texts(await home.load(), NoticeKind.NOT_USED) == [
-        f"{home.user_file}: hooks.PostToolUse: there is no such event, so nothing in it is run; "
-        "there is PreToolUse"
+    assert texts(await home.load(), ConfigWarningKind.NOT_USED) == [
+        f"{home.user_file}: hooks.PostToolUse: unknown event, its hooks are never run; "
+        "the only event is PreToolUse"
     ]
 
 
@@ -62,11 +62,11 @@ async def test_a_project_has_no_hooks_until_it_is_trusted(home, where):
     file = home.write(getattr(home, where), hooks("theirs"))
     loaded = await home.load()
     assert loaded.config.hooks == {}
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [ignored(home, "hooks", file)]
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [ignored(home, "hooks", file)]
     home.trust()
     loaded = await home.load()
     assert commands(loaded) == ["theirs"]
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == []
 
 
 @pytest.mark.item("I11")

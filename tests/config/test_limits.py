@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.config import NoticeKind
+from crush_trio.config import ConfigWarningKind
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.load import chosen_limits
 from crush_trio.errors import LimitInvalid
@@ -34,9 +34,9 @@ async def test_a_project_sets_no_limit_and_is_told_so_even_if_it_is_trusted(home
     file = home.write(getattr(home, where), own(answer=1))
     home.trust()
     loaded = await home.load()
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [
-        f"{file}: crush_trio: ignored: only the user's own files say whom to trust and what the "
-        "limits are"
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [
+        f"{file}: crush_trio: ignored: only the user's own files can set trusted directories "
+        "and limits"
     ]
 
 
@@ -44,16 +44,20 @@ async def test_a_file_of_one_workspace_that_is_the_users_sets_none_either(home):
     home.write(home.user_file, {"options": {"data_directory": str(home.root / "data")}})
     file = home.write(home.root / "data" / "crush.json", own(answer=1))
     loaded = await home.load()
-    assert texts(loaded, NoticeKind.NOT_USED) == [
-        f"{file}: crush_trio.limits: ignored: limits hold for the whole server; write them into "
+    assert texts(loaded, ConfigWarningKind.NOT_USED) == [
+        f"{file}: crush_trio.limits: ignored: limits count for the whole server; write them into "
         f"{home.data_file}"
     ]
 
 
 async def test_a_limit_of_the_users_is_nothing_to_speak_of(home):
     home.write(home.user_file, own(answer="32MiB"))
-    kinds = {NoticeKind.NOT_USED, NoticeKind.NOT_TRUSTED, NoticeKind.UNKNOWN_KEY}
-    assert not kinds & {notice.kind for notice in (await home.load()).notices}
+    kinds = {
+        ConfigWarningKind.NOT_USED,
+        ConfigWarningKind.NOT_TRUSTED,
+        ConfigWarningKind.UNKNOWN_KEY,
+    }
+    assert not kinds & {warning.kind for warning in (await home.load()).warnings}
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ async def test_the_commands_of_env_are_run_again_only_if_env_changes_or_on_reloa
         await live.set(Scope.GLOBAL, "options.debug", True)
         assert ran == ["one", "fails"]
         assert live.current.env == {"A": "x"}
-        assert "exit status 1" in str(live.current.notices[0]), "what failed is still said"
+        assert "exit status 1" in str(live.current.warnings[0]), "what failed is still said"
         await live.set(Scope.GLOBAL, "env.C", "c")
         assert ran == ["one", "fails"] * 2
         await live.reload()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from crush_trio.config import ConfigInvalid, NoticeKind, SourceKind
+from crush_trio.config import ConfigInvalid, ConfigWarningKind, SourceKind
 from crush_trio.config.files import FILE_LIMIT
 from tests.config.homes import SECRET, custom, texts
 
@@ -86,8 +86,8 @@ async def test_a_project_that_wants_its_data_elsewhere_is_not_obeyed(home):
     home.write(home.project_file, options(data_directory="/elsewhere"))
     loaded = await home.load()
     assert loaded.data_dir == home.project / ".crush"
-    [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
-    assert notice.startswith(f"{home.project_file}: options.data_directory: ")
+    [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
+    assert warning.startswith(f"{home.project_file}: options.data_directory: ")
 
 
 async def test_a_data_directory_that_is_a_link_out_of_the_project_is_not_followed(home):
@@ -97,8 +97,8 @@ async def test_a_data_directory_that_is_a_link_out_of_the_project_is_not_followe
     (home.project / ".crush").symlink_to("../outside")
     loaded = await home.load(sub)
     assert loaded.data_dir == sub / ".crush"
-    [notice] = texts(loaded, NoticeKind.NOT_TRUSTED)
-    assert notice.startswith(f"{home.project / '.crush'}: ignored: ")
+    [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
+    assert warning.startswith(f"{home.project / '.crush'}: ignored: ")
     home.trust()
     assert (await home.load(sub)).data_dir == home.project / ".crush"
 
@@ -220,7 +220,9 @@ async def test_a_key_that_nobody_knows_is_tolerated_and_reported(home):
         },
     )
     loaded = await home.load()
-    assert [(n.file, n.key) for n in loaded.notices if n.kind is NoticeKind.UNKNOWN_KEY] == [
+    assert [
+        (n.file, n.key) for n in loaded.warnings if n.kind is ConfigWarningKind.UNKNOWN_KEY
+    ] == [
         (home.user_file, "colour"),
         (home.user_file, "options.tui.glow"),
         (home.user_file, "providers.x.models[0].iq"),
@@ -231,20 +233,20 @@ async def test_a_key_that_nobody_knows_is_tolerated_and_reported(home):
 
 async def test_what_belongs_to_others_has_no_unknown_keys(home):
     home.write(home.user_file, {"providers": {"x": custom(extra_body={"anything": {"goes": 1}})}})
-    assert texts(await home.load(), NoticeKind.UNKNOWN_KEY) == []
+    assert texts(await home.load(), ConfigWarningKind.UNKNOWN_KEY) == []
 
 
 async def test_scripts_are_not_run_and_what_to_write_instead_is_said(home):
     home.write(home.user_file.parent / "crushrc", "touch ran")
     home.write(home.project / ".crushrc", "touch ran")
     loaded = await home.load()
-    notices = [n for n in loaded.notices if n.kind is NoticeKind.SCRIPT_NOT_RUN]
-    assert [n.file for n in notices] == [
+    warnings = [n for n in loaded.warnings if n.kind is ConfigWarningKind.SCRIPT_NOT_RUN]
+    assert [n.file for n in warnings] == [
         home.user_file.parent / "crushrc",
         home.project / ".crushrc",
     ]
-    assert "JSON" in notices[0].text
-    assert "`provider` sets belongs under providers" in notices[0].text
+    assert "JSON" in warnings[0].text
+    assert "`provider` sets belongs under providers" in warnings[0].text
     assert not list(home.root.rglob("ran"))
 
 
@@ -254,14 +256,14 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     )
     loaded = await home.load()
     assert loaded.env == {}
-    assert texts(loaded, NoticeKind.NOT_TRUSTED)[0].endswith(
-        "say whom to trust and what the limits are"
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED)[0].endswith(
+        "can set trusted directories and limits"
     )
 
 
 async def test_of_what_is_used_it_is_not_said_that_it_is_not(home):
     home.write(home.user_file, {"mcp": {"m": {"command": "x"}}, "lsp": {"l": {"command": "x"}}})
-    assert texts(await home.load(), NoticeKind.NOT_USED) == []
+    assert texts(await home.load(), ConfigWarningKind.NOT_USED) == []
 
 
 async def test_a_snapshot_does_not_show_keys(home):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.config import DEMO_CHOICE, DEMO_MODEL, NoticeKind
+from crush_trio.config import DEMO_CHOICE, DEMO_MODEL, ConfigWarningKind
 from crush_trio.config.models import EnabledProvider, ModelSlot, reasoning_effort, select_models
 from crush_trio.wire.config import CatalogModel, ProviderConfig, SelectedModel
 from crush_trio.wire.requests import ModelType
@@ -29,7 +29,7 @@ def pick(large=None, small=None, providers=PROVIDERS):
     }
     found = select_models(chosen, providers)
     names = [f"{s.selected.provider}/{s.selected.model}" for s in (found.large, found.small)]
-    return *names, [notice.key for notice in found.notices]
+    return *names, [warning.key for warning in found.warnings]
 
 
 @pytest.mark.parametrize(
@@ -51,24 +51,24 @@ def test_a_selection_is_honoured_or_replaced(large, small, outcome):
 
 def test_the_notice_says_what_is_used_instead():
     wanted = {"large": SelectedModel(provider="nobody", model="x")}
-    [notice] = select_models(wanted, PROVIDERS).notices
-    assert notice.kind is NoticeKind.MODEL_REPLACED
-    assert str(notice) == "models.large: nobody/x is not available; p/p2 is used instead"
+    [warning] = select_models(wanted, PROVIDERS).warnings
+    assert warning.kind is ConfigWarningKind.MODEL_REPLACED
+    assert str(warning) == "models.large: nobody/x is not available; p/p2 is used instead"
 
 
 def test_where_models_are_found_out_later_any_name_may_be_one():
     providers = {"d": provider("d", discover_models=True)}
-    large, small, notices = pick("d/new", providers=providers)
-    assert (large, small, notices) == ("d/new", "d/new", [])
+    large, small, warnings = pick("d/new", providers=providers)
+    assert (large, small, warnings) == ("d/new", "d/new", [])
 
 
 async def test_with_nothing_to_use_the_demo_is_and_a_notice_says_how_to_go_on(home):
     loaded = await home.load(catalogue=CATALOGUE)
     assert loaded.large == loaded.small == ModelSlot(selected=DEMO_CHOICE, model=DEMO_MODEL)
     assert loaded.config.providers["demo"].type == "openai-compat"
-    [notice] = texts(loaded, NoticeKind.DEMO)
-    assert "OPENAI_API_KEY" in notice
-    assert "crush.json" in notice
+    [warning] = texts(loaded, ConfigWarningKind.DEMO)
+    assert "OPENAI_API_KEY" in warning
+    assert "crush.json" in warning
 
 
 async def test_a_provider_without_any_known_model_is_not_enough(home):
@@ -76,7 +76,7 @@ async def test_a_provider_without_any_known_model_is_not_enough(home):
     loaded = await home.load(catalogue=CATALOGUE)
     assert list(loaded.config.providers) == ["deepseek", "demo"]
     assert loaded.large.selected == DEMO_CHOICE
-    assert "no model of deepseek is known" in texts(loaded, NoticeKind.DEMO)[0]
+    assert "no model of deepseek is known" in texts(loaded, ConfigWarningKind.DEMO)[0]
     home.write(
         home.user_file, {"models": {"large": {"provider": "deepseek", "model": "deepseek-chat"}}}
     )

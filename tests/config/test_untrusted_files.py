@@ -2,12 +2,12 @@
 
 import pytest
 
-from crush_trio.config import NoticeKind
+from crush_trio.config import ConfigWarningKind
 from tests.config.homes import CATALOGUE, SECRET, custom, texts
 
 
 def ignored(home, key, file=None):
-    """Return the notice about what a project's file has no say in."""
+    """Return the warning about what a project's file has no say in."""
     file = file or home.project_file
     return (
         f"{file}: {key}: ignored, because the file came with the project; to trust it, add "
@@ -32,7 +32,7 @@ async def test_a_project_sets_no_variables(home, where):
     loaded = await load(home)
     assert loaded.env == {"MINE": "1", "KEPT": "2"}
     assert loaded.environment == {"PATH": "/bin", "MINE": "1", "KEPT": "2"}
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [ignored(home, "env", file)]
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [ignored(home, "env", file)]
 
 
 async def test_a_trusted_project_sets_variables(home):
@@ -41,7 +41,7 @@ async def test_a_trusted_project_sets_variables(home):
     home.trust()
     loaded = await load(home)
     assert loaded.environment == {"PATH": "/own:/bin"}
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == []
 
 
 # ── Tools ───────────────────────────────────────────────────────────────────────────────────────
@@ -52,7 +52,9 @@ async def test_a_project_allows_no_tools_and_takes_none_away(home):
     home.write(home.project_file, {"permissions": {"allowed_tools": ["bash"]}})
     loaded = await load(home)
     assert loaded.config.permissions.allowed_tools == ("view",)
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [ignored(home, "permissions.allowed_tools")]
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [
+        ignored(home, "permissions.allowed_tools")
+    ]
     home.trust()
     assert (await load(home)).config.permissions.allowed_tools == ("bash",)
 
@@ -75,7 +77,7 @@ async def test_a_project_does_not_decide_where_the_users_key_goes(home):
     assert (openai.api_key, openai.base_url) == (SECRET, "https://api.openai.com/v1")
     assert (openai.type, openai.extra_headers, openai.extra_body) == ("openai", {}, {})
     assert openai.system_prompt_prefix == "p", "the rest of what it says holds"
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == [
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [
         ignored(home, f"providers.openai.{part}") for part in EVIL
     ]
     home.trust()
@@ -120,7 +122,7 @@ async def test_a_key_that_was_set_for_the_workspace_is_not_the_projects(home):
     home.write(home.project_file, {"providers": {"acme": custom(), "other": custom()}})
     loaded = await load(home)
     assert list(loaded.config.providers) == ["other"], "without an address there is nothing to ask"
-    assert ignored(home, "providers.acme.base_url") in texts(loaded, NoticeKind.NOT_TRUSTED)
+    assert ignored(home, "providers.acme.base_url") in texts(loaded, ConfigWarningKind.NOT_TRUSTED)
     home.trust()
     acme = (await (await load(home)).resolve_provider("acme")).config
     assert (acme.api_key, acme.base_url) == (SECRET, "http://localhost:9")
@@ -137,4 +139,4 @@ async def test_a_project_may_bring_a_provider_with_a_literal_key(home):
     assert theirs.extra_headers == {"x": "y"}
     openai = (await loaded.resolve_provider("openai")).config
     assert (openai.api_key, openai.base_url) == ("literal", "http://localhost:9")
-    assert texts(loaded, NoticeKind.NOT_TRUSTED) == []
+    assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == []

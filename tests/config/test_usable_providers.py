@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.config import ConfigInvalid, NoticeKind
+from crush_trio.config import ConfigInvalid, ConfigWarningKind
 from crush_trio.config.known_providers import BY_ENVIRONMENT, known_providers
 from crush_trio.config.template import parse
 from crush_trio.wire.config import CatalogModel, CatalogProvider
@@ -148,9 +148,9 @@ async def test_a_named_provider_without_a_key_is_not_used_and_a_notice_says_what
     home.write(home.user_file, {"providers": {"anthropic": {"system_prompt_prefix": "hi"}}})
     loaded = await home.load(catalogue=CATALOGUE)
     assert list(loaded.config.providers) == ["demo"]
-    [notice] = texts(loaded, NoticeKind.NO_CREDENTIALS)
-    assert notice.startswith(f"{home.user_file}: providers.anthropic: not used")
-    assert "$ANTHROPIC_API_KEY" in notice
+    [warning] = texts(loaded, ConfigWarningKind.NO_CREDENTIALS)
+    assert warning.startswith(f"{home.user_file}: providers.anthropic: not used")
+    assert "$ANTHROPIC_API_KEY" in warning
 
 
 async def test_a_token_or_a_command_counts_as_a_key(home):
@@ -191,7 +191,7 @@ async def test_a_custom_provider_may_leave_its_models_to_be_found_out(home):
 async def test_it_is_said_when_a_project_decides_where_requests_go(home):
     home.write(home.project_file, {"providers": {"theirs": custom(api_key="literal")}})
     loaded = await home.load(catalogue=CATALOGUE)
-    [notice] = texts(loaded, NoticeKind.REDIRECTED)
-    assert notice.startswith(f"{home.project_file}: providers.theirs.base_url: ")
+    [warning] = texts(loaded, ConfigWarningKind.REDIRECTED)
+    assert warning.startswith(f"{home.project_file}: providers.theirs.base_url: ")
     home.trust()
-    assert texts(await home.load(catalogue=CATALOGUE), NoticeKind.REDIRECTED) == []
+    assert texts(await home.load(catalogue=CATALOGUE), ConfigWarningKind.REDIRECTED) == []

@@ -13,8 +13,8 @@ import trio
 
 from crush_trio.config import (
     ConfigInvalid,
+    ConfigWarningKind,
     ExpansionFailed,
-    NoticeKind,
     load_config,
     open_live_config,
     shown_config,
@@ -85,7 +85,7 @@ async def test_a_script_is_never_run_and_always_reported(home):
     for path in (home.user_file.parent / "crushrc", home.project / "crushrc"):
         home.write(path, "provider x")
     loaded = await home.load(run_command=never)
-    assert len(texts(loaded, NoticeKind.SCRIPT_NOT_RUN)) == 2
+    assert len(texts(loaded, ConfigWarningKind.SCRIPT_NOT_RUN)) == 2
 
 
 # ── I2: the data directory ──────────────────────────────────────────────────────────────────────
@@ -250,7 +250,7 @@ async def test_every_top_level_key_is_known(home):
             "env": {},
         },
     )
-    assert texts(await home.load(), NoticeKind.UNKNOWN_KEY) == []
+    assert texts(await home.load(), ConfigWarningKind.UNKNOWN_KEY) == []
 
 
 @pytest.mark.item("I5")
@@ -330,7 +330,7 @@ async def test_an_invalid_selection_falls_back_and_says_so(home):
     loaded = await home.load(catalogue=CATALOGUE)
     assert loaded.large.selected.model == "a-large"
     assert loaded.small == loaded.large
-    assert len(texts(loaded, NoticeKind.MODEL_REPLACED)) == 2
+    assert len(texts(loaded, ConfigWarningKind.MODEL_REPLACED)) == 2
 
 
 # ── L21, L31: nothing of the process ────────────────────────────────────────────────────────────

@@ -16,9 +16,9 @@ from crush_trio.events import (
     Resync,
     RunChange,
 )
-from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.cursor import resync_frames
+from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.events.frames import run_complete
-from crush_trio.events.resync import resync_frames
 from crush_trio.wire.codec import encode, encode_envelope
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType, RunComplete
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
@@ -44,7 +44,7 @@ ENDINGS = [state for state in RunState if state.terminal]
 
 
 def entry(event, before=None, meter=None):
-    return Entry(7, event, "boot", meter if meter is not None else Meter(), before)
+    return LogEntry(7, event, "boot", meter if meter is not None else ByteMeter(), before)
 
 
 def message(text="", message_id="m"):
@@ -205,7 +205,7 @@ def test_in_crush_form_a_resync_is_the_endings_and_an_update_of_every_open_messa
 
 
 def test_the_meter_counts_the_bytes_made_and_forgets_them_with_the_entry():
-    meter = Meter()
+    meter = ByteMeter()
     one = entry(update(message("a" * 1000).view()), meter=meter)
     bare = meter.total
     assert bare >= 1000
@@ -222,7 +222,7 @@ def test_an_entry_weighs_what_its_message_grew_by_and_not_the_whole_message():
     growing = message("a" * 100_000)
     before = growing.view()
     growing.append_text("b")
-    meter = Meter()
+    meter = ByteMeter()
     entry(update(growing.view()), before, meter)
     assert 0 < meter.total < 5000
 
@@ -231,14 +231,14 @@ def test_an_entry_that_shortens_its_message_has_weight_too():
     growing = message("a" * 100_000)
     before = growing.view()
     growing.reset()
-    meter = Meter()
+    meter = ByteMeter()
     entry(update(growing.view()), before, meter)
     assert meter.total > 0
 
 
 @pytest.mark.parametrize("form", Form)
 def test_bytes_made_of_an_entry_that_was_let_go_are_not_charged_to_the_log(form):
-    meter = Meter()
+    meter = ByteMeter()
     ended = entry(RunChange(run=evolve(RUN, state=RunState.COMPLETED)), meter=meter)
     ended.release()
     assert ended.frame(form)
@@ -246,7 +246,7 @@ def test_bytes_made_of_an_entry_that_was_let_go_are_not_charged_to_the_log(form)
 
 
 def test_superseding_an_entry_that_was_let_go_gives_nothing_back_twice():
-    meter = Meter()
+    meter = ByteMeter()
     one = entry(update(message("a").view(), plain=True), meter=meter)
     one.frame(Form.CRUSH)
     one.release()

@@ -19,7 +19,7 @@ from crush_trio.events import (
     Window,
 )
 from crush_trio.events.cursor import Batch
-from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -61,7 +61,7 @@ def update(view, *, plain=False):
 
 
 def entry(event, before=None, meter=None):
-    return Entry(7, event, "boot", Meter() if meter is None else meter, before)
+    return LogEntry(7, event, "boot", ByteMeter() if meter is None else meter, before)
 
 
 def cases():
@@ -117,7 +117,7 @@ def test_of_a_superseded_change_only_the_delta_is_kept():
     growing = message("a" * 100_000)
     before = growing.view()
     growing.append_text("b")
-    meter = Meter()
+    meter = ByteMeter()
     one = entry(update(growing.view(), plain=True), before, meter)
     told = one.frame(Form.NATIVE)
     one.supersede()
@@ -137,7 +137,7 @@ def test_a_superseded_change_of_a_message_that_nobody_saw_before_is_kept_whole()
 
 def test_a_packed_event_keeps_neither_its_value_nor_its_frames():
     before, after = calling("some text ")
-    meter = Meter()
+    meter = ByteMeter()
     one = entry(update(after), before, meter)
     fresh, views = meter.total, [weakref.ref(before), weakref.ref(after)]
     for form in Form:
@@ -154,7 +154,7 @@ def test_a_packed_event_keeps_neither_its_value_nor_its_frames():
 
 def test_the_changes_of_a_long_message_go_on_sharing_its_text():
     growing = message("a" * 100_000)
-    meter = Meter()
+    meter = ByteMeter()
     entries = []
     for number in range(20):
         before = growing.view()

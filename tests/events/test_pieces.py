@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.events.growing_text import GrowingText, Stretch
 from crush_trio.events.pieces import (
     GRAIN,
     PIECE,
     Base64,
     Escaped,
+    GrowingText,
     Pieces,
+    TextSlice,
     assemble,
     joined,
     pieces_of,
@@ -24,7 +25,7 @@ from crush_trio.wire.codec import encode
 def stretch(text, start=0, stop=None):
     growing = GrowingText()
     growing.append(text)
-    return Stretch(growing, start, len(encode(text)) - 2 if stop is None else stop)
+    return TextSlice(growing, start, len(encode(text)) - 2 if stop is None else stop)
 
 
 SIZES = st.sampled_from([0, 1, 5, GRAIN - 1, GRAIN, GRAIN + 1, PIECE - 1, PIECE, PIECE + 1, 90_000])

@@ -5,7 +5,7 @@ from inspect import iscoroutinefunction
 import pytest
 from attrs import define, field
 
-from crush_trio.runtime import Active, CancelledOnEntry, Entry, Folded, Lane
+from crush_trio.runtime import Active, CancelledOnEntry, Folded, Lane, LaneDecision
 from crush_trio.runtime.lane import Capacity
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.runs import RunState
@@ -21,7 +21,7 @@ class FakeRun:
     foldable: bool = False
     counted: bool = True
     state: RunState = RunState.ACCEPTED
-    told: list[RunState | Entry] = field(factory=list)
+    told: list[RunState | LaneDecision] = field(factory=list)
     cancel_requested: bool = False
     stopped: bool = False
 
@@ -29,7 +29,7 @@ class FakeRun:
         self.state = state
         self.told.append(state)
 
-    def decide(self, entry: Entry) -> None:
+    def decide(self, entry: LaneDecision) -> None:
         self.told.append(entry)
 
     def request_cancel(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from crush_trio.runtime import Active, CancelledOnEntry, Entry, Folded, Lane
+from crush_trio.runtime import Active, CancelledOnEntry, Folded, Lane, LaneDecision
 from crush_trio.runtime.lane import Capacity
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.runs import RunState
@@ -24,7 +24,7 @@ class FakeRun:
     foldable: bool
     counted: bool = True
     state: RunState = RunState.ACCEPTED
-    entry: Entry | None = None
+    entry: LaneDecision | None = None
     cancel_requested: bool = False
     stopped: bool = False
     hit: bool = False
@@ -32,7 +32,7 @@ class FakeRun:
     def move(self, state: RunState) -> None:
         self.state = state
 
-    def decide(self, entry: Entry) -> None:
+    def decide(self, entry: LaneDecision) -> None:
         assert self.entry is None, "a run is told once"
         self.entry = entry
 

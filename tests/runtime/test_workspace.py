@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.errors import RunIdTaken, RunNotFound, WorkspaceClosing
 from crush_trio.events import RunChange, open_event_log
 from crush_trio.runtime import Limits, MemoryJournal, Outcome, open_workspace
-from crush_trio.runtime.known_runs import REMEMBERED
+from crush_trio.runtime.accepted import REMEMBERED
 from crush_trio.testing import Gate
 from crush_trio.testing.server.faults import FaultyJournal, JournalFault
 from crush_trio.testing.server.turns import Do, Pause, Say, ScriptedTurns, Sleep, prompt

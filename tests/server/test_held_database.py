@@ -8,7 +8,7 @@ import trio
 
 from crush_trio.errors import AcceptanceNotStored
 from crush_trio.limits import Limits
-from crush_trio.store.sqlite.store import CATCH_UP
+from crush_trio.store.sqlite.store import CATCH_UP_SECONDS
 from crush_trio.testing.server.server import WrittenTurns
 from crush_trio.wire.ids import RunId
 from crush_trio.wire.runs import WhenBusy
@@ -42,4 +42,4 @@ async def test_looking_for_an_earlier_run_does_not_prolong_the_refusal_of_a_prom
                 for policy, session in zip(WhenBusy, sessions, strict=True):
                     nursery.start_soon(refused, policy, session)
             other.execute("ROLLBACK")
-    assert max(times.values()) < Limits().accept + CATCH_UP * 0.75, times
+    assert max(times.values()) < Limits().accept + CATCH_UP_SECONDS * 0.75, times

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from crush_trio.agent import otel
-from crush_trio.limits import ABOUT, shown
+from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.server import logging
 from crush_trio.server.status import STATUS
 from crush_trio.testing.server.server import client_id, open_test_server
@@ -140,7 +140,7 @@ def test_the_page_has_a_row_for_every_size_limit_with_its_default_code_and_statu
     }
     assert told == {
         each.name: (shown(each.name, each.default), each.code, refused_with(each.code))
-        for each in ABOUT.values()
+        for each in LIMIT_INFO.values()
     }
 
 

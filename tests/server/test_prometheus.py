@@ -17,7 +17,7 @@ from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.app import create_app
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.sse import Streams
-from crush_trio.store.base import COMMIT_BOUNDS, Load, Timings
+from crush_trio.store.base import COMMIT_BOUNDS, StoreLoad, Timings
 from crush_trio.store.changes import RunAccepted, RunEnded
 from crush_trio.store.errors import DiskFull
 from crush_trio.testing.explore.checkpoints import Gate
@@ -186,7 +186,7 @@ def test_the_commits_of_a_store_that_has_closed_are_still_counted():
         recovered=(),
         runs=SimpleNamespace(),
         events=SimpleNamespace(head=7),
-        store=SimpleNamespace(load=Load(commits=commits)),
+        store=SimpleNamespace(load=StoreLoad(commits=commits)),
     )
     with meters.following(thing):
         commits.note(0.2)

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from crush_trio.agent.record.event_reader import new_reader
 from crush_trio.agent.record.event_tail import Recall
 from crush_trio.events import Batch, Form, MessageChange, open_event_log
-from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.server.sse import HEARTBEAT, LOST, RETRY, Drain, position_from, stream
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing.server.client import Replica
@@ -94,7 +94,7 @@ async def test_what_was_missed_before_a_restart_comes_before_the_reader_s_place(
 
 
 def missed_page(boot, seq):
-    return Batch(0, (Entry(seq, fact(), boot, Meter()),))
+    return Batch(0, (LogEntry(seq, fact(), boot, ByteMeter()),))
 
 
 async def test_a_cursor_without_a_form_has_no_bytes_to_stream():

@@ -179,7 +179,7 @@ async def test_a_write_in_its_middle_when_its_store_was_abandoned_is_rolled_back
 async def test_what_is_stored_can_be_read_while_another_program_holds_the_database(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("crush_trio.store.sqlite.store.CATCH_UP", 0.05)
+    monkeypatch.setattr("crush_trio.store.sqlite.store.CATCH_UP_SECONDS", 0.05)
     async with open_sqlite_store(tmp_path) as store:
         await store.commit(session("a"))
         async with held(tmp_path):

@@ -28,7 +28,7 @@ from crush_trio.store.pages import (
     SessionList,
     SessionMessages,
     UserMessages,
-    filled,
+    fill_holes,
 )
 from crush_trio.store.sqlite.database import DATABASE_NAME
 from crush_trio.store.sqlite.store import open_sqlite_store
@@ -48,7 +48,7 @@ async def read(pages, fill=lambda hole: hole.default):
     """Return all pages of a list, filled."""
     found = []
     while pages.more:
-        found.append(filled(await pages.read(), fill))
+        found.append(fill_holes(await pages.read(), fill))
     return found
 
 
@@ -130,10 +130,10 @@ async def test_a_message_without_an_end_is_a_hole_with_what_is_stored_of_it(open
         page = await store.pages(ALL).read()
         [hole] = [piece for piece in page if isinstance(piece, Hole)]
         assert hole == Hole(M, encode((await store.message(M)).message))
-        assert b"[" + filled(page, lambda hole: hole.default) + b"]" == encode(
+        assert b"[" + fill_holes(page, lambda hole: hole.default) + b"]" == encode(
             await store.messages(S)
         )
-        parsed = orjson.loads(b"[" + filled(page, lambda _hole: b'"filled"') + b"]")
+        parsed = orjson.loads(b"[" + fill_holes(page, lambda _hole: b'"filled"') + b"]")
         assert parsed[1] == "filled"
         await store.commit(MessageFinished(message_id=M, at=102))
         assert not [piece for piece in await store.pages(ALL).read() if isinstance(piece, Hole)]
@@ -153,7 +153,7 @@ async def test_what_is_deleted_while_a_list_is_read_disturbs_nothing(openings):
     async with openings.open() as store:
         await fill(store, session("s"), *(said(n) for n in range(700)))
         pages = store.pages(ALL)
-        first = orjson.loads(b"[" + filled(await pages.read(), lambda _: b"") + b"]")
+        first = orjson.loads(b"[" + fill_holes(await pages.read(), lambda _: b"") + b"]")
         at = len(first)
         await store.commit(MessageDeleted(id=MessageId(f"m{at}")))
         found = await values(pages)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.store.base import COMMIT_BOUNDS, Load, Timings
+from crush_trio.store.base import COMMIT_BOUNDS, StoreLoad, Timings
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.store.sqlite.faults import Health
@@ -39,7 +39,7 @@ def test_absorbing_is_as_if_all_had_been_counted_in_one_place(first, second):
 def test_a_store_that_is_never_behind_has_nothing_to_do():
     load = MemoryStore().load
     assert (load.pending, sum(load.commits.counts)) == (0, 0)
-    assert load.commits.bounds == Load().commits.bounds == COMMIT_BOUNDS
+    assert load.commits.bounds == StoreLoad().commits.bounds == COMMIT_BOUNDS
 
 
 @pytest.mark.real_clock

@@ -50,7 +50,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 from crush_trio.wire.requests import AgentMessage, ConfigSetRequest, Scope, WorkspaceRequest
-from crush_trio.wire.views import AgentInfo, Session, Workspace
+from crush_trio.wire.views import AgentInfo, Session, WorkspaceView
 
 
 def keys(value):
@@ -102,7 +102,7 @@ def test_values_leave_off_what_is_empty():
     assert encode(AuthUrl()) == b"{}"
     assert encode(ModelOptions()) == b"{}"
     assert keys(WorkspaceRequest(path="/p")) == ["id", "path"]
-    assert keys(Workspace(id="w", path="/p")) == ["id", "path"]
+    assert keys(WorkspaceView(id="w", path="/p")) == ["id", "path"]
     assert keys(AgentMessage(session_id="s", prompt="hi")) == ["session_id", "prompt"]
 
 
@@ -271,7 +271,7 @@ def test_what_json_cannot_hold_is_the_callers_mistake():
         OAuthToken(access_token="SECRET", refresh_token="SECRET"),
         ProviderConfig(api_key="SECRET", extra_headers={"Authorization": "SECRET"}),
         WorkspaceRequest(path="/p", env=("TOKEN=SECRET",)),
-        Workspace(id="w", path="/p", env=("TOKEN=SECRET",)),
+        WorkspaceView(id="w", path="/p", env=("TOKEN=SECRET",)),
     ],
 )
 def test_secrets_are_written_but_not_shown(value):

@@ -32,7 +32,7 @@ from crush_trio.wire.views import (
     Session,
     ShellResult,
     Version,
-    Workspace,
+    WorkspaceView,
 )
 
 
@@ -93,7 +93,7 @@ BODIES = [
     Example("3.8 needs init", NeedsInit, '{"needs_init":false}'),
     Example(
         "6.1 workspace",
-        Workspace,
+        WorkspaceView,
         '{"id":"6e3c1c1e-0000-4000-8000-000000000000","path":"/abs/cwd","data_dir":"/abs/cwd/.crush",'
         '"version":"v0.90.0","config":{"providers":{},"mcp":{},"lsp":{},"options":{"tui":{}}},'
         '"env":["PATH=/usr/bin"],"skills":[{"name":"jq","path":"/x/SKILL.md","state":0}]}',

@@ -24,7 +24,7 @@ from attrs import define, field
 
 from crush_trio.agent.record.event_tail import Recall
 from crush_trio.events.cursor import Batch, Cursor
-from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.events.facts import Position, RunChange
 from crush_trio.events.frames import Form
 from crush_trio.events.log import EventLog
@@ -55,7 +55,7 @@ class Reader:
     """The place in an earlier start up to which a lost reader knows all endings."""
     _page: deque[tuple[TailEvent, bool]] = field(factory=deque, init=False, repr=False)
     """Events to be told next, and whether each is about a message that is new to the reader."""
-    _recalled: list[Entry] = field(factory=list, init=False, repr=False)
+    _recalled: list[LogEntry] = field(factory=list, init=False, repr=False)
     """Long events of the last batch: other readers find them while this one is being sent them."""
 
     @property
@@ -103,7 +103,7 @@ class Reader:
 
     # ── Endings ─────────────────────────────────────────────────────────────────────────────────
 
-    async def _endings(self) -> tuple[Entry, ...]:
+    async def _endings(self) -> tuple[LogEntry, ...]:
         """Return the next endings that the store knows and the log does not; move on behind them."""
         forgotten = self._log.forgotten
         place = self._told or Position(boot=self._log.boot, seq=self.after)
@@ -120,11 +120,11 @@ class Reader:
             self._cursor.skip_endings(rows[-1].seq if rows else forgotten)
         return tuple(entries)
 
-    async def _ending(self, row: StoredEnding) -> Entry:
+    async def _ending(self, row: StoredEnding) -> LogEntry:
         if row.cut and self.form is not Form.NATIVE:
             return await self._recall.ending(row)
         await trio.lowlevel.checkpoint()
-        return Entry(row.seq, RunChange(run=row.run), row.boot_id, Meter())
+        return LogEntry(row.seq, RunChange(run=row.run), row.boot_id, ByteMeter())
 
     # ── Exactly what was missed ─────────────────────────────────────────────────────────────────
 
@@ -134,7 +134,7 @@ class Reader:
         If it turns out on the way that some are not there any more, the reader is lost.
         """
         await trio.lowlevel.checkpoint()
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         size = 0
         while self._exact is not None and size < PIECE // 2:
             if not self._page and not await self._turn(self._exact):
@@ -149,7 +149,7 @@ class Reader:
         self._hold(entries)
         return Batch(self.after, tuple(entries)) if entries else None
 
-    def _hold(self, entries: Sequence[Entry]) -> None:
+    def _hold(self, entries: Sequence[LogEntry]) -> None:
         form = self.form
         self._recalled = [
             entry for entry in entries if form is not None and len(entry.content(form)) > PIECE

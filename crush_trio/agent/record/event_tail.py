@@ -25,10 +25,10 @@ from attrs import define, field
 from typing_extensions import override
 
 from crush_trio.errors import MessageNotFound
-from crush_trio.events.entry import Entry, Meter
+from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.events.facts import Event, Fact, MessageChange, RunChange
 from crush_trio.events.growing_message import GrowingMessage
-from crush_trio.events.log import EventLog, Keeper
+from crush_trio.events.log import EventKeeper, EventLog
 from crush_trio.store.base import Changes, MessageReads, RunReads, StoredEnding, TailEvent
 from crush_trio.store.changes import TailKept
 from crush_trio.wire.codec import decode, wrap_change
@@ -50,17 +50,17 @@ class Recall:
     """The stored events that readers of a workspace are being told."""
 
     store: RecallStore
-    _entries: WeakValueDictionary[Key, Entry] = field(factory=WeakValueDictionary, init=False)
+    _entries: WeakValueDictionary[Key, LogEntry] = field(factory=WeakValueDictionary, init=False)
     _loading: dict[Key, trio.Event] = field(factory=dict, init=False)
 
-    async def event(self, row: TailEvent, *, new: bool) -> Entry | None:
+    async def event(self, row: TailEvent, *, new: bool) -> LogEntry | None:
         """Return a kept event; None if the message it is about has gone with its session.
 
         It shows a message in its newest state; *new* says that the reader does not know it.
         """
         return await self._entry((row.boot_id, row.seq, new), partial(self._event, row, new=new))
 
-    async def ending(self, row: StoredEnding) -> Entry:
+    async def ending(self, row: StoredEnding) -> LogEntry:
         """Return an ending with the whole answer."""
 
         async def whole() -> Event:
@@ -70,7 +70,9 @@ class Recall:
         assert entry is not None
         return entry
 
-    async def _entry(self, key: Key, load: Callable[[], Awaitable[Event | None]]) -> Entry | None:
+    async def _entry(
+        self, key: Key, load: Callable[[], Awaitable[Event | None]]
+    ) -> LogEntry | None:
         """Return an entry, loaded once for all readers that want it at the same time."""
         await trio.lowlevel.checkpoint()
         while key in self._loading:
@@ -82,7 +84,7 @@ class Recall:
             event = await load()
             if event is None:
                 return None
-            entry = self._entries[key] = Entry(key[1], event, key[0], Meter())
+            entry = self._entries[key] = LogEntry(key[1], event, key[0], ByteMeter())
         finally:
             del self._loading[key]
             loaded.set()
@@ -125,7 +127,7 @@ STORE_LIMIT: Final = 1.0
 
 
 @define(eq=False)
-class Tail(Keeper):
+class Tail(EventKeeper):
     """Gives the store the events to remember; those that are published together, together."""
 
     store: Changes

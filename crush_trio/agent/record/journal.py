@@ -21,7 +21,7 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import session_fact
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import JournalEntry, Noted
+from crush_trio.runtime.journal import ImmediateEntry, JournalEntry
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import (
@@ -124,7 +124,7 @@ class StoreJournal:
             changes = (MessageCreated(message=message, run_id=run.id), self._began(run))
             return _Entry(self._store, changes, publish=lambda _: self._created(message))
         self._store.post(self._began(run))
-        return Noted(lambda: None, lambda: self._created(message))
+        return ImmediateEntry(lambda: None, lambda: self._created(message))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
         """Store the prompts as part of the other run's turn, and that their runs ended with it."""

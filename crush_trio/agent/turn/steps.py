@@ -36,7 +36,7 @@ from crush_trio.providers.call import Waiting, converse
 from crush_trio.providers.errors import ProviderError
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
-from crush_trio.store.base import Conversation
+from crush_trio.store.base import StoredConversation
 from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import MessageId
@@ -72,11 +72,11 @@ CUT_OFF: Final = "the answer was cut off before this call could be made"
 REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
 
 
-Show = Callable[[Conversation], None]
+Show = Callable[[StoredConversation], None]
 """Is shown a conversation as a step finds it, and keeps nothing of it."""
 
 
-def _nobody(_said: Conversation) -> None:
+def _nobody(_said: StoredConversation) -> None:
     """Look away."""
 
 

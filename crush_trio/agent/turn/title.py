@@ -30,7 +30,7 @@ from crush_trio.providers.base import (
 )
 from crush_trio.providers.call import converse
 from crush_trio.runtime.run import Run
-from crush_trio.store.base import Conversation
+from crush_trio.store.base import StoredConversation
 from crush_trio.store.changes import Change, SessionEdited
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import FinishReason, Role, TextPart
@@ -60,7 +60,7 @@ class Titles:
     models: ModelSource = field(repr=False)
     deadline: float = DEADLINE
 
-    def begin(self, run: Run, said: Conversation) -> None:
+    def begin(self, run: Run, said: StoredConversation) -> None:
         """Start on a title if *run* has the first words of its session."""
         if run.prompt and first_words(said, run):
             run.host.services.start_soon(
@@ -140,7 +140,7 @@ class _Words:
         self.room.reset()
 
 
-def first_words(said: Conversation, run: Run) -> bool:
+def first_words(said: StoredConversation, run: Run) -> bool:
     """Whether nobody has said anything in the session before *run* (D24)."""
     return not said.session.summary_message_id and not any(
         isinstance(part, TextPart) and part.text

@@ -20,7 +20,7 @@ from crush_trio.cli.options import (
 )
 from crush_trio.cli.server_link import configuration_of, places_of
 from crush_trio.cli.terminal.text import one_line
-from crush_trio.config.errors import ConfigInvalid, Notice
+from crush_trio.config.errors import ConfigInvalid, ConfigWarning
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Source
 
@@ -88,8 +88,8 @@ def config_report(config: LoadedConfig) -> RenderableType:
         _headed("Models", [_models(config)]),
         _headed("Data directory", [Text(str(config.data_dir))]),
         *(
-            [_headed("Warnings", [_warning(each) for each in config.notices])]
-            if config.notices
+            [_headed("Warnings", [_warning(each) for each in config.warnings])]
+            if config.warnings
             else []
         ),
         Text.assemble(("✓ ", "green"), "The configuration is valid."),
@@ -114,5 +114,5 @@ def _models(config: LoadedConfig) -> Table:
     return table
 
 
-def _warning(notice: Notice) -> Text:
+def _warning(notice: ConfigWarning) -> Text:
     return Text.assemble(("! ", "yellow"), one_line(str(notice)))

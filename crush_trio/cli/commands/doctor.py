@@ -37,12 +37,12 @@ from crush_trio.cli.server_link import client_token, configuration_of, probe
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.client import open_client
 from crush_trio.client.errors import ServerUnreachable
-from crush_trio.config.errors import ConfigInvalid, ExpansionFailed, NoticeKind
+from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
 from crush_trio.config.load import chosen_limits
 from crush_trio.config.models import DEMO_PROVIDER
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
-from crush_trio.limits import ABOUT, shown
+from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.store.errors import StoreLocked
 from crush_trio.store.open import StoreSettings, has_data, inspect_store
 
@@ -174,7 +174,7 @@ def limits(environ: Mapping[str, str]) -> list[Finding]:
     except (LimitInvalid, ConfigInvalid) as error:
         return [_failed("limits", error)]
     told = (
-        f"{name} {shown(name, value)} (default {shown(name, ABOUT[name].default)})"
+        f"{name} {shown(name, value)} (default {shown(name, LIMIT_INFO[name].default)})"
         for name, value in differing.items()
     )
     return [Finding(Level.OK, "limits", ", ".join(told) or "all at their defaults")]
@@ -188,8 +188,8 @@ def configuration(config: LoadedConfig) -> list[Finding]:
     files = ", ".join(str(source.path) for source in config.sources) or "no files"
     warnings = [
         Finding(Level.WARN, "configuration", str(notice), "see crush-trio config check")
-        for notice in config.notices
-        if notice.kind is not NoticeKind.DEMO
+        for notice in config.warnings
+        if notice.kind is not ConfigWarningKind.DEMO
     ]
     return [Finding(Level.OK, "configuration", files), *warnings]
 

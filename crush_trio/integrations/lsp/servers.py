@@ -21,7 +21,7 @@ from attrs import define, field
 
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed, NotConfigured
-from crush_trio.config.redaction import redact_text, worth_finding
+from crush_trio.config.redaction import redact_text, searchable_secrets
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import LspNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
@@ -282,7 +282,7 @@ class WorkspaceServers:
                 entry = _completed(spec.name, (await config.resolve_lsp(spec.name)).config)
             except (ExpansionFailed, NotConfigured) as error:
                 raise ServerUnavailable(str(error)) from error
-        self._secrets |= worth_finding(entry.env.values())
+        self._secrets |= searchable_secrets(entry.env.values())
         env = unattended({**config.environment, **entry.env})
         trusted = config.trusts(config.project.directory)
         program = await trio.to_thread.run_sync(

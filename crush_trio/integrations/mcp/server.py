@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed
-from crush_trio.config.redaction import redact_text, worth_finding
+from crush_trio.config.redaction import redact_text, searchable_secrets
 from crush_trio.config.snapshot import Resolved
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.mcp.session import (
@@ -384,4 +384,4 @@ def _secrets(entry: McpServerConfig, resolved: McpServerConfig) -> frozenset[str
     address = "" if resolved.url == entry.url else resolved.url
     token = "" if resolved.oauth_token is None else resolved.oauth_token.access_token
     named = (*resolved.headers.values(), *resolved.env.values())
-    return worth_finding((*named, address, token, resolved.oauth_client_secret))
+    return searchable_secrets((*named, address, token, resolved.oauth_client_secret))

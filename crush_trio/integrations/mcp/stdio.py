@@ -19,7 +19,7 @@ from attrs import define, field
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from crush_trio.config.redaction import redact_text, worth_finding
+from crush_trio.config.redaction import redact_text, searchable_secrets
 from crush_trio.integrations.mcp.session import McpFailure, Target
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.shell.output import BoundedOutput
@@ -179,7 +179,7 @@ def _log_complaints(target: Target, complaints: BoundedOutput) -> None:
     """Log what a server wrote that never answered. Later it could be about what was asked of it."""
     text = complaints.text()
     if text.strip():
-        secrets = worth_finding(target.config.env.values())
+        secrets = searchable_secrets(target.config.env.values())
         extra = {"server": target.name, "stderr": redact_text(text, secrets=secrets)}
         log.warning("mcp.complaint", extra=extra)
 

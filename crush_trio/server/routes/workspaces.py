@@ -27,7 +27,7 @@ from crush_trio.wire.config import CatalogProvider, Config
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
-from crush_trio.wire.views import ErrorBody, Workspace
+from crush_trio.wire.views import ErrorBody
 
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
 _ADMISSION: Final = (
@@ -43,12 +43,12 @@ _STREAM_HEADERS: Final = (
 )
 
 
-def listed(call: Call) -> list[Workspace]:
+def listed(call: Call) -> list[WorkspaceView]:
     """Return the hosted workspaces."""
     return [_view(call.server, hosted) for hosted in call.server.backend.workspaces()]
 
 
-async def create(call: Call) -> Workspace:
+async def create(call: Call) -> WorkspaceView:
     """Host a directory for a client."""
     body: WorkspaceRequest = call.body
     if body.path:
@@ -56,7 +56,7 @@ async def create(call: Call) -> Workspace:
     return _view(call.server, await call.server.backend.create(body))
 
 
-def show(call: Call) -> Workspace:
+def show(call: Call) -> WorkspaceView:
     """Return a workspace."""
     return _view(call.server, call.server.backend.workspace(WorkspaceId(call.values["wid"])))
 
@@ -124,11 +124,11 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(server: Server, workspace: HostedWorkspace) -> Workspace:
+def _view(server: Server, workspace: HostedWorkspace) -> WorkspaceView:
     """Return a workspace as clients see it, without the environment that its creator sent."""
     terms = workspace.plan.terms
     warning = workspace.store.warning
-    return Workspace(
+    return WorkspaceView(
         id=workspace.id,
         path=str(workspace.directory),
         yolo=terms.yolo,
@@ -145,20 +145,20 @@ def _view(server: Server, workspace: HostedWorkspace) -> Workspace:
 
 ROUTES: Final = under(
     "/v1/workspaces",
-    Route("GET", "", "List the hosted workspaces.", listed, answer=tuple[Workspace, ...]),
+    Route("GET", "", "List the hosted workspaces.", listed, answer=tuple[WorkspaceView, ...]),
     Route(
         "POST",
         "",
         "Host a directory for a client; the same directory is the same workspace.",
         create,
         body=WorkspaceRequest,
-        answer=Workspace,
+        answer=WorkspaceView,
         errors=(
             *("client_id_invalid", "path_missing", "path_invalid"),
             *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
         ),
     ),
-    Route("GET", "/{wid}", "Show a workspace.", show, answer=Workspace, direct=True),
+    Route("GET", "/{wid}", "Show a workspace.", show, answer=WorkspaceView, direct=True),
     Route(
         "DELETE",
         "/{wid}",

@@ -1,7 +1,7 @@
-"""What each change does to the tables of the in-memory store.
+"""Applies changes to the tables of the in-memory store.
 
-The twin of the statements in `store.sqlite`: every rule is here a second time, in Python, and a
-common test suite keeps the two alike.
+Has the same rules as the statements of `store.sqlite`, in Python; the conformance tests compare the
+two.
 """
 
 from typing import TypeVar, assert_never
@@ -33,7 +33,7 @@ from crush_trio.store.changes import (
     TailKept,
     TextAppended,
     UsageAdded,
-    complete,
+    is_complete,
 )
 from crush_trio.store.memory.tables import AskRow, MessageRow, PartRow, RunRow, SessionRow, Tables
 from crush_trio.wire.ids import SessionId
@@ -44,9 +44,9 @@ T = TypeVar("T")
 
 
 def apply(tables: Tables, change: Change, boot_id: str) -> None:
-    """Make *change* true in *tables*, in the name of the start *boot_id*.
+    """Apply *change* to *tables*, for the start *boot_id*.
 
-    If it raises it may have done half of its work, so give it tables that can be thrown away.
+    If it raises, *tables* may be half changed, so the caller must be able to drop them.
     """
     match change:
         case SessionCreated() | SessionEdited() | UsageAdded() | SessionDeleted():
@@ -62,7 +62,7 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
         case AskOpened() | AskResolved():
             _apply_to_asks(tables, change)
         case FileRead(session_id=session_id, path=path, at=at):
-            tables.session(session_id)  # or refuse
+            tables.session(session_id)  # raises if it is missing
             tables.read_marks[session_id, path] = max(
                 at, tables.read_marks.get((session_id, path), at)
             )
@@ -90,13 +90,13 @@ def _apply_to_sessions(
         case UsageAdded():
             _add_usage(tables, change)
         case SessionDeleted(id=session_id):
-            tables.session(session_id)  # or refuse
+            tables.session(session_id)  # raises if it is missing
             del tables.sessions[session_id]
             _drop_belongings(tables, session_id)
 
 
 def _blank(session: Session) -> Session:
-    """Return a session in which nothing has happened yet."""
+    """Return a new session with counters at zero."""
     return Session(
         id=session.id,
         parent_session_id=session.parent_session_id,
@@ -153,7 +153,7 @@ def _count(tables: Tables, row: SessionRow, difference: int) -> None:
 
 
 def _drop_belongings(tables: Tables, session_id: SessionId) -> None:
-    """Remove what belonged to a session and to nothing else (J4)."""
+    """Remove the messages, files and read marks of a session (J4)."""
     for row in tables.messages_of(session_id):
         del tables.messages[row.head.id]
     for file in list(tables.files.values()):
@@ -180,7 +180,7 @@ def _create_message(tables: Tables, change: MessageCreated) -> None:
         seq=session.last_seq,
         head=evolve(message, parts=()),
         parts={index: PartRow(part) for index, part in enumerate(message.parts)},
-        finished=complete(message),
+        finished=is_complete(message),
         run_id=change.run_id,
     )
     _touch(tables, session, message.updated_at)
@@ -188,7 +188,7 @@ def _create_message(tables: Tables, change: MessageCreated) -> None:
 
 
 def _has_place(tables: Tables, change: MessageCreated) -> bool:
-    """Whether the session of a new message is there, and its run, if it has one."""
+    """Whether the session of a new message exists, and its run, if it has one."""
     has_run = change.run_id is None or change.run_id in tables.runs
     return has_run and change.message.session_id in tables.sessions
 

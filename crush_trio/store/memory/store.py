@@ -1,13 +1,13 @@
-"""A store that keeps everything in memory and forgets it with the process.
+"""`MemoryStore`: a store that keeps everything in memory.
 
-For programs that need no durability, and for tests: it satisfies the whole of `store.base`, runs
-under a virtual clock, and passes the same conformance tests as the durable one.
+For programs that need no durability, and for tests: it satisfies all of `store.base`, runs under a
+virtual clock, and passes the same conformance tests as the durable store.
 
 Changes take effect at the call, before the first checkpoint, in the order of the calls. So a commit
-whose wait is cancelled has been applied, as a whole; that is also what becomes of one that was handed
-to a writer thread. Every async method has exactly one checkpoint.
+whose wait is cancelled has been applied completely, as with a writer thread. Every async method has
+exactly one checkpoint.
 
-Each commit copies the tables, though not their rows: its cost grows with what the store holds.
+Each commit copies the tables, but not their rows: its cost grows with the number of rows.
 """
 
 import logging
@@ -22,22 +22,21 @@ from typing_extensions import override
 
 from crush_trio.errors import RunNotFound
 from crush_trio.store.base import (
-    Conversation,
     Orphan,
     PendingAsk,
     Store,
+    StoredConversation,
     StoredEnding,
     StoredMessage,
     StoredRun,
     TailEvent,
     Totals,
 )
-from crush_trio.store.changes import Change, absolute, admitted, cleaned, page
+from crush_trio.store.changes import Change, absolute, cleaned, first_page, storable
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreFailed
 from crush_trio.store.memory.apply import apply
-from crush_trio.store.memory.pages import MemoryPages
-from crush_trio.store.memory.tables import BootRow, Tables
+from crush_trio.store.memory.tables import BootRow, MemoryPages, Tables
 from crush_trio.store.pages import PagedList
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -51,7 +50,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class MemoryStore(Store):
-    """A `Store` without a disk. `boot_id` names the start of the program it stands for."""
+    """A `Store` in memory. `boot_id` is the id of the start of the program that it simulates."""
 
     boot_id: str = "boot"
     _tables: Tables = field(factory=Tables, repr=False)
@@ -62,9 +61,9 @@ class MemoryStore(Store):
         self._tables.boots[self.boot_id] = BootRow()
 
     def reopened(self, boot_id: str) -> "MemoryStore":
-        """Return the store as the next start finds it if this one is killed right now.
+        """Return the store as the next start would find it if this one were killed now.
 
-        It has a copy of everything, so that nothing this store does later shows in it.
+        It is a copy: later writes to this store do not show in it.
         """
         return MemoryStore(boot_id, self._tables.copy())
 
@@ -87,7 +86,7 @@ class MemoryStore(Store):
     def post(self, *changes: Change) -> None:
         try:
             self._apply(changes, None)
-        except Exception as exc:  # noqa: BLE001  # whatever it is, the caller does not wait for it
+        except Exception as exc:  # noqa: BLE001  # the caller does not wait, so there is none to raise to
             self._lose(exc)
         else:
             self._trouble = None
@@ -102,13 +101,13 @@ class MemoryStore(Store):
             raise StoreFailed
         tables = self._tables.copy()
         for change in changes:
-            apply(tables, admitted(change), self.boot_id)
+            apply(tables, storable(change), self.boot_id)
         self._tables = tables
         row = None if session_id is None else tables.sessions.get(session_id)
         return None if row is None else row.session
 
     def _done(self, result: Value[T] | Error) -> Commit[T]:
-        """Return a commit that is a fact already, and is told of at the next checkpoint."""
+        """Return a commit whose result is known already."""
         commit: Commit[T] = Commit(self._lose)
         commit.settle(result)
         return commit
@@ -149,14 +148,14 @@ class MemoryStore(Store):
     @override
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
+    ) -> StoredConversation:
         await trio.lowlevel.checkpoint()
         session = self._tables.session(session_id).session
         rows = self._tables.messages_of(session_id)
         since = next((r.seq for r in rows if r.head.id == session.summary_message_id), 0)
         told = [row for row in rows if row.seq >= since and not row.withdrawn]
         told.sort(key=lambda row: run_id is not None and row.run_id == run_id)
-        return Conversation(session=session, messages=[row.stored().message for row in told])
+        return StoredConversation(session=session, messages=[row.stored().message for row in told])
 
     @override
     async def user_messages(self, session_id: SessionId | None = None) -> list[Message]:
@@ -297,7 +296,9 @@ class MemoryStore(Store):
     ) -> list[TailEvent] | None:
         await trio.lowlevel.checkpoint()
         found = self._tables.tail_after(boot_id, seq, ours=self.boot_id)
-        return None if found is None else page(found, limit, size, lambda each: len(each.event))
+        return (
+            None if found is None else first_page(found, limit, size, lambda each: len(each.event))
+        )
 
     @override
     async def endings_after(
@@ -308,7 +309,7 @@ class MemoryStore(Store):
         if found is None:
             return None
         cut = map(partial(_shortened, most=size), found)
-        return page(cut, limit, size, lambda each: len(each.run.text) + len(each.run.error))
+        return first_page(cut, limit, size, lambda each: len(each.run.text) + len(each.run.error))
 
 
 def _shortened(ending: StoredEnding, most: int) -> StoredEnding:

@@ -1,12 +1,13 @@
-"""The tables of the in-memory store.
+"""The tables of the in-memory store, and long lists read from them.
 
-Rows are immutable and tables are plain dicts, so that a copy of all tables is cheap and nothing done
-to the copy shows in the original. Changes are applied to a copy (`store._applying`); whoever made it
-keeps the copy if all went well and drops it if not. There is nothing to undo.
+Rows are immutable and tables are plain dicts, so a copy of all tables is cheap and changes to the
+copy do not show in the original. Changes are applied to a copy (`MemoryStore._apply`), which
+replaces the tables if all of them succeed and is dropped if not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import trio
 from attrs import define, evolve, field, frozen
 
 from crush_trio.errors import MessageNotFound, RunNotFound, SessionNotFound
@@ -20,6 +21,18 @@ from crush_trio.store.base import (
     Totals,
 )
 from crush_trio.store.changes import grown
+from crush_trio.store.pages import (
+    IDLE_SESSION,
+    PAGE_ITEMS,
+    FileVersions,
+    Hole,
+    PagedList,
+    PagePiece,
+    SessionList,
+    SessionMessages,
+    UserMessages,
+)
+from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part, Role
 from crush_trio.wire.views import File, Session
@@ -27,7 +40,7 @@ from crush_trio.wire.views import File, Session
 
 @frozen(kw_only=True)
 class SessionRow:
-    """A session, what it has used in all, and the place of its newest message."""
+    """A session, the tokens it has used in total, and the seq of its newest message."""
 
     n: int
     session: Session
@@ -76,7 +89,7 @@ class RunRow:
 
 @frozen
 class AskRow:
-    """An ask; one that was resolved is kept, so that it cannot be opened again."""
+    """An ask; a resolved one is kept, so that it cannot be opened again."""
 
     n: int
     ask: PendingAsk
@@ -85,7 +98,7 @@ class AskRow:
 
 @frozen
 class BootRow:
-    """A start of the program: whether it ended in good order, and up to which event it was trimmed."""
+    """A start of the program: whether it ended cleanly, and up to which event it was trimmed."""
 
     closed: bool = False
     trimmed: int | None = None
@@ -93,9 +106,9 @@ class BootRow:
 
 @define(eq=False)
 class Tables:
-    """Everything a store knows. `boots` are in the order of the starts.
+    """All tables of a store. `boots` are in the order of the starts of the program.
 
-    `endings` has the start in which each run ended, and the place of its ending if that is known.
+    `endings` has the start in which each run ended, and the seq of its ending if it has one.
     """
 
     sessions: dict[SessionId, SessionRow] = field(factory=dict)
@@ -125,7 +138,7 @@ class Tables:
         )
 
     def next_n(self) -> int:
-        """Return the place of one more row in the order in which rows came."""
+        """Return the insertion number of a new row."""
         self._rows += 1
         return self._rows
 
@@ -148,7 +161,7 @@ class Tables:
         return row
 
     def run_called(self, run_id: RunId) -> RunRow | None:
-        """Return the row of the run that its caller gave this id."""
+        """Return the row of the run with this caller's id."""
         return next((row for row in self.runs.values() if row.stored.view.run_id == run_id), None)
 
     def messages_of(self, session_id: SessionId) -> list[MessageRow]:
@@ -162,12 +175,12 @@ class Tables:
         return sorted(found, key=lambda row: row.seq)
 
     def stored_run(self, row: RunRow) -> StoredRun:
-        """Return a run with what the tables know of its prompt."""
+        """Return a run with the id of its prompt's message."""
         prompt = self.messages.get(MessageId(row.stored.view.id))
         return evolve(row.stored, prompt_message_id=None if prompt is None else prompt.head.id)
 
     def user_messages(self, session_id: SessionId | None) -> list[MessageRow]:
-        """Return the rows of what people said in a session, or in all, the newest first."""
+        """Return the rows of the user's messages of a session, or of all, the newest first."""
         if session_id is None:
             rows = sorted(self.messages.values(), key=lambda row: (row.head.created_at, row.n))
         else:
@@ -186,12 +199,12 @@ class Tables:
         return sorted(found, key=lambda file: (file.path, file.version))
 
     def newest_kept(self, boot_id: str) -> int:
-        """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""
+        """Return the seq of the newest event of a start that was ever stored; 0 if there was none."""
         kept = (event.seq for event in self.tail if event.boot_id == boot_id)
         return max(max(kept, default=0), self.boots[boot_id].trimmed or 0)
 
     def tail_after(self, boot_id: str, seq: int, *, ours: str) -> list[TailEvent] | None:
-        """Return the kept events after a place, or None if some may be missing; see `TailReads`."""
+        """Return the stored events after a place, or None if some may be missing; see `TailReads`."""
         boots = list(self.boots)
         if boot_id not in boots:
             return None
@@ -212,7 +225,7 @@ class Tables:
     def endings_after(
         self, boot_id: str, seq: int, *, ours: tuple[str, int]
     ) -> list[StoredEnding] | None:
-        """Return the endings after a place, up to the place *ours* in the start that asks."""
+        """Return the endings after a place, up to the place *ours* in the present start."""
         boots = list(self.boots)
         if boot_id not in boots:
             return None
@@ -227,3 +240,66 @@ class Tables:
                 ending = StoredEnding(boot_id=boot, seq=place[1], run=row.stored.view)
                 found.append((place, ending))
         return [ending for _, ending in sorted(found, key=lambda pair: pair[0])]
+
+
+# ── Pages ───────────────────────────────────────────────────────────────────────────────────────
+
+_Item = Sequence[PagePiece]
+
+
+@define(eq=False)
+class MemoryPages:
+    """Satisfies `Pages`; the whole list is a snapshot taken with its first page."""
+
+    wanted: PagedList
+    _tables: Callable[[], Tables]
+    """Returns the tables as they are now."""
+    _items: list[_Item] | None = field(default=None, init=False)
+    _at: int = field(default=0, init=False)
+    more: bool = field(default=True, init=False)
+
+    async def read(self) -> Sequence[PagePiece]:
+        """Return the next page."""
+        tables = self._tables()
+        await trio.lowlevel.checkpoint()
+        if self._items is None:
+            self._items = list(_items(tables, self.wanted))
+        page: list[PagePiece] = []
+        for item in self._items[self._at : self._at + PAGE_ITEMS]:
+            page.extend((b",", *item) if page else item)
+        self._at += PAGE_ITEMS
+        self.more = self._at < len(self._items)
+        return page
+
+
+def _items(tables: Tables, wanted: PagedList) -> Iterable[_Item]:
+    match wanted:
+        case SessionMessages():
+            return map(_message_item, _message_rows(tables, wanted))
+        case UserMessages(session_id=session_id):
+            return map(_message_item, tables.user_messages(session_id))
+        case FileVersions(session_id=session_id):
+            return [(encode(file),) for file in tables.files_of(session_id)]
+        case SessionList():
+            return [_session_item(session) for session in tables.top_sessions()]
+
+
+def _message_rows(tables: Tables, wanted: SessionMessages) -> list[MessageRow]:
+    rows = tables.messages_of(wanted.session_id)
+    if wanted.before is not None:
+        places = [place for place, row in enumerate(rows) if row.head.id == wanted.before]
+        if not places:
+            raise MessageNotFound(wanted.before)
+        rows = rows[: places[0]]
+    return rows if wanted.limit is None else rows[-wanted.limit :]
+
+
+def _message_item(row: MessageRow) -> _Item:
+    encoded = encode(row.stored().message)
+    return (encoded,) if row.finished else (Hole(row.head.id, encoded),)
+
+
+def _session_item(session: Session) -> _Item:
+    whole = encode(session)
+    assert whole.endswith(IDLE_SESSION + b"}")
+    return whole.removesuffix(IDLE_SESSION + b"}"), Hole(session.id, IDLE_SESSION), b"}"

@@ -1,5 +1,6 @@
 """The embedded store: one SQLite file per data directory, on the standard library's `sqlite3`.
 
-`database` opens the file and offers three verbs to the modules that know the tables: `transact`,
-`post` and `read`. Everything else in here serves those three.
+`store` satisfies the store's protocols with the SQL of `statements/`, on top of `database`, which
+opens the file and has three operations: `transact`, `post` and `read`. `writer` and `reader` run
+them in threads, `directory` locks the data directory, `faults` translates SQLite's errors.
 """

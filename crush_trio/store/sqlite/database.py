@@ -1,17 +1,13 @@
-"""One SQLite file in one data directory: opened, owned and closed here.
+"""`Database`: one SQLite file in one data directory, and its migrations.
 
-`open_database` takes the directory's lock, brings the file to our schema, and puts a writer and a
-few readers on it. They close in the reverse order, readers before the writer, because the last
-connection to leave folds the write-ahead log into the file, and only the writer may.
+`open_database` takes the directory's lock, migrates the file, and opens a writer and a few readers.
+The readers close before the writer, because the last connection to close merges the write-ahead log
+into the file, and only the writer can do that. The file is `crush-trio.db`. A `crush.db` in the
+same directory belongs to the Go program and is never touched.
 
-The file is `crush-trio.db`. A `crush.db` in the same directory belongs to another program and is
-never touched.
-
-Bringing a file to the schema this program knows.
-
-The schema grows by numbered files, `schema/NNNN_name.sql`, and a file once released is never edited.
-SQLite's `user_version` says how far a database has come; it is part of the transaction that applies
-a file, so a database is always exactly at one version, also after a crash in the middle.
+The schema grows by numbered files, `schema/NNNN_name.sql`; a released file is never edited.
+SQLite's `user_version` is the number of the last one that was applied. It is set in the same
+transaction, so a database is always exactly at one version, also after a crash.
 """
 
 import logging
@@ -29,113 +25,48 @@ import trio
 from attrs import define, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
-from crush_trio.store.base import Load, StoreWarning
+from crush_trio.store.base import StoreLoad, StoreWarning
 from crush_trio.store.errors import MigrationFailed, StoreCorrupt, StoreLost, StoreTooNew
-from crush_trio.store.sqlite.directory import LOCK_NAME, InPlace, Owner, Release, locks, take_lock
+from crush_trio.store.sqlite.directory import (
+    LOCK_NAME,
+    FilesInPlace,
+    Owner,
+    Release,
+    locking_enabled,
+    take_lock,
+)
 from crush_trio.store.sqlite.faults import Health, translated
 from crush_trio.store.sqlite.reader import READERS, Reader, open_reader
-from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Request, Work, Writer, open_writer
-
-_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
-
-
-@frozen(kw_only=True)
-class Migration:
-    """One step of the schema: what leads from version `number - 1` to `number`."""
-
-    number: int
-    name: str
-    sql: str
-
-
-def known_migrations() -> tuple[Migration, ...]:
-    """Return the migrations that come with this program, oldest first."""
-    found = []
-    for file in files("crush_trio.store.sqlite").joinpath("schema").iterdir():
-        if match := _NAME.fullmatch(file.name):
-            number = int(match[1])
-            found.append(Migration(number=number, name=file.name, sql=file.read_text("utf-8")))
-    return tuple(sorted(found, key=lambda migration: migration.number))
-
-
-def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """Apply the *migrations* that the database at *path* lacks, each in a transaction of its own.
-
-    The connection must be in autocommit mode (`isolation_level=None`), with foreign keys off: a step
-    that rebuilds a table has to drop the old one without its cascades.
-
-    Raises `StoreTooNew` for a file from a newer program, before anything is written, and
-    `MigrationFailed` if a step does not work out; the file is then at the version before it.
-    """
-    newest = migrations[-1].number if migrations else 0
-    with translated(path):
-        found = _version(connection)
-    if found > newest:
-        raise StoreTooNew(f"{path} has schema {found}, this program knows up to {newest}")
-    for migration in migrations:
-        if migration.number > found:
-            _apply(connection, path, migration)
-
-
-def _apply(connection: sqlite3.Connection, path: Path, migration: Migration) -> None:
-    """Apply one step, and say which one if it fails."""
-    try:
-        with translated(path):
-            _step(connection, migration)
-    except sqlite3.Error as exc:  # no fault of the disk: the step does not suit the file
-        raise MigrationFailed(f"{path} at {migration.name} ({exc})") from exc
-
-
-def _step(connection: sqlite3.Connection, migration: Migration) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:  # commits, or rolls back if anything raises
-        if _version(connection) >= migration.number:
-            return  # another process was faster, while we waited for the file
-        for statement in _statements(migration.sql):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {migration.number}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _statements(sql: str) -> Iterator[str]:
-    """Split a script into statements; a trigger, with its inner semicolons, is one."""
-    statement = ""
-    for line in sql.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-    if statement.strip():
-        yield statement
-
+from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work, Writer, WriteRequest, open_writer
 
 T = TypeVar("T")
 
 DATABASE_NAME: Final = "crush-trio.db"
 BUSY_TIMEOUT: Final = 30.0
 
-PAGES: Final = 512
-"""Kilobytes of the file that the writer keeps in memory. It writes at the ends of its tables."""
+CACHE_KIB: Final = 512
+"""SQLite's page cache of the writer, in KiB.
+
+It writes at the ends of its tables, so little is enough.
+"""
 
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
 
 _lost: Final[set[Path]] = set()
-"""Data directories that were lost while this process had them open, and not opened since."""
+"""Data directories that were lost while this process had them open, and were not opened since."""
+
+_NAME: Final = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 log = logging.getLogger(__name__)
 
 
 @define(eq=False)
 class Database:
-    """An open store: three verbs for the modules that know the tables, and how the store is.
+    """An open database: `transact`, `post` and `read` for the modules with the SQL, and its health.
 
-    `boot_id` names this opening of the file; the row in `boots` was the first thing written. A run
-    with another boot id and no ending was cut short by a crash.
+    `boot_id` is the id of this opening of the file; its row in `boots` is the first write. A run
+    with another boot id and no ending was interrupted by a crash.
     """
 
     path: Path
@@ -144,13 +75,13 @@ class Database:
     _reader: Reader
     _health: Health
     warning: StoreWarning | None = None
-    """What became of the store that this process had open in the same directory before."""
+    """Set if this process had a store in the same directory open before and lost it."""
 
     async def transact(self, work: Work[T]) -> T:
         """Run *work* in a transaction and return its result once committed; see `Writer`."""
         return await self._writer.transact(work)
 
-    def submit(self, work: Work[T]) -> Request[T]:
+    def submit(self, work: Work[T]) -> WriteRequest[T]:
         """Hand *work* over to be run in a transaction; see `Writer`."""
         return self._writer.submit(work)
 
@@ -164,7 +95,7 @@ class Database:
 
     @property
     def answered(self) -> int:
-        """The number of the newest work that the writer is done with."""
+        """The number of the newest work that the writer has answered."""
         return self._writer.answered
 
     async def read(self, work: Work[T]) -> T:
@@ -172,28 +103,28 @@ class Database:
         return await self._reader.read(work)
 
     async def read_in_turn(self, work: Work[T]) -> T:
-        """Run a *work* that is one of many; see `Reader`."""
+        """Run *work* when no other call of this method is under way; see `Reader`."""
         return await self._reader.read_in_turn(work)
 
     async def read_soon(self, key: Hashable, work: Work[T]) -> T:
-        """Run a short *work* together with others; *key* says what it reads; see `Reader`."""
+        """Run a short *work* in a group with others; *key* identifies what it reads; see `Reader`."""
         return await self._reader.read_soon(key, work)
 
     @property
     def degraded(self) -> str | None:
-        """Why the store is in trouble, or None. Ends with the next success of the same kind."""
+        """What is wrong with the store, or None. Ends with the next success of the same kind."""
         return self._health.degraded
 
     @property
-    def load(self) -> Load:
+    def load(self) -> StoreLoad:
         """How much the writer has to do."""
         return self._writer.load
 
     async def check(self) -> None:
         """Read the whole file and raise `StoreCorrupt` if anything in it is wrong.
 
-        Takes time in proportion to the file and cannot be cancelled once it runs: meant for a person
-        who asks, not for every start.
+        Takes time in proportion to the file and cannot be cancelled once it runs: it is meant for a
+        user's request, not for every start.
         """
         await self.read(self._check)
 
@@ -214,24 +145,24 @@ async def open_database(
     clock: Clock = _CLOCK,
     ids: IdSource = _IDS,
 ) -> AsyncIterator[Database]:
-    """Open the store in *directory*, which is made if it is not there, for this process alone.
+    """Open the database in *directory*, which is created if needed, for this process alone.
 
-    With *synchronous* `NORMAL` a commit survives the death of the process at any instant, and a loss
-    of power may take the last commits; `FULL` waits for the disk at every commit. *busy_timeout* is
-    how many seconds to wait for another program that has locked the file.
+    With *synchronous* `NORMAL` a commit survives the end of the process at any instant, but the
+    last commits may be lost with a power failure; `FULL` waits for the disk at every commit.
+    *busy_timeout* is the number of seconds to wait for another program that has locked the file.
 
     Opening reads the head of the file and its schema and writes one row, so a file that is damaged
     there, not writable, or too new is refused here. Damage elsewhere is found when it is read; see
     `Database.check`. Raises a `StoreUnavailable` that says what to do.
 
-    On leaving, what was posted is written before the file is closed and the directory given up; a
-    thread that hangs is waited for no longer than *close_limit* seconds.
+    Leaving the block writes all posted work before it closes the file and unlocks the directory; it
+    waits for a thread that hangs no longer than *close_limit* seconds.
     """
     boot = _Boot(
         path=directory / DATABASE_NAME,
         id=ids.new(),
         owner=Owner(pid=os.getpid(), version=version("crush-trio"), started=clock.unix()),
-        in_place=InPlace(directory),
+        in_place=FilesInPlace(directory),
     )
     release, connection = await trio.to_thread.run_sync(boot.open, synchronous, busy_timeout)
     warning = _loss_of(directory) if directory in _lost else None
@@ -252,13 +183,13 @@ async def open_database(
     finally:
         if boot.in_place.lost:
             _lost.add(directory)
-        # A writer that hangs may still write; then the directory stays ours until the process ends.
+        # A writer that hangs may still write, so the directory stays locked until the process ends.
         if writer is None or writer.stopped:
             release()
 
 
 def _loss_of(directory: Path) -> StoreWarning:
-    """Return the warning that *directory* was lost before; it is given once."""
+    """Return the warning that *directory* was lost before, once."""
     _lost.discard(directory)
     text = (
         f"the data directory {directory} was removed, moved or replaced while it was in use; this"
@@ -270,15 +201,15 @@ def _loss_of(directory: Path) -> StoreWarning:
 
 @frozen(kw_only=True)
 class _Boot:
-    """One opening of a file, up to the point where it can be handed to the writer."""
+    """One opening of a database file, until its connection is handed to the writer."""
 
     path: Path
     id: str
     owner: Owner
-    in_place: InPlace
+    in_place: FilesInPlace
 
     def open(self, synchronous: str, busy_timeout: float) -> tuple[Release, sqlite3.Connection]:
-        """Take the directory and make a connection that is ready to write; called in a thread."""
+        """Lock the directory and return a connection that is ready to write; called in a thread."""
         _make_directory(self.path.parent)
         with ExitStack() as undo:
             release = take_lock(self.path.parent, self.owner)
@@ -294,14 +225,14 @@ class _Boot:
     def _files(self) -> Iterator[Path]:
         yield self.path
         yield self.path.with_name(f"{DATABASE_NAME}-wal")
-        if locks():
+        if locking_enabled():
             yield self.path.with_name(LOCK_NAME)
 
     def _prepare(self, connection: sqlite3.Connection, synchronous: str) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute(f"PRAGMA cache_size = -{PAGES}")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         migrate(connection, self.path, known_migrations())
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(
@@ -311,7 +242,7 @@ class _Boot:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make the data directory, for its owner's eyes only and of no interest to git."""
+    """Create the data directory, readable by its owner only and ignored by git."""
     with translated(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ignore = directory / ".gitignore"
@@ -320,9 +251,86 @@ def _make_directory(directory: Path) -> None:
 
 
 def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
-    """Open the write connection. The thread that is to own it does not exist yet."""
+    """Open the write connection, which the writer's thread will own."""
     with translated(path):
         path.touch(mode=0o600)
         return sqlite3.connect(
             path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
         )
+
+
+# ── Migrations ──────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(kw_only=True)
+class Migration:
+    """One step of the schema, from version `number - 1` to `number`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def known_migrations() -> tuple[Migration, ...]:
+    """Return the migrations that come with this program, oldest first."""
+    found = []
+    for file in files("crush_trio.store.sqlite").joinpath("schema").iterdir():
+        if match := _NAME.fullmatch(file.name):
+            number = int(match[1])
+            found.append(Migration(number=number, name=file.name, sql=file.read_text("utf-8")))
+    return tuple(sorted(found, key=lambda migration: migration.number))
+
+
+def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """Apply the *migrations* that the database at *path* lacks, each in its own transaction.
+
+    The connection must be in autocommit mode (`isolation_level=None`), with foreign keys off: a
+    step that rebuilds a table has to drop the old one without its cascades.
+
+    Raises `StoreTooNew` for a file of a newer program, before anything is written, and
+    `MigrationFailed` if a step fails; the file is then at the version before that step.
+    """
+    newest = migrations[-1].number if migrations else 0
+    with translated(path):
+        found = _version(connection)
+    if found > newest:
+        raise StoreTooNew(f"{path} has schema {found}, this program knows up to {newest}")
+    for migration in migrations:
+        if migration.number > found:
+            _apply(connection, path, migration)
+
+
+def _apply(connection: sqlite3.Connection, path: Path, migration: Migration) -> None:
+    """Apply one step; raise `MigrationFailed` with its name if it fails."""
+    try:
+        with translated(path):
+            _step(connection, migration)
+    except sqlite3.Error as exc:  # not a fault of the disk: the step does not fit the file
+        raise MigrationFailed(f"{path} at {migration.name} ({exc})") from exc
+
+
+def _step(connection: sqlite3.Connection, migration: Migration) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:  # commits, or rolls back if anything raises
+        if _version(connection) >= migration.number:
+            return  # another process has applied it while we waited for the lock
+        for statement in _statements(migration.sql):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {migration.number}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Split a script into statements; a trigger with its inner semicolons is one statement."""
+    statement = ""
+    for line in sql.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

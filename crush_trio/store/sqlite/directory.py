@@ -1,22 +1,20 @@
-"""One process per data directory.
+"""The data directory: its lock, and the check that the open files are still in place.
 
-Two servers on one directory would each end the other's runs as interrupted, so the first to come
-takes an exclusive lock of the operating system's and holds it while it lives (J3). The kernel
-releases it even after `kill -9`. The lock file says who the owner is, for the one who finds the
-directory taken, and is never removed: a lock on a file that somebody else deletes protects nothing.
+Two servers on one directory would each end the other's runs as interrupted, so a server takes an
+exclusive lock of the operating system and holds it as long as it runs (J3). The kernel releases it
+even after `kill -9`. The lock file names its owner, for the error message of the next server. It is
+never removed: if one process deleted it, two others could lock two different files of the same
+name.
 
-Whether the files of an open store are still where they were opened.
+A file that is removed while it is open can still be written, but the data is lost when it is
+closed. So in each transaction, before its writes, the writer checks that the paths of the store
+still lead to its open files. `git clean -fdx`, `rm -rf`, a renamed directory and a replaced file
+all show as another inode or none; the inode number of an open file is not reused.
 
-A file that is removed while it is open can still be written, and what is written is gone when it is
-closed. So in each transaction, before its writes, the writer looks whether the paths of the store
-still lead to its files. `git clean -fdx`, `rm -rf`, a directory that was renamed and a file that was
-replaced all show as another inode or none; the number of ours cannot be given to another file while
-it is open.
-
-In the ordinary case this is one system call. Removing, renaming or adding a file changes the time
-of its directory; as long as that time stands still, the files are in place. A time that was first
-seen a moment ago proves nothing yet, because clocks of file systems are coarse: until it has stood for
-`SETTLED` seconds, every file is looked at.
+Usually this is one system call. Removing, renaming or adding a file changes the modification time
+of its directory; as long as that time is the same, the files are in place. A time that was first
+seen just now proves nothing, because the clocks of file systems are coarse: until it has been the
+same for `SETTLE_SECONDS`, every file is checked.
 """
 
 import fcntl
@@ -34,26 +32,87 @@ from attrs import asdict, define, field, frozen
 from crush_trio.store.errors import StoreLocked, StoreLost
 from crush_trio.store.sqlite.faults import translated
 
-SETTLED: Final = 3.0
-"""Seconds after which a change of a directory shows in its time, on any file system."""
+LOCK_NAME: Final = "crush-trio.lock"
+SKIP_VARIABLE: Final = "CRUSH_SKIP_DATADIR_LOCK"
+
+Release = Callable[[], None]
+
+SETTLE_SECONDS: Final = 3.0
+"""Seconds after which a change of a directory shows in its modification time, on any file system."""
 
 _Identity = tuple[int, ...]
 
 
-@define(eq=False)
-class InPlace:
-    """The files of a store that has been opened in *directory*. Used by one thread at a time.
+@frozen(kw_only=True)
+class Owner:
+    """The process that holds a data directory; `started` is in unix seconds."""
 
-    What was lost once stays lost: a file that comes back may be older than what was written meanwhile.
+    pid: int
+    version: str
+    started: int
+
+    def describe(self) -> str:
+        """Return one line about the process, for people."""
+        since = datetime.fromtimestamp(self.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"process {self.pid}, version {self.version}, started {since}"
+
+
+def locking_enabled(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether data directories are locked; not if `CRUSH_SKIP_DATADIR_LOCK` is set."""
+    return not environ.get(SKIP_VARIABLE)
+
+
+def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.environ) -> Release:
+    """Lock *directory* for *owner*; return a function that unlocks it, to be called once.
+
+    Raises `StoreLocked` with the present owner if the directory is locked, also by this process.
+    `CRUSH_SKIP_DATADIR_LOCK`, set to anything, turns locking off for file systems that cannot lock:
+    then the user must not start two servers on one directory.
+    """
+    if not locking_enabled(environ):
+        return ExitStack().close
+    path = directory / LOCK_NAME
+    with translated(path), ExitStack() as undo:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        undo.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLocked(f"{directory} belongs to {_read_owner(path)}") from None
+        undo.callback(_write_owner, handle, b"")
+        _write_owner(handle, json.dumps(asdict(owner)).encode())
+        return undo.pop_all().close
+
+
+def _write_owner(handle: int, content: bytes) -> None:
+    """Replace the content of the lock file."""
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, content, 0)
+
+
+def _read_owner(path: Path) -> str:
+    """Return one line about the owner in the lock file, which is empty just after locking."""
+    try:
+        return Owner(**json.loads(path.read_bytes())).describe()
+    except (OSError, ValueError, TypeError):
+        return "an unknown process"
+
+
+@define(eq=False)
+class FilesInPlace:
+    """Checks that the open files of a store in *directory* are in place. Used by one thread at a time.
+
+    Once lost, the store stays lost: a file that comes back may be older than what was written
+    meanwhile.
     """
 
     directory: Path
     lost: str = field(default="", init=False)
-    """Which path does not lead to its file any more; empty while all of them do."""
+    """The path that no longer leads to its file; empty while all of them do."""
     _files: Sequence[tuple[str, _Identity]] = field(factory=list, init=False, repr=False)
     _place: str = field(init=False, repr=False)
     _seen: _Identity = field(default=(), init=False, repr=False)
-    """The directory and its time when the files were last looked at."""
+    """The directory's identity and modification time when the files were last checked."""
     _since: float = field(default=0.0, init=False, repr=False)
     _settled: bool = field(default=False, init=False, repr=False)
 
@@ -61,11 +120,11 @@ class InPlace:
         self._place = str(self.directory)
 
     def remember(self, *files: Path) -> None:
-        """Take *files*, which are open, for those of the store. Raises OSError."""
+        """Remember the identities of *files*, which are open. Raises OSError."""
         self._files = [(str(path), _identity(str(path))) for path in files]
 
     def check(self) -> None:
-        """Raise `StoreLost` if a file is no longer in its place; OSError if that cannot be seen."""
+        """Raise `StoreLost` if a file is no longer in place, OSError if that cannot be checked."""
         if self.lost:
             raise StoreLost(self.lost)
         try:
@@ -79,7 +138,7 @@ class InPlace:
             self._seen, self._since, self._settled = seen, time.monotonic(), False
         if self._settled:
             return
-        settled = time.monotonic() - self._since > SETTLED
+        settled = time.monotonic() - self._since > SETTLE_SECONDS
         for path, identity in self._files:
             if _identity(path) != identity:
                 self._lose(path)
@@ -96,64 +155,3 @@ def _identity(path: str) -> _Identity:
 
 def _identity_of(found: os.stat_result, *more: int) -> _Identity:
     return (found.st_dev, found.st_ino, *more)
-
-
-LOCK_NAME: Final = "crush-trio.lock"
-SKIP_VARIABLE: Final = "CRUSH_SKIP_DATADIR_LOCK"
-
-Release = Callable[[], None]
-
-
-@frozen(kw_only=True)
-class Owner:
-    """The process that holds a data directory; `started` is in unix seconds."""
-
-    pid: int
-    version: str
-    started: int
-
-    def describe(self) -> str:
-        """Return who this is, for the person who has to find it."""
-        since = datetime.fromtimestamp(self.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"process {self.pid}, version {self.version}, started {since}"
-
-
-def locks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether data directories are locked; not if `CRUSH_SKIP_DATADIR_LOCK` is set."""
-    return not environ.get(SKIP_VARIABLE)
-
-
-def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.environ) -> Release:
-    """Lock *directory* in the name of *owner*; call what is returned to give it up, once.
-
-    Raises `StoreLocked`, naming the owner there is, if the directory is taken; also by this very
-    process. `CRUSH_SKIP_DATADIR_LOCK`, set to anything, turns the lock off for file systems that
-    cannot lock: then it is up to the user that no two servers meet.
-    """
-    if not locks(environ):
-        return ExitStack().close
-    path = directory / LOCK_NAME
-    with translated(path), ExitStack() as undo:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        undo.callback(os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreLocked(f"{directory} belongs to {_read_owner(path)}") from None
-        undo.callback(_sign, handle, b"")
-        _sign(handle, json.dumps(asdict(owner)).encode())
-        return undo.pop_all().close
-
-
-def _sign(handle: int, content: bytes) -> None:
-    """Replace the content of the lock file."""
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, content, 0)
-
-
-def _read_owner(path: Path) -> str:
-    """Describe who signed the lock file, which is blank for an instant after it was taken."""
-    try:
-        return Owner(**json.loads(path.read_bytes())).describe()
-    except (OSError, ValueError, TypeError):
-        return "a process that has not signed yet"

@@ -1,8 +1,8 @@
-"""What SQLite and the operating system report, in the words of `crush_trio.store.errors`.
+"""Translation of SQLite's and the operating system's errors to store errors; the store's health.
 
-This is the one place that reads SQLite's result codes. A fault of the surroundings (disk, file,
-other programs) becomes a `StoreUnavailable`. A fault of the statement itself (a constraint, a
-misspelt column) is the business of whoever wrote the statement and is left as it is.
+This is the only module that reads SQLite's result codes. A fault of the disk, the file or another
+program becomes a `StoreUnavailable`. An error of the statement itself (a constraint, a misspelt
+column) is a bug and is not translated.
 """
 
 import errno
@@ -27,7 +27,7 @@ from crush_trio.store.errors import (
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["write", "post", "read"]
+WorkKind = Literal["write", "post", "read"]
 
 _PRIMARY: Final = 0xFF  # an extended result code carries its primary code in the low byte
 
@@ -53,9 +53,9 @@ _ERRNOS: Final[dict[int | None, type[StoreUnavailable]]] = {
 
 
 def translate(exc: Exception, path: Path) -> Exception:
-    """Return what to raise for *exc*: a new error about *path*, or *exc* itself if it is no fault.
+    """Return the store error for *exc*, about *path*; *exc* itself if it is not such a fault.
 
-    Each call makes a new error, because an exception raised in two tasks would collect the
+    Each call makes a new error, because an exception that is raised in two tasks would collect the
     tracebacks of both.
     """
     match exc:
@@ -85,31 +85,30 @@ def translated(path: Path) -> Iterator[None]:
 
 @define(eq=False)
 class Health:
-    """Why the store is in trouble, if it is. Touched by Trio's thread only, so it has no lock.
+    """The failures that a store has now. Used by Trio's thread only, so it has no lock.
 
-    Trouble is kept per kind of work and ends with the next success of that kind: a read that works
-    says nothing about a full disk. Damage of the file and its loss are exceptions: they do not heal by
-    themselves, and most statements will still find their pages, so they are reported until the store is
-    reopened.
-    A change is logged once, however many writes a full disk refuses.
+    A failure is kept per kind of work and ends with the next success of that kind: a read that
+    works says nothing about a full disk. A damaged or lost file is kept until the store is
+    reopened: it does not repair itself, and most statements would still succeed. A change is logged
+    once, however many writes a full disk refuses.
     """
 
-    _troubles: dict[str, str] = field(factory=dict, init=False)
+    _failures: dict[str, str] = field(factory=dict, init=False)
 
     @property
     def degraded(self) -> str | None:
-        """One sentence about the oldest trouble there is, or None when all is well."""
-        return next(iter(self._troubles.values()), None)
+        """One sentence about the oldest failure, or None if there is none."""
+        return next(iter(self._failures.values()), None)
 
-    def trouble(self, kind: Kind, exc: BaseException) -> None:
+    def failed(self, kind: WorkKind, exc: BaseException) -> None:
         """Note that work of this *kind* has failed."""
         key = "file" if isinstance(exc, StoreCorrupt | StoreLost) else kind
         reason = str(exc) or type(exc).__name__
-        if self._troubles.get(key) != reason:
+        if self._failures.get(key) != reason:
             log.error("store.degraded", extra={"kind": key, "reason": reason})
-        self._troubles[key] = reason
+        self._failures[key] = reason
 
-    def well(self, kind: Kind) -> None:
+    def succeeded(self, kind: WorkKind) -> None:
         """Note that work of this *kind* has succeeded."""
-        if self._troubles.pop(kind, None) is not None:
+        if self._failures.pop(kind, None) is not None:
             log.info("store.recovered", extra={"kind": kind})

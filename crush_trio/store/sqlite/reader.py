@@ -1,8 +1,8 @@
-"""Reading, beside the writer and never in its way.
+"""`Reader`: a pool of read-only connections, used by worker threads.
 
-In WAL mode a reader sees the last commit that came before it began and neither waits for the writer
-nor makes it wait. So reads go to a few read-only connections of their own, each used by one worker
-thread at a time; a connection is in the pool or in a thread's hands, never both.
+In WAL mode a reader sees the last commit before it began, and neither waits for the writer nor
+makes it wait. So reads have a few connections of their own, each used by one thread at a time: a
+connection is either in the pool or used by a thread.
 """
 
 import logging
@@ -29,56 +29,57 @@ T = TypeVar("T")
 
 READERS: Final = 4
 
-SERVERS: Final = 2
-"""How many groups of short reads are under way at a time; the other connections are for long ones."""
+SHORT_READ_TASKS: Final = 2
+"""How many groups of short reads run at a time; the other connections are left for long reads."""
 
-TOGETHER: Final = 16
-"""Short reads in a group at most."""
+GROUP_LIMIT: Final = 16
+"""The most short reads in a group."""
 
-PAGES: Final = 256
-"""Kilobytes of the file that a reader keeps in memory. More would not serve it: whenever somebody has
-written, SQLite drops all of them, and the operating system has the file in memory too."""
+CACHE_KIB: Final = 256
+"""SQLite's page cache per reader, in KiB. More would not help: SQLite drops it after every write by
+another connection, and the operating system caches the file, too."""
 
 
 @define(eq=False)
-class _Wanted:
-    """A short read that waits for its turn, or is under way, and those who want its result."""
+class _ShortRead:
+    """A short read that is queued or under way; several callers may wait for its result."""
 
     work: Work[Any]
     ended: trio.Event = field(factory=trio.Event, init=False)
     results: list[Any] = field(factory=list, init=False)
-    """What it returned; nothing if it failed: then each caller reads by itself."""
+    """The returned value; empty if the read failed: then each caller reads on its own."""
 
 
 @define(eq=False)
 class Reader:
-    """Runs reads in worker threads, as many at a time as there are connections. See `open_reader`."""
+    """Runs reads in worker threads, one per connection. Made by `open_reader`."""
 
     _path: Path
     _health: Health
     _limiter: trio.CapacityLimiter
     _close_limit: float = CLOSE_LIMIT
     _pool: LifoQueue[sqlite3.Connection] = field(factory=LifoQueue, init=False)
-    """The one used last is used next, so that those nobody needs stay as small as they were opened."""
+    """Last in, first out: connections that are not needed keep an empty cache."""
     _open: int = field(default=0, init=False)
-    _wanted: dict[Hashable, _Wanted] = field(factory=dict, init=False)
-    """Short reads that have not begun, by what they read."""
+    _wanted: dict[Hashable, _ShortRead] = field(factory=dict, init=False)
+    """Short reads that have not begun, by key."""
     _turn: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _servers: trio.Nursery = field(init=False)
     _asked: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def read_soon(self, key: Hashable, work: Work[T]) -> T:
-        """Run *work*, which is short, together with others that are wanted at the same time.
+        """Run a short *work* in one group with others that are requested at the same time.
 
-        Going to a thread and back costs as much as a short read itself. So those that come while the
-        readers are busy go together, in one transaction, and what is wanted twice under the same
-        *key* is read once. The result is as fresh as that of `read`: what is shared has not begun.
+        Switching to a thread and back costs as much as a short read itself. So reads that come
+        while the readers are busy run together, in one transaction, and two requests with the same
+        *key* share one read. The result is as fresh as that of `read`: only reads that have not
+        begun are shared.
         """
         if self._servers.cancel_scope.cancel_called:
-            return await self.read(work)  # which says that the store is closed
+            return await self.read(work)  # raises that the store is closed
         wanted = self._wanted.get(key)
         if wanted is None:
-            wanted = self._wanted[key] = _Wanted(work)
+            wanted = self._wanted[key] = _ShortRead(work)
             self._asked.unpark()
         await wanted.ended.wait()
         for result in wanted.results:
@@ -86,16 +87,16 @@ class Reader:
         return await self.read(work)
 
     async def read_in_turn(self, work: Work[T]) -> T:
-        """Run *work*, one of many of the same kind, when no other such work is under way.
+        """Run *work* when no other call of this method is under way.
 
-        Reading long lists can keep any number of processors busy. One at a time leaves the others for
-        short requests.
+        For pages of long lists, which can keep any number of processors busy. One at a time leaves
+        the other connections for short requests.
         """
         async with self._turn:
             return await self.read(work)
 
     async def _serve(self) -> None:
-        """Do the short reads, as many together as have gathered. A task of the reader's own."""
+        """Run queued short reads in groups. The body of a task of the reader."""
         try:
             while True:
                 while not self._wanted:
@@ -106,11 +107,11 @@ class Reader:
                 self._wanted.popitem()[1].ended.set()
 
     async def _serve_group(self) -> None:  # noqa: ASYNC910 - a failure was waited for, too
-        keys = list(islice(self._wanted, TOGETHER))
+        keys = list(islice(self._wanted, GROUP_LIMIT))
         group = [self._wanted.pop(key) for key in keys]
         try:
-            with suppress(Exception):  # each caller then reads by itself and meets it again
-                await self.read(partial(_do_all, group))
+            with suppress(Exception):  # each caller then reads on its own and gets its own error
+                await self.read(partial(_run_all, group))
         finally:
             for wanted in group:
                 wanted.ended.set()
@@ -118,22 +119,23 @@ class Reader:
     async def read(self, work: Work[T]) -> T:
         """Run *work* on a read-only connection and return its result.
 
-        All statements of one work see the same moment of the store, and every write whose `transact`
-        has returned. Return values, not cursors: the connection goes to somebody else.
+        All statements of one work see the same snapshot, which includes every write whose
+        `transact` has returned. Work must return values, not cursors: the connection goes back to
+        the pool.
 
         Cancelling does not interrupt a read that has begun. Reads are short, and a connection whose
-        thread was abandoned in mid-statement could not be handed on.
+        thread was abandoned in the middle of a statement could not be used again.
         """
         try:
             result = await trio.to_thread.run_sync(self._attempt, work, limiter=self._limiter)
         except StoreUnavailable as exc:
-            self._health.trouble("read", exc)
+            self._health.failed("read", exc)
             raise
-        self._health.well("read")
+        self._health.succeeded("read")
         return result
 
     def _attempt(self, work: Work[T]) -> T:
-        """Run *work* in a transaction of its own; called in a worker thread."""
+        """Run *work* in its own transaction; called in a worker thread."""
         try:
             connection = self._pool.get_nowait()
         except Empty:  # the limiter admits no more threads than there were connections
@@ -152,7 +154,7 @@ class Reader:
                 self._open += 1
 
     def _drain(self) -> bool:
-        """Close every connection; one that is still in use is waited for, within limits."""
+        """Close every connection, waiting a limited time for those in use; return whether all are."""
         with suppress(Empty):
             while self._open:
                 self._pool.get(timeout=self._close_limit).close()
@@ -166,14 +168,14 @@ async def open_reader(
 ) -> AsyncIterator[Reader]:
     """Open *count* read-only connections to the database at *path*, which must exist.
 
-    On leaving, a read that is still running is waited for, but no longer than *close_limit* seconds.
+    Leaving the block waits for running reads, but no longer than *close_limit* seconds.
     """
     reader = Reader(path, health, trio.CapacityLimiter(count), close_limit)
     try:
         await trio.to_thread.run_sync(reader._fill)
         async with open_hidden_nursery() as servers:
             reader._servers = servers
-            for _ in range(min(count, SERVERS)):
+            for _ in range(min(count, SHORT_READ_TASKS)):
                 servers.start_soon(reader._serve)
             try:
                 yield reader
@@ -185,15 +187,15 @@ async def open_reader(
                 log.error("store.reader_stuck", extra={"path": str(path)})
 
 
-def _do_all(group: Iterable[_Wanted], connection: sqlite3.Connection) -> None:
-    """Do a group of reads, each for itself; called in a worker thread."""
+def _run_all(group: Iterable[_ShortRead], connection: sqlite3.Connection) -> None:
+    """Run a group of reads; called in a worker thread."""
     for wanted in group:
-        with suppress(Exception):  # it has no result then
+        with suppress(Exception):  # without a result its callers read on their own
             wanted.results.append(wanted.work(connection))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write, neither by its mode nor by its own decision."""
+    """Open a read-only connection."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
         uri=True,
@@ -201,8 +203,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = ON")
-    connection.execute(f"PRAGMA cache_size = -{PAGES}")
-    # Opens the write-ahead log too, which would otherwise be done by the first read: there may be no
-    # descriptor left then, or no such path.
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    # Opens the write-ahead log, too. Otherwise the first read would, when there may be no file
+    # descriptor left, or when the path may be gone.
     connection.execute("PRAGMA user_version").fetchone()
     return connection

@@ -1,10 +1,11 @@
-"""The store on SQLite: the seam of `store.base` over the three verbs of `Database`.
+"""`SqliteStore`: the protocols of `store.base` on a `Database`.
 
-All changes of one `commit` or `post` are one piece of work for the writer, hence one transaction.
-Reads go past the writer, on connections of their own, except that a read first waits for whatever was
-handed to the writer before it and has nobody else to wait for it; so it sees everything given before
-(D12). With nothing of that kind outstanding the writer is not involved. Events that are kept for a later
-start do not count: they are posted all the time, and there is one read that can tell the difference.
+All changes of one `commit` or `post` are one work of the writer, hence one transaction. Reads have
+connections of their own. A read sees everything that was handed over before it (D12): it first
+waits for work that was posted, or whose waiting task was cancelled. Without such work the writer is
+not involved. Events that are kept for a later start do not count: they are posted all the time, and
+only `tail_after` and `endings_after` could tell the difference, which wait for the writer
+themselves.
 """
 
 import sqlite3
@@ -20,14 +21,14 @@ from typing_extensions import override
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import SessionNotFound
 from crush_trio.store.base import (
-    Conversation,
-    Load,
     Orphan,
     PendingAsk,
     Store,
+    StoredConversation,
     StoredEnding,
     StoredMessage,
     StoredRun,
+    StoreLoad,
     StoreWarning,
     TailEvent,
     Totals,
@@ -39,9 +40,7 @@ from crush_trio.store.pages import PagedList
 from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
 from crush_trio.store.sqlite.statements import (
     apply,
-    asks,
     event_tail,
-    files,
     messages,
     runs,
     sessions,
@@ -55,8 +54,8 @@ from crush_trio.wire.views import File, Session
 
 T = TypeVar("T")
 
-CATCH_UP: Final = 2.0
-"""Seconds that a read waits for the writer before it reads what is stored by then."""
+CATCH_UP_SECONDS: Final = 2.0
+"""Seconds that a read waits for the writer before it reads what is stored."""
 
 _CLOCK: Final = SystemClock()
 _IDS: Final = RandomIds()
@@ -68,7 +67,7 @@ class SqliteStore(Store):
 
     _database: Database
     _unwatched: int = field(default=0, init=False)
-    """The number of the newest work that reads can see and that no task waits for, or no longer."""
+    """The number of the newest work that reads must see and that no task waits for."""
 
     @property
     def path(self) -> Path:
@@ -98,7 +97,7 @@ class SqliteStore(Store):
 
     @property
     @override
-    def load(self) -> Load:
+    def load(self) -> StoreLoad:
         return self._database.load
 
     @override
@@ -135,7 +134,7 @@ class SqliteStore(Store):
         return work
 
     async def _transact(self, work: Work[T]) -> T:
-        """Let the writer do *work*; a read after a cancelled wait still sees what it did."""
+        """Run *work* in the writer; reads after a cancelled wait still see its result."""
         request = self._database.submit(work)
         try:
             return await request.wait()
@@ -144,25 +143,25 @@ class SqliteStore(Store):
             raise
 
     async def _read(self, work: Work[T]) -> T:
-        """Do *work* on a read connection, after everything that was given before."""
+        """Run *work* on a read connection, after all work that was handed over before."""
         if self._unwatched > self._database.answered:
             await self._catch_up()
         return await self._database.read(work)
 
     async def _read_soon(self, key: Hashable, work: Work[T]) -> T:
-        """Do a short *work* as `_read` does, together with others; *key* says what it reads."""
+        """Run a short *work* like `_read`, in a group with others; *key* identifies what it reads."""
         if self._unwatched > self._database.answered:
             await self._catch_up()
         return await self._database.read_soon(key, work)
 
     async def _catch_up(self) -> bool:  # noqa: ASYNC910  # a refusal was waited for too
-        """Wait until the writer is done with everything that was given before, if that ends.
+        """Wait until the writer has answered all earlier work; return False if that took too long.
 
-        While another program locks the database, what is stored can be read all the same; so a read
-        waits only for a while. Returns whether the writer was done.
+        While another program locks the database, what is stored can still be read, so a read does
+        not wait for ever.
         """
-        with trio.move_on_after(CATCH_UP) as patience, suppress(StoreUnavailable):
-            # What has failed cannot be seen, what is there can.
+        with trio.move_on_after(CATCH_UP_SECONDS) as patience, suppress(StoreUnavailable):
+            # If the writer fails, the read goes on: it sees what is stored.
             await self._database.transact(lambda _: None)
         return not patience.cancelled_caught  # noqa: ASYNC910  # likewise
 
@@ -193,7 +192,7 @@ class SqliteStore(Store):
     @override
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
+    ) -> StoredConversation:
         return await self._read(lambda c: _conversation(c, session_id, run_id))
 
     @override
@@ -240,23 +239,23 @@ class SqliteStore(Store):
             created_at=at,
             updated_at=at,
         )
-        return await self._transact(lambda c: files.add_file(c, file))
+        return await self._transact(lambda c: sessions.add_file(c, file))
 
     @override
     async def files(self, session_id: SessionId) -> list[File]:
-        return await self._read(lambda c: files.read_files(c, session_id))
+        return await self._read(lambda c: sessions.read_files(c, session_id))
 
     @override
     async def latest_file(self, session_id: SessionId, path: str) -> File | None:
-        return await self._read(lambda c: files.read_latest(c, session_id, cleaned(path)))
+        return await self._read(lambda c: sessions.read_latest(c, session_id, cleaned(path)))
 
     @override
     async def read_paths(self, session_id: SessionId) -> list[str]:
-        return await self._read(lambda c: files.read_paths(c, session_id))
+        return await self._read(lambda c: sessions.read_paths(c, session_id))
 
     @override
     async def last_read(self, session_id: SessionId, path: str) -> int | None:
-        return await self._read(lambda c: files.read_mark(c, session_id, cleaned(path)))
+        return await self._read(lambda c: sessions.read_mark(c, session_id, cleaned(path)))
 
     # ── Lists ───────────────────────────────────────────────────────────────────────────────────
 
@@ -268,7 +267,7 @@ class SqliteStore(Store):
 
     @override
     async def pending_asks(self) -> list[PendingAsk]:
-        return await self._read(asks.read_pending)
+        return await self._read(runs.read_pending)
 
     @override
     async def tail_after(
@@ -294,10 +293,10 @@ class SqliteStore(Store):
 
 def _conversation(
     connection: sqlite3.Connection, session_id: SessionId, run_id: RunId | None
-) -> Conversation:
+) -> StoredConversation:
     session = sessions.read_session(connection, session_id)
-    told = messages.read_told(connection, session_id, session.summary_message_id, run_id)
-    return Conversation(session=session, messages=told)
+    told = messages.read_for_model(connection, session_id, session.summary_message_id, run_id)
+    return StoredConversation(session=session, messages=told)
 
 
 @asynccontextmanager
@@ -311,7 +310,7 @@ async def open_sqlite_store(
 ) -> AsyncIterator[SqliteStore]:
     """Open the store in *directory* for this process alone; see `open_database`.
 
-    On leaving, what was posted is written before the file is closed.
+    Leaving the block writes all posted changes before it closes the file.
     """
     async with open_database(
         directory, synchronous=synchronous, busy_timeout=busy_timeout, clock=clock, ids=ids

@@ -17,7 +17,7 @@ from attrs import define, evolve, field
 
 from crush_trio.clock import Clock
 from crush_trio.config.edits import remove_value, set_provider_key, set_value
-from crush_trio.config.load import Draft, finish
+from crush_trio.config.load import Draft, finish_draft
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import DATA_NAME, DataDir, Layers, Places, Project
 from crush_trio.config.template import refuse_command
@@ -118,6 +118,8 @@ async def open_fixed_config(places: Places) -> AsyncIterator[FixedConfig]:
         tree={},
         config=Config(),
         data_dir=DataDir(path=data_dir),
-        notices=(),
+        warnings=(),
     )
-    yield FixedConfig(await finish(draft, catalogue=(), run_command=refuse_command, revision=1))
+    yield FixedConfig(
+        await finish_draft(draft, catalogue=(), run_command=refuse_command, revision=1)
+    )

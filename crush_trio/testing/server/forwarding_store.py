@@ -6,14 +6,14 @@ from attrs import define
 from typing_extensions import override
 
 from crush_trio.store.base import (
-    Conversation,
-    Load,
     Orphan,
     PendingAsk,
     Store,
+    StoredConversation,
     StoredEnding,
     StoredMessage,
     StoredRun,
+    StoreLoad,
     StoreWarning,
     TailEvent,
     Totals,
@@ -40,7 +40,7 @@ class ForwardingStore(Store):
 
     @property
     @override
-    def load(self) -> Load:
+    def load(self) -> StoreLoad:
         """That of *inner*."""
         return self.inner.load
 
@@ -99,7 +99,7 @@ class ForwardingStore(Store):
     @override
     async def conversation(
         self, session_id: SessionId, run_id: RunId | None = None
-    ) -> Conversation:
+    ) -> StoredConversation:
         return await self.inner.conversation(session_id, run_id)
 
     @override

@@ -27,7 +27,7 @@ from crush_trio.events.facts import MessageChange
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.events.log import EventLog
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.runtime.journal import JournalEntry, Noted
+from crush_trio.runtime.journal import ImmediateEntry, JournalEntry
 from crush_trio.runtime.outcome import Completion, Outcome, Submission
 from crush_trio.runtime.run import Run
 from crush_trio.testing.explore.checkpoints import Gate
@@ -59,7 +59,7 @@ class TranscriptJournal:
             if begins:
                 self._write_prompt(run)
 
-        return Noted(note)
+        return ImmediateEntry(note)
 
     def retract(self, run: AcceptedRun) -> None:
         """Remove an acceptance that was not confirmed."""
@@ -74,7 +74,7 @@ class TranscriptJournal:
             self.rows[run.id] = run.state
             self._write_prompt(run)
 
-        return Noted(note, self._publish)
+        return ImmediateEntry(note, self._publish)
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
         """Store the prompts and the endings."""
@@ -102,7 +102,7 @@ class TranscriptJournal:
             for run in runs:
                 self._end(run, outcome)
 
-        return Noted(note, self._publish)
+        return ImmediateEntry(note, self._publish)
 
     def _end(self, run: AcceptedRun, outcome: Outcome) -> None:
         assert run.id not in self.endings, "a run ends once"

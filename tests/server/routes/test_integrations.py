@@ -33,7 +33,7 @@ from crush_trio.wire.integrations import (
     SkillInfo,
     SkillSummary,
 )
-from crush_trio.wire.views import Diagnostics, Workspace
+from crush_trio.wire.views import Diagnostics, WorkspaceView
 from tests.server.brought import open_server_with
 from tests.server.scenarios import entity
 from tests.wire.test_codec_examples import BODIES, EVENTS
@@ -73,7 +73,7 @@ class ToldSkills(NoSkills):
     """The skills of the examples."""
 
     def states(self):
-        return decode(SAID["6.1 workspace"], Workspace).skills
+        return decode(SAID["6.1 workspace"], WorkspaceView).skills
 
     def listed(self):
         return decode(SAID["6.6 skills"], tuple[SkillInfo, ...])

@@ -10,7 +10,7 @@ import pytest
 from crush_trio.store.errors import StoreLost
 from crush_trio.store.sqlite import directory as in_place
 from crush_trio.store.sqlite.database import DATABASE_NAME, open_database
-from crush_trio.store.sqlite.directory import LOCK_NAME, InPlace
+from crush_trio.store.sqlite.directory import LOCK_NAME, FilesInPlace
 
 pytestmark = pytest.mark.real_clock
 
@@ -109,7 +109,7 @@ WAYS = [
 async def test_nothing_is_promised_that_would_go_with_the_open_file(
     data, lose, settled, monkeypatch, caplog
 ):
-    monkeypatch.setattr(in_place, "SETTLED", settled)
+    monkeypatch.setattr(in_place, "SETTLE_SECONDS", settled)
     async with open_database(data) as database:
         for name in "abc":
             await database.transact(add_session(name))
@@ -204,10 +204,10 @@ async def test_a_directory_without_a_lock_is_looked_after_too(data, monkeypatch)
 
 
 def test_files_in_a_directory_that_stands_still_are_not_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(in_place, "SETTLED", -1.0)
+    monkeypatch.setattr(in_place, "SETTLE_SECONDS", -1.0)
     file = tmp_path / "file"
     file.touch()
-    place = InPlace(tmp_path)
+    place = FilesInPlace(tmp_path)
     place.remember(file)
     place.check()
     looked = []
@@ -224,7 +224,7 @@ def test_a_directory_that_changed_a_moment_ago_is_looked_at_file_by_file(tmp_pat
     """A second change may leave the time as it is, so the first one proves nothing yet."""
     file = tmp_path / "file"
     file.touch()
-    place = InPlace(tmp_path)
+    place = FilesInPlace(tmp_path)
     place.remember(file)
     place.check()
     before = tmp_path.stat()
@@ -235,7 +235,7 @@ def test_a_directory_that_changed_a_moment_ago_is_looked_at_file_by_file(tmp_pat
 
 
 def test_a_directory_that_cannot_be_looked_at_is_not_taken_for_lost(tmp_path, monkeypatch):
-    place = InPlace(tmp_path)
+    place = FilesInPlace(tmp_path)
     place.remember()
 
     def refuse(path):

@@ -237,13 +237,13 @@ def test_health_reports_the_oldest_trouble_and_logs_changes_only(caplog):
     caplog.set_level("INFO")
     health = Health()
     for _ in range(2):
-        health.trouble("write", DiskFull("a"))
-    health.trouble("read", DiskFailed("b"))
+        health.failed("write", DiskFull("a"))
+    health.failed("read", DiskFailed("b"))
     assert health.degraded == str(DiskFull("a"))
-    health.well("write")
+    health.succeeded("write")
     assert health.degraded == str(DiskFailed("b"))
-    health.well("read")
-    health.well("read")
+    health.succeeded("read")
+    health.succeeded("read")
     assert health.degraded is None
     seen = [(record.msg, record.kind) for record in caplog.records]
     assert seen == [

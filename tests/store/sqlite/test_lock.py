@@ -86,7 +86,7 @@ def test_the_lock_file_names_its_owner_and_is_never_removed(tmp_path):
 def test_an_owner_that_cannot_be_read_is_still_an_owner(tmp_path, content):
     release = take_lock(tmp_path, OURS)
     (tmp_path / LOCK_NAME).write_text(content)
-    with pytest.raises(StoreLocked, match="a process that has not signed yet"):
+    with pytest.raises(StoreLocked, match="an unknown process"):
         take_lock(tmp_path, OURS)
     release()
 

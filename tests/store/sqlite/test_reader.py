@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFailed, StoreFailed, StoreReadOnly
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.reader import PAGES, SERVERS, open_reader
+from crush_trio.store.sqlite.reader import CACHE_KIB, SHORT_READ_TASKS, open_reader
 
 pytestmark = pytest.mark.real_clock
 
@@ -80,7 +80,7 @@ class Stuck:
         assert self.go_on.wait(PATIENCE)
 
     async def hold(self, reader, nursery):
-        for number in range(SERVERS):
+        for number in range(SHORT_READ_TASKS):
             nursery.start_soon(reader.read_soon, ("stuck", number), self.work)
             await trio.to_thread.run_sync(self.begun.acquire)
 
@@ -221,7 +221,7 @@ async def test_reads_one_after_the_other_share_one_connection_and_it_keeps_littl
     async with open_reader(path, health=Health(), count=3) as reader:
         seen = {await reader.read(look) for _ in range(6)}
     assert len(seen) == 1
-    assert seen.pop()[1] == -PAGES
+    assert seen.pop()[1] == -CACHE_KIB
 
 
 @pytest.mark.usefixtures("writer")

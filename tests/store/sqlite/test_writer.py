@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.store.errors import DiskFull, StoreBusy, StoreFailed
 from crush_trio.store.sqlite.faults import Health
-from crush_trio.store.sqlite.writer import Request, Writer, open_writer
+from crush_trio.store.sqlite.writer import Writer, WriteRequest, open_writer
 
 pytestmark = pytest.mark.real_clock
 
@@ -40,14 +40,14 @@ def connect(path, busy_timeout):
 
 
 @asynccontextmanager
-async def open_test_writer(path, *, busy_timeout=5.0, close_limit=PATIENCE, patience=0.0):
+async def open_test_writer(path, *, busy_timeout=5.0, close_limit=PATIENCE, post_delay=0.0):
     health = Health()
     async with open_writer(
         connect(path, busy_timeout),
         path=path,
         health=health,
         close_limit=close_limit,
-        patience=patience,
+        post_delay=post_delay,
     ) as writer:
         yield writer, health
 
@@ -147,7 +147,7 @@ async def test_writes_that_gather_share_one_transaction(path):
 
 
 async def test_a_post_shares_the_transaction_of_the_next_write_that_is_waited_for(path):
-    async with open_test_writer(path, patience=PATIENCE) as (writer, _):
+    async with open_test_writer(path, post_delay=PATIENCE) as (writer, _):
         with traced(writer) as statements:
             writer.post(insert("a"))
             writer.post(insert("b"))
@@ -160,7 +160,7 @@ async def test_a_post_shares_the_transaction_of_the_next_write_that_is_waited_fo
 class Arrivals:
     """A queue into which the next work arrives when the thread waits for it, and no sooner."""
 
-    coming: list[Request]
+    coming: list[WriteRequest]
     waits: list[float | None] = field(factory=list, init=False)
 
     def get(self, timeout):
@@ -172,9 +172,9 @@ class Arrivals:
 
 async def test_the_thread_waits_for_company_only_until_somebody_waits_for_it(path):
     async with open_test_writer(path) as (idle, _):
-        writer = Writer(idle._connection, path, Health(), idle._token, patience=PATIENCE)
+        writer = Writer(idle._connection, path, Health(), idle._token, post_delay=PATIENCE)
         requests = [
-            Request(writer._lose, number, insert("x"), awaited=awaited)
+            WriteRequest(writer._lose, number, insert("x"), awaited=awaited)
             for number, awaited in enumerate([False, False, True])
         ]
         writer._queue = Arrivals(list(requests))
@@ -191,14 +191,14 @@ async def test_a_post_that_nobody_follows_is_written_after_a_while(path):
         insert("a")(connection)
         written.set()
 
-    async with open_test_writer(path, patience=0.01) as (writer, _):
+    async with open_test_writer(path, post_delay=0.01) as (writer, _):
         writer.post(work)
         assert await trio.to_thread.run_sync(written.wait, PATIENCE)
     assert names(path) == ["a"]
 
 
 async def test_leaving_does_not_wait_for_posts_to_find_company(path):
-    async with open_test_writer(path, patience=100 * PATIENCE) as (writer, _):
+    async with open_test_writer(path, post_delay=100 * PATIENCE) as (writer, _):
         writer.post(insert("a"))
     assert writer.stopped
     assert names(path) == ["a"]

@@ -1,4 +1,8 @@
-"""Which module's business each change is."""
+"""The SQL statements, by table, and `apply`, which dispatches each change to its module.
+
+`sessions` (with files and read marks), `messages`, `runs` (with asks), `event_tail`; `pages` reads
+long lists and `columns` converts columns to values.
+"""
 
 import sqlite3
 from collections.abc import Sequence
@@ -27,17 +31,17 @@ from crush_trio.store.changes import (
     TailKept,
     TextAppended,
     UsageAdded,
-    admitted,
+    storable,
 )
-from crush_trio.store.sqlite.statements import asks, event_tail, files, messages, runs, sessions
+from crush_trio.store.sqlite.statements import event_tail, messages, runs, sessions
 
 
 def apply(connection: sqlite3.Connection, changes: Sequence[Change], boot_id: str) -> None:
-    """Make *changes* true, in the name of the start *boot_id*, inside the caller's transaction.
+    """Apply *changes* for the start *boot_id*, inside the caller's transaction.
 
-    Raises what is wrong with one (`SessionNotFound` and the like); the caller then rolls back.
+    Raises `SessionNotFound` and the like; the caller then rolls back.
     """
-    for keep, group in groupby(map(admitted, changes), key=_events_to_keep):
+    for keep, group in groupby(map(storable, changes), key=_events_to_keep):
         if keep is not None:
             event_tail.keep(connection, cast("list[TailKept]", list(group)), boot_id)
         else:
@@ -46,7 +50,7 @@ def apply(connection: sqlite3.Connection, changes: Sequence[Change], boot_id: st
 
 
 def _events_to_keep(change: Change) -> int | None:
-    """Return how many events are to be kept with this one; None if the change is about no event."""
+    """Return how many events to keep with this one; None for changes that are not `TailKept`."""
     return change.keep if isinstance(change, TailKept) else None
 
 
@@ -61,9 +65,9 @@ def _apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None
         case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
             runs.apply(connection, change, boot_id)
         case AskOpened() | AskResolved():
-            asks.apply(connection, change)
+            runs.apply_ask(connection, change)
         case FileRead():
-            files.apply(connection, change)
+            sessions.apply_read(connection, change)
         case BootClosed():
             event_tail.close(connection, change, boot_id)
         case TailKept():

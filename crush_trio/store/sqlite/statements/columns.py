@@ -1,9 +1,9 @@
-"""From columns back to values, and what it means if that does not work.
+"""Columns to values and back, with the errors for values that cannot be read.
 
 Rows were written by this program or by another version of it. JSON that cannot be read means a
-damaged file. A word that is not known, such as a kind of part, means that a newer version wrote it:
-then the row cannot be shown as what it is, and showing it as something else, or leaving it out, could
-end with a model that acts on half a conversation. So it is refused, with the advice that helps.
+damaged file. An unknown word, such as a kind of part, means that a newer version wrote it. Such a
+row is refused: showing it as something else, or leaving it out, could make a model act on half a
+conversation.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from crush_trio.wire.codec import decode, decode_part, encode, unstructure
 from crush_trio.wire.messages import PARTS, Part
 
 Row: TypeAlias = Sequence[Any]
-"""The columns of a row as SQLite returns them; a STRICT table vouches for their types."""
+"""The columns of a row as SQLite returns them; STRICT tables guarantee their types."""
 
 T = TypeVar("T")
 Word = TypeVar("Word", bound=StrEnum)
 
 
 def read_json(data: str | bytes, cls: type[T], where: str) -> T:
-    """Read a JSON column; *where* says which, for the error."""
+    """Decode a JSON column; *where* names it in the error."""
     try:
         return decode(data, cls)
     except DecodeError as exc:
@@ -31,7 +31,7 @@ def read_json(data: str | bytes, cls: type[T], where: str) -> T:
 
 
 def read_word(text: str, words: type[Word], where: str) -> Word:
-    """Read a column that holds one of a set of words."""
+    """Decode a column that holds one of a set of words."""
     try:
         return words(text)
     except ValueError:
@@ -39,7 +39,7 @@ def read_word(text: str, words: type[Word], where: str) -> Word:
 
 
 def read_part(kind: str, data: str, where: str) -> Part:
-    """Read a part from its two columns."""
+    """Decode a part from its two columns."""
     if kind not in PARTS:
         raise StoreTooNew(f"{where} is of type {kind!r}")
     try:

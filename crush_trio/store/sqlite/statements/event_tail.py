@@ -1,11 +1,11 @@
-"""Statements about the events that outlive the start of the program they belong to.
+"""Statements about events that are kept for readers that come back after a restart.
 
-A reader that comes back after a restart gets the exact continuation of what it has read, or is told
-that there is none. Exact means: every start since then, but for the one that asks, has ended in good
-order, and none of the events it kept has been trimmed away unread.
+Such a reader gets either the exact continuation of what it has read, or None. It is exact if every
+start of the program since then, except the present one, has ended cleanly, and if none of the
+events has been trimmed.
 
-Where there is none, it is told at least how every run ended since then. The places of endings are in
-the table of runs, and are never trimmed.
+Otherwise the reader gets at least the endings of all runs since then. The places of endings are in
+the table of runs and are never trimmed.
 """
 
 import sqlite3
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from crush_trio.store.base import StoredEnding, TailEvent
-from crush_trio.store.changes import BootClosed, TailKept, page
+from crush_trio.store.changes import BootClosed, TailKept, first_page
 from crush_trio.store.sqlite.statements import runs
 
 _END: Final = 2**62
-"""A seq that comes after all others."""
+"""A seq after all others."""
 
 _UNCERTAIN: Final = """
     SELECT 1 FROM boots
@@ -34,7 +34,7 @@ _AFTER: Final = """
 
 
 def keep(connection: sqlite3.Connection, events: Sequence[TailKept], boot_id: str) -> None:
-    """Keep events of the start *boot_id*; keeping one that is kept already changes nothing."""
+    """Store events of the start *boot_id*; storing one again changes nothing."""
     newest = _newest_kept(connection, boot_id)
     for event in events:
         if event.previous > newest:
@@ -58,13 +58,13 @@ def keep(connection: sqlite3.Connection, events: Sequence[TailKept], boot_id: st
 
 
 def close(connection: sqlite3.Connection, change: BootClosed, boot_id: str) -> None:
-    """Note that a start ended in good order, unless something that it published was not kept."""
+    """Note that a start ended cleanly, unless its last event was not stored."""
     if change.last <= _newest_kept(connection, boot_id):
         connection.execute("UPDATE boots SET closed_at = ? WHERE id = ?", (change.at, boot_id))
 
 
 def _newest_kept(connection: sqlite3.Connection, boot_id: str) -> int:
-    """Return the seq of the newest event of a start that was ever kept; 0 if there was none."""
+    """Return the seq of the newest event of a start that was ever stored; 0 if there was none."""
     (seq,) = connection.execute(
         "SELECT max(coalesce((SELECT max(seq) FROM event_tail WHERE boot_id = id), 0),"
         " coalesce(trimmed_seq, 0)) FROM boots WHERE id = ?",
@@ -87,7 +87,7 @@ def read_tail_after(
         TailEvent(boot_id=boot, seq=at, terminal=bool(terminal), event=event)
         for boot, at, terminal, event in connection.execute(_AFTER, place)
     )
-    return page(events, limit, size, lambda event: len(event.event))
+    return first_page(events, limit, size, lambda event: len(event.event))
 
 
 def read_endings_after(
@@ -98,7 +98,7 @@ def read_endings_after(
     limit: int,
     size: int,
 ) -> list[StoredEnding] | None:
-    """Return the endings after a place, up to the place *ours* in the start that asks."""
+    """Return the endings after a place, up to the place *ours* in the present start."""
     row = connection.execute("SELECT n FROM boots WHERE id = ?", (boot_id,)).fetchone()
     if row is None:
         return None
@@ -110,4 +110,6 @@ def read_endings_after(
     endings = (
         ending for stretch in stretches for ending in runs.read_endings(connection, *stretch, size)
     )
-    return page(endings, limit, size, lambda ending: len(ending.run.text) + len(ending.run.error))
+    return first_page(
+        endings, limit, size, lambda ending: len(ending.run.text) + len(ending.run.error)
+    )

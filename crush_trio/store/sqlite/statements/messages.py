@@ -1,7 +1,7 @@
 """Statements about messages, their parts, and the text that is appended to them.
 
-While a message grows, what arrives is added as rows of `chunks` and nothing that is there is read or
-written again: n pieces cost n rows. When the message is finished, each part takes in its chunks,
+While a message grows, new text is added as rows of `chunks`, and existing rows are neither read nor
+written: n pieces cost n rows. When the message is finished, its chunks are merged into its parts,
 once.
 """
 
@@ -19,8 +19,8 @@ from crush_trio.store.changes import (
     PartPut,
     PartsCut,
     TextAppended,
-    complete,
     grown,
+    is_complete,
 )
 from crush_trio.store.sqlite.statements.columns import Row, part_columns, read_part, read_word
 from crush_trio.wire.ids import MessageId, RunId, SessionId
@@ -29,7 +29,7 @@ from crush_trio.wire.messages import Message, Part, Role
 MessageChange: TypeAlias = (
     MessageCreated | PartPut | TextAppended | PartsCut | MessageFinished | MessageDeleted
 )
-"""The changes that are made here."""
+"""The changes that `apply` takes."""
 
 _CREATE: Final = """
     INSERT INTO messages (
@@ -61,9 +61,9 @@ _APPEND: Final = """
 
 
 def apply(connection: sqlite3.Connection, change: MessageChange) -> None:
-    """Make *change* true; raise `MessageNotFound` if there is nothing to change.
+    """Apply *change*; raise `MessageNotFound` if the message does not exist.
 
-    Creating a message that is there already changes nothing.
+    Creating a message that exists already changes nothing.
     """
     match change:
         case MessageCreated():
@@ -96,7 +96,7 @@ def _create(connection: sqlite3.Connection, change: MessageCreated) -> None:
             "is_summary_message": message.is_summary_message,
             "created_at": message.created_at,
             "updated_at": message.updated_at,
-            "finished_at": message.updated_at if complete(message) else None,
+            "finished_at": message.updated_at if is_complete(message) else None,
             "run_id": change.run_id,
             "if_there": change.if_there,
         },
@@ -142,10 +142,10 @@ def _finish(connection: sqlite3.Connection, change: MessageFinished) -> None:
     if not finished:
         raise MessageNotFound(change.message_id)
     _touch(connection, change.message_id, change.at)
-    _take_in_chunks(connection, change.message_id)
+    _merge_chunks(connection, change.message_id)
 
 
-def _take_in_chunks(connection: sqlite3.Connection, message_id: MessageId) -> None:
+def _merge_chunks(connection: sqlite3.Connection, message_id: MessageId) -> None:
     """Move the text of a message from its chunks into its parts."""
     rows = connection.execute(
         "SELECT idx, text FROM chunks WHERE message_id = ? ORDER BY idx, n", (message_id,)
@@ -164,7 +164,7 @@ def _take_in_chunks(connection: sqlite3.Connection, message_id: MessageId) -> No
 
 
 def _touch(connection: sqlite3.Connection, message_id: MessageId, at: int) -> None:
-    """Note when a message changed. Within the same second there is nothing to write."""
+    """Set the time of the last change, unless it is the same second."""
     connection.execute(
         "UPDATE messages SET updated_at = :at WHERE id = :id AND updated_at < :at",
         {"id": message_id, "at": at},
@@ -197,13 +197,13 @@ def read_messages(connection: sqlite3.Connection, session_id: SessionId) -> list
     return _plain(_read(connection, "session_id = ?", (session_id,)))
 
 
-def read_told(
+def read_for_model(
     connection: sqlite3.Connection,
     session_id: SessionId,
     summary: MessageId,
     run_id: RunId | None,
 ) -> list[Message]:
-    """Return what a model is told of a session: from its summary on, the messages of a run last."""
+    """Return the messages that a model gets: from the summary on, the messages of a run last."""
     where = (
         "session_id = ? AND NOT withdrawn"
         " AND seq >= coalesce((SELECT m.seq FROM messages m WHERE m.id = ?), 0)"
@@ -238,7 +238,7 @@ def read_user_messages(
 
 
 def read_unfinished(connection: sqlite3.Connection, session_id: SessionId) -> list[Message]:
-    """Return a session's messages that were never finished, in their order."""
+    """Return a session's unfinished messages in their order."""
     return _plain(_read(connection, "session_id = ? AND finished_at IS NULL", (session_id,)))
 
 

@@ -1,13 +1,13 @@
-"""Long lists in pages, put together by SQLite itself.
+"""Pages of long lists, assembled as JSON by SQLite itself.
 
-What is stored of a part is the JSON that clients are sent. So a page is one row of one statement, made
-without this interpreter, which goes on with other things meanwhile: a thread that reads needs its lock
-a few times per page and not for every row. A page has `PAGE_ITEMS` items at most, and fewer if they are
-larger than `PAGE_SIZE` together, so neither it nor the time for it grows with the list.
+The stored form of a part is the JSON that clients get. So a page is one row of one statement, made
+without the Python interpreter: the reading thread needs the GIL a few times per page and not for
+every row. A page has at most `PAGE_ITEMS` items, and fewer if they are larger than `PAGE_SIZE`
+together, so the cost of a page does not grow with the list.
 
-What cannot be passed on as it is stands in the page as its id between two NULs, which JSON never has: a
-message without an end, whose text is in chunks, and one that cannot be read, so that reading it
-properly says what is wrong with it. The tests compare the bytes with those of the codec.
+An item that needs more work is in the page as its id between two NUL characters, which JSON never
+has: an unfinished message, whose text is in chunks, and one that cannot be read, so that reading it
+properly raises the right error. The tests compare the bytes with those of the codec.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from crush_trio.store.pages import (
     FileVersions,
     Hole,
     PagedList,
-    Piece,
+    PagePiece,
     SessionList,
     SessionMessages,
     UserMessages,
@@ -36,7 +36,7 @@ from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import PARTS, Role
 
 _END: Final = 2**63 - 1
-"""A place after every message."""
+"""A seq after every message."""
 
 _KINDS: Final = ", ".join(f"'{kind}'" for kind in PARTS)
 _ROLES: Final = ", ".join(f"'{role.value}'" for role in Role)
@@ -65,7 +65,7 @@ _FILE: Final = """
     || ',"updated_at":' || updated_at || '}'
 """
 
-# Fifteen digits are what SQLite writes of a number; where they are not all of it, seventeen are.
+# SQLite writes fifteen digits of a number; where they do not give the same number, seventeen do.
 _COST: Final = """
     CASE WHEN CAST(printf('%!.15g', cost) AS REAL) = cost
     THEN printf('%!.15g', cost) ELSE printf('%!.17g', cost) END
@@ -84,8 +84,8 @@ _SESSION: Final = f"""
 
 
 @frozen(kw_only=True)
-class _Source:
-    """The rows of a list: their JSON, the size of their content, their order, and where they go on."""
+class _ListQuery:
+    """The SQL of one list: the JSON of a row, the size of its content, the order and the conditions."""
 
     table: str
     json: str
@@ -93,15 +93,15 @@ class _Source:
     order: str
     where: str
     place: tuple[str, ...]
-    """The columns that say where a row stands; a page begins after the values of the last one's."""
+    """The columns of the sort key; a page begins after the values of the last page's last row."""
     start: tuple[object, ...]
-    """What stands before the first row."""
+    """The values before the first row."""
     items: int = 64
-    """How many rows the first page is offered."""
+    """How many rows the first page may have."""
     page: str = field(init=False, repr=False)
-    """Returns the bytes of a page and how many rows it has; none if it would be too large."""
+    """SQL: the bytes of a page and its number of rows; NULL if it would be too large."""
     last: str = field(init=False, repr=False)
-    """Returns the place of the last row of a page that is full."""
+    """SQL: the sort key of the last row of a full page."""
 
     @page.default
     def _page(self) -> str:
@@ -119,7 +119,7 @@ class _Source:
         )
 
 
-_MESSAGES: Final = _Source(
+_MESSAGES: Final = _ListQuery(
     table="messages",
     json=_MESSAGE,
     size=_MESSAGE_SIZE,
@@ -128,7 +128,7 @@ _MESSAGES: Final = _Source(
     place=("seq",),
     start=(0,),
 )
-_SESSION_PROMPTS: Final = _Source(
+_SESSION_PROMPTS: Final = _ListQuery(
     table="messages",
     json=_MESSAGE,
     size=_MESSAGE_SIZE,
@@ -137,7 +137,7 @@ _SESSION_PROMPTS: Final = _Source(
     place=("seq",),
     start=(2**63 - 1,),
 )
-_ALL_PROMPTS: Final = _Source(
+_ALL_PROMPTS: Final = _ListQuery(
     table="messages",
     json=_MESSAGE,
     size=_MESSAGE_SIZE,
@@ -146,7 +146,7 @@ _ALL_PROMPTS: Final = _Source(
     place=("created_at", "n"),
     start=(2**63 - 1, 2**63 - 1),
 )
-_FILES: Final = _Source(
+_FILES: Final = _ListQuery(
     table="files",
     json=_FILE,
     size="length(content)",
@@ -156,7 +156,7 @@ _FILES: Final = _Source(
     start=("", 0),
     items=16,
 )
-_SESSIONS: Final = _Source(
+_SESSIONS: Final = _ListQuery(
     table="sessions",
     json=_SESSION,
     size="length(title) + length(todos)",
@@ -172,19 +172,20 @@ _SESSIONS: Final = _Source(
 class SqlitePages:
     """Satisfies `Pages` on read connections.
 
-    The first page is read together with what others want: many clients ask for the same things at the
-    same time, and most lists are one page. Those that follow take turns with other long lists.
+    The first page is read in a group with other short reads: many clients ask for the same lists at
+    the same time, and most lists are one page. Later pages take turns with those of other long
+    lists.
     """
 
     wanted: PagedList
     _read_soon: Callable[[Hashable, Work[Any]], Awaitable[Any]]
     _read_in_turn: Callable[[Work[Any]], Awaitable[Any]]
     _begun: bool = field(default=False, init=False)
-    _source: _Source = field(init=False)
+    _source: _ListQuery = field(init=False)
     _next: "_Next" = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._source = _source_of(self.wanted)
+        self._source = _query_of(self.wanted)
         place = dict(zip(self._source.place, self._source.start, strict=True))
         place["session_id"] = getattr(self.wanted, "session_id", None)
         self._next = _Next(place=place, items=self._source.items)
@@ -194,7 +195,7 @@ class SqlitePages:
         """Whether there is another page."""
         return self._next.more
 
-    async def read(self) -> Sequence[Piece]:
+    async def read(self) -> Sequence[PagePiece]:
         """Return the next page."""
         if self._begun:
             page, self._next = await self._read_in_turn(self._page)
@@ -203,8 +204,11 @@ class SqlitePages:
         self._begun = True
         return page  # type: ignore[no-any-return]  # what `_page` has returned
 
-    def _page(self, connection: sqlite3.Connection) -> "tuple[list[Piece], _Next]":
-        """Return a page, and where the next one begins. Called in a thread, so it changes nothing."""
+    def _page(self, connection: sqlite3.Connection) -> "tuple[list[PagePiece], _Next]":
+        """Return a page, and where the next one begins.
+
+        Called in a thread, so it sets no attribute.
+        """
         place, items = self._next.place, self._next.items
         if isinstance(self.wanted, SessionMessages) and "end" not in place:
             place = place | _range(connection, self.wanted)
@@ -220,17 +224,17 @@ class SqlitePages:
         return self._pieces(connection, data), following
 
     def _after(self, connection: sqlite3.Connection, place: dict[str, Any], items: int) -> "_Next":
-        """Return where the page goes on that follows one of *items* from *place* on."""
+        """Return where the page after one of *items* rows from *place* begins."""
         last = _execute(connection, self._source.last, place, items)
         place = place | dict(zip(self._source.place, last, strict=True))
-        if place.get("end") == _END:  # what is said from now on is not of this list
+        if place.get("end") == _END:  # messages that are created from now on are not in this list
             newest = "SELECT max(seq) + 1 FROM messages WHERE session_id = :session_id"
             [place["end"]] = connection.execute(newest, place).fetchone()
         return _Next(place=place, items=min(2 * items, PAGE_ITEMS))
 
-    def _pieces(self, connection: sqlite3.Connection, data: bytes) -> list[Piece]:
+    def _pieces(self, connection: sqlite3.Connection, data: bytes) -> list[PagePiece]:
         """Return the page with its holes."""
-        pieces: list[Piece] = []
+        pieces: list[PagePiece] = []
         for index, text in enumerate(data.split(b"\0")):
             if index % 2 == 0:
                 pieces.append(text)
@@ -244,14 +248,14 @@ class SqlitePages:
 
 @frozen(kw_only=True)
 class _Next:
-    """Where the next page begins, and how many rows to offer it: few, if they turned out large."""
+    """Where the next page begins, and how many rows it may have: fewer after large rows."""
 
     place: dict[str, Any]
     items: int = 1
     more: bool = True
 
 
-def _source_of(wanted: PagedList) -> _Source:
+def _query_of(wanted: PagedList) -> _ListQuery:
     match wanted:
         case SessionMessages():
             return _MESSAGES
@@ -266,7 +270,7 @@ def _source_of(wanted: PagedList) -> _Source:
 
 
 def _range(connection: sqlite3.Connection, wanted: SessionMessages) -> dict[str, object]:
-    """Return the place before the first message that is wanted and the one after the last."""
+    """Return the seq before the first wanted message, and the one after the last."""
     end, session = _END, wanted.session_id
     if wanted.before is not None:
         found = connection.execute(

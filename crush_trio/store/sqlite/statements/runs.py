@@ -1,7 +1,7 @@
-"""Statements about runs: each from its acceptance to its one ending.
+"""Statements about runs and asks.
 
-A run that has ended is not touched again, so an ending that is written twice, or a move that comes
-late, changes nothing.
+A run that has ended is not changed again, so an ending that is written twice, or a move that comes
+late, has no effect.
 """
 
 import sqlite3
@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import RunIdTaken, RunNotFound
-from crush_trio.store.base import UNPLACED, Orphan, StoredEnding, StoredRun
+from crush_trio.store.base import UNPLACED, Orphan, PendingAsk, StoredEnding, StoredRun
 from crush_trio.store.changes import (
+    AskOpened,
+    AskResolved,
     RunAccepted,
     RunEdited,
     RunEnded,
@@ -24,7 +26,7 @@ from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunKind, RunState, RunView
 
 RunChange: TypeAlias = RunAccepted | RunRetracted | RunMoved | RunEdited | RunEnded
-"""The changes that are made here."""
+"""The changes that `apply` takes."""
 
 _ACCEPT: Final = """
     INSERT INTO runs (
@@ -86,10 +88,10 @@ _UNPLACED: Final = f"""
 
 
 def apply(connection: sqlite3.Connection, change: RunChange, boot_id: str) -> None:
-    """Make *change* true in the name of the start *boot_id*.
+    """Apply *change* for the start *boot_id*.
 
-    Raises `RunIdTaken`, or `RunNotFound` if there is nothing to change. Accepting the same run
-    again changes nothing, and neither does retracting one that is not there.
+    Raises `RunIdTaken`, or `RunNotFound` if the run does not exist. Accepting the same run again
+    changes nothing, and neither does retracting one that does not exist.
     """
     match change:
         case RunAccepted():
@@ -216,9 +218,9 @@ def read_stored(connection: sqlite3.Connection, run_ids: Sequence[RunId]) -> lis
 def read_endings(
     connection: sqlite3.Connection, boot_id: str, after: int, upto: int, texts: int
 ) -> Iterator[StoredEnding]:
-    """Give the endings of one start in a stretch of its events; texts longer than *texts* are cut.
+    """Yield the endings of one start in a range of its events; texts longer than *texts* are cut.
 
-    Those without a seq come last, in the order of acceptance, with one that is not used otherwise.
+    Those without a seq come last, in the order of acceptance, with a seq of `UNPLACED` or more.
     """
     stretch = {"boot": boot_id, "after": after, "upto": upto, "most": texts}
     for condition in (_PLACED, _UNPLACED):
@@ -245,3 +247,56 @@ def _view(row: Row) -> RunView:
     columns["started_at"] = columns["started_at"] or 0
     columns["ended_at"] = columns["ended_at"] or 0
     return RunView(**columns)
+
+
+# ── Asks ────────────────────────────────────────────────────────────────────────────────────────
+
+AskChange: TypeAlias = AskOpened | AskResolved
+"""The changes that `apply_ask` takes."""
+
+
+def apply_ask(connection: sqlite3.Connection, change: AskChange) -> None:
+    """Apply *change*. The first resolution counts; opening an ask again changes nothing."""
+    match change:
+        case AskOpened():
+            connection.execute(
+                "INSERT INTO asks (id, kind, session_id, run_id, tool_call_id, payload, created_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                (
+                    change.id,
+                    change.kind,
+                    change.session_id,
+                    change.run_id,
+                    change.tool_call_id,
+                    change.payload,
+                    change.at,
+                ),
+            )
+        case AskResolved():
+            connection.execute(
+                "UPDATE asks SET resolved_at = ?, resolution = ?"
+                " WHERE id = ? AND resolved_at IS NULL",
+                (change.at, change.resolution, change.id),
+            )
+        case _:
+            assert_never(change)
+
+
+def read_pending(connection: sqlite3.Connection) -> list[PendingAsk]:
+    """Return the asks without an answer, the oldest first."""
+    rows = connection.execute(
+        "SELECT id, kind, session_id, run_id, tool_call_id, payload, created_at"
+        " FROM asks WHERE resolved_at IS NULL ORDER BY created_at, n"
+    )
+    return [
+        PendingAsk(
+            id=id_,
+            kind=kind,
+            session_id=session_id,
+            run_id=run_id,
+            tool_call_id=tool_call_id,
+            payload=payload,
+            created_at=created_at,
+        )
+        for id_, kind, session_id, run_id, tool_call_id, payload, created_at in rows
+    ]

@@ -1,7 +1,7 @@
-"""Statements about sessions.
+"""Statements about sessions, the history of their files, and their read marks.
 
-Every update is one statement that names the columns it is about and computes from what is there. No
-row is read, changed and written back, so two writers cannot undo each other (L25).
+Every update is one statement that names its columns and computes from their present values. No row
+is read, changed and written back, so two writers cannot undo each other (L25).
 """
 
 import sqlite3
@@ -9,13 +9,19 @@ from typing import Final, TypeAlias, assert_never
 
 from crush_trio.errors import SessionNotFound
 from crush_trio.store.base import Totals
-from crush_trio.store.changes import SessionCreated, SessionDeleted, SessionEdited, UsageAdded
+from crush_trio.store.changes import (
+    FileRead,
+    SessionCreated,
+    SessionDeleted,
+    SessionEdited,
+    UsageAdded,
+)
 from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json
 from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, SessionId
-from crush_trio.wire.views import Session, Todo
+from crush_trio.wire.views import File, Session, Todo
 
 SessionChange: TypeAlias = SessionCreated | SessionEdited | UsageAdded | SessionDeleted
-"""The changes that are made here."""
+"""The changes that `apply` takes."""
 
 _COLUMNS: Final = (
     "id, parent_session_id, title, message_count, prompt_tokens, completion_tokens,"
@@ -45,11 +51,30 @@ _ADD_USAGE: Final = """
     WHERE id = :id
 """
 
+_FILE_COLUMNS: Final = "id, session_id, path, content, version, created_at, updated_at"
+
+# Versions of a path are counted over all sessions (J5). Reading the highest number and writing the next
+# is one statement in the only writer, so there is no conflict and no retry.
+_ADD_FILE: Final = f"""
+    INSERT INTO files ({_FILE_COLUMNS})
+    SELECT :id, id, :path, :content, (
+        SELECT coalesce(max(version) + 1, 0) FROM files WHERE path = :path
+    ), :created_at, :updated_at
+    FROM sessions WHERE id = :session_id
+    ON CONFLICT (id) DO NOTHING
+"""
+
+_MARK_READ: Final = """
+    INSERT INTO read_files (session_id, path, read_at)
+    SELECT id, :path, :at FROM sessions WHERE id = :session_id
+    ON CONFLICT DO UPDATE SET read_at = max(read_at, excluded.read_at)
+"""
+
 
 def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
-    """Make *change* true; raise `SessionNotFound` if there is nothing to change.
+    """Apply *change*; raise `SessionNotFound` if the session does not exist.
 
-    Creating a session that is there already changes nothing.
+    Creating a session that exists already changes nothing.
     """
     match change:
         case SessionCreated():
@@ -59,7 +84,7 @@ def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
             done = connection.execute(_EDIT, _edited_columns(change))
         case UsageAdded():
             done = connection.execute(_ADD_USAGE, _usage_columns(change))
-        case SessionDeleted():  # the schema takes along what belongs to it (J4)
+        case SessionDeleted():  # the schema deletes what belongs to it (J4)
             done = connection.execute("DELETE FROM sessions WHERE id = ?", (change.id,))
         case _:
             assert_never(change)
@@ -126,7 +151,7 @@ def read_sessions(connection: sqlite3.Connection) -> list[Session]:
 
 
 def read_totals(connection: sqlite3.Connection, session_id: SessionId) -> Totals:
-    """Return what a session has used in all, or raise `SessionNotFound`."""
+    """Return the tokens that a session has used in total, or raise `SessionNotFound`."""
     row = connection.execute(
         "SELECT total_prompt_tokens, total_completion_tokens FROM sessions WHERE id = ?",
         (session_id,),
@@ -151,3 +176,70 @@ def _session(row: Row) -> Session:
         created_at=created,
         updated_at=updated,
     )
+
+
+# ── Files and read marks ────────────────────────────────────────────────────────────────────────
+
+
+def apply_read(connection: sqlite3.Connection, change: FileRead) -> None:
+    """Note that a session has read a file; raise `SessionNotFound` if there is no such session."""
+    columns = {"session_id": change.session_id, "path": change.path, "at": change.at}
+    if not connection.execute(_MARK_READ, columns).rowcount:
+        raise SessionNotFound(change.session_id)
+
+
+def add_file(connection: sqlite3.Connection, file: File) -> File:
+    """Store a new version of a file and return it with its number; *file*'s own is ignored.
+
+    A file whose id exists already is returned as it is.
+    """
+    connection.execute(
+        _ADD_FILE,
+        {
+            "id": file.id,
+            "session_id": file.session_id,
+            "path": file.path,
+            "content": file.content,
+            "created_at": file.created_at,
+            "updated_at": file.updated_at,
+        },
+    )
+    stored = _read_files(connection, "id = ?", file.id)
+    if not stored:
+        raise SessionNotFound(file.session_id)
+    return stored[0]
+
+
+def read_files(connection: sqlite3.Connection, session_id: SessionId) -> list[File]:
+    """Return every version of every file of a session, by path and version."""
+    return _read_files(connection, "session_id = ? ORDER BY path, version", session_id)
+
+
+def read_latest(connection: sqlite3.Connection, session_id: SessionId, path: str) -> File | None:
+    """Return the newest version of a path in a session, if there is one."""
+    found = _read_files(
+        connection, "session_id = ? AND path = ? ORDER BY version DESC LIMIT 1", session_id, path
+    )
+    return found[0] if found else None
+
+
+def read_paths(connection: sqlite3.Connection, session_id: SessionId) -> list[str]:
+    """Return the files that a session has read, by path."""
+    rows = connection.execute(
+        "SELECT path FROM read_files WHERE session_id = ? ORDER BY path", (session_id,)
+    )
+    return [row[0] for row in rows]
+
+
+def read_mark(connection: sqlite3.Connection, session_id: SessionId, path: str) -> int | None:
+    """Return when a session last read a file."""
+    row = connection.execute(
+        "SELECT read_at FROM read_files WHERE path = ? AND session_id = ?", (path, session_id)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _read_files(connection: sqlite3.Connection, where: str, *values: str) -> list[File]:
+    rows = connection.execute(f"SELECT {_FILE_COLUMNS} FROM files WHERE {where}", values)
+    names = _FILE_COLUMNS.split(", ")
+    return [File(**dict(zip(names, row, strict=True))) for row in rows]
