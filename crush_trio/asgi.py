@@ -42,7 +42,7 @@ from crush_trio.server.run import (
     usual_opener,
 )
 from crush_trio.server.server import Meters, Site, metered
-from crush_trio.tools.info import keeping_logs
+from crush_trio.tools.info import keep_recent_logs
 
 _ANSWER_TIME: Final = 1.0
 """Seconds that the client who asked for the shutdown has to take the answer."""
@@ -144,7 +144,7 @@ class HostedApp:
     ) -> None:
         """Open a backend and answer from it while *live*, given the application, goes on."""
         meters = Meters()
-        with keeping_logs() as logs:
+        with keep_recent_logs() as logs:
             opener = usual_opener(settings, logs)
             async with (
                 open_backend(

@@ -30,8 +30,8 @@ from crush_trio.tools.info import (
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    known_secrets,
-    secret_variables,
+    config_secrets,
+    environment_secrets,
 )
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
@@ -57,7 +57,7 @@ def no_tools(_bench: Workbench) -> Iterable[Tool]:
 def secrets_now(live: Configuration) -> frozenset[str]:
     """Return the secrets that a workspace is configured with: templates, and what they stand for."""
     config = live.current
-    return known_secrets(config.config) | secret_variables(config.environment)
+    return config_secrets(config.config) | environment_secrets(config.environment)
 
 
 @define(eq=False, kw_only=True)

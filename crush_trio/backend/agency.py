@@ -38,8 +38,8 @@ from crush_trio.providers.registry import Providers, open_providers
 from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
 from crush_trio.tools.info import InfoReport, RecentLogs
-from crush_trio.tools.shell.environment import shell_argv, unattended
-from crush_trio.tools.shell.jobs import Jobs, Opens
+from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.jobs import Jobs, OpenCommand
 from crush_trio.tools.shell.process import Command, open_process_group, run_command
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import Config
@@ -219,7 +219,7 @@ async def open_agency(
     ids: IdSource,
     logs: RecentLogs,
     integrations: Integrations,
-    opens: Opens = open_process_group,
+    opens: OpenCommand = open_process_group,
     extras: Extras | None = None,
     sizes: SizeLimits = DEFAULTS,
 ) -> AsyncIterator[Agency]:
@@ -252,7 +252,7 @@ def config_commands(clock: Clock) -> RunCommand:
 
     async def run(script: str, environment: Mapping[str, str], directory: Path) -> str:
         command = Command(
-            argv=shell_argv(script), working_dir=directory, env=unattended(environment)
+            argv=shell_argv(script), working_dir=directory, env=unattended_env(environment)
         )
         try:
             finished = await run_command(command, clock=clock)

@@ -49,7 +49,7 @@ from crush_trio.runtime.run import Turn
 from crush_trio.store.base import Store
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.tools.info import RecentLogs
-from crush_trio.tools.shell.jobs import Opens
+from crush_trio.tools.shell.jobs import OpenCommand
 from crush_trio.tools.shell.process import open_process_group
 from crush_trio.wire.config import CatalogProvider
 
@@ -97,7 +97,7 @@ def workspace_opener(
     ids: IdSource | None = None,
     logs: RecentLogs | None = None,
     patience: float = PATIENCE,
-    opens: Opens = open_process_group,
+    opens: OpenCommand = open_process_group,
     limits: Limits | None = None,
     sizes: SizeLimits = DEFAULTS,
     capacity: Capacity | None = None,
@@ -190,7 +190,7 @@ class _Outlet:
 
 @define(eq=False, kw_only=True)
 class _Opener:
-    """Opens workspaces. They share what is in here; of that only `capacity` changes."""
+    """OpenCommand workspaces. They share what is in here; of that only `capacity` changes."""
 
     environment: Mapping[str, str] = field(repr=False)
     home: Path
@@ -204,7 +204,7 @@ class _Opener:
     ids: IdSource
     logs: RecentLogs
     patience: float
-    opens: Opens
+    opens: OpenCommand
     limits: Limits | None
     sizes: SizeLimits
     capacity: Capacity

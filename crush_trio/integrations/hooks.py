@@ -37,10 +37,10 @@ from crush_trio.integrations.hook_answers import (
 )
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.shell.environment import shell_argv, unattended
-from crush_trio.tools.shell.jobs import Opens, Running
+from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.jobs import OpenCommand, RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
-from crush_trio.tools.shell.process import Command, Ended, open_process_group
+from crush_trio.tools.shell.process import Command, CommandEnd, open_process_group
 from crush_trio.wire.config import HookConfig
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ConfiguredHooks:
     live: Configuration = field(repr=False)
     directory: Path
     clock: Clock = field(repr=False)
-    opens: Opens = field(default=open_process_group, repr=False)
+    opens: OpenCommand = field(default=open_process_group, repr=False)
 
     def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
         """Return the hooks to ask before a tool is used; mostly there are none."""
@@ -79,7 +79,7 @@ class ConfiguredHooks:
         await trio.lowlevel.checkpoint()
         if asked.unfit:
             return put_together(hooks, [unfit_answer(asked.unfit)] * len(hooks))
-        env = {**unattended(config.environment), **asked.variables}
+        env = {**unattended_env(config.environment), **asked.variables}
         answers = [NO_OPINION] * len(hooks)
 
         async def ask_one(index: int, hook: HookConfig) -> None:
@@ -95,9 +95,9 @@ class ConfiguredHooks:
     ) -> HookAnswer:
         """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
         stdout, stderr = BoundedOutput(READ), BoundedOutput(READ)
-        ended: Ended | None = None
+        ended: CommandEnd | None = None
 
-        def note(how: Ended) -> None:
+        def note(how: CommandEnd) -> None:
             nonlocal ended
             ended = how
 
@@ -127,7 +127,7 @@ class ConfiguredHooks:
         return _answer_of(hook, ended, stdout, stderr)
 
 
-async def _tell(hook: Running, payload: bytes) -> None:
+async def _tell(hook: RunningCommand, payload: bytes) -> None:
     """Write to a hook what it is asked. One that does not read it may have an opinion all the same.
 
     Whatever a hook leaves unread, it cannot hold this up for longer than it lives: nobody but its
@@ -144,7 +144,7 @@ async def _tell(hook: Running, payload: bytes) -> None:
 
 
 def _answer_of(
-    hook: HookConfig, ended: Ended | None, stdout: BoundedOutput, stderr: BoundedOutput
+    hook: HookConfig, ended: CommandEnd | None, stdout: BoundedOutput, stderr: BoundedOutput
 ) -> HookAnswer:
     if ended is None or ended.stopped:
         log.warning("hook.too_slow", extra={"hook": name_of(hook)})

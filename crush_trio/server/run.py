@@ -57,7 +57,7 @@ from crush_trio.server.guard import (
 )
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.server import Meters, Site, metered
-from crush_trio.tools.info import RecentLogs, keeping_logs
+from crush_trio.tools.info import RecentLogs, keep_recent_logs
 
 HEAD_START: Final = 0.1
 """Seconds for those who waited for the server: what they ask and the import share one interpreter."""
@@ -162,7 +162,7 @@ async def run_server(
     """
     settings = HostSettings() if settings is None else settings
     meters = Meters()
-    with trio.CancelScope() as life, keeping_logs() as logs:
+    with trio.CancelScope() as life, keep_recent_logs() as logs:
         usual = usual_opener(settings, logs)
         async with (
             open_backend(

@@ -24,7 +24,7 @@ from crush_trio.integrations.lsp.session import Conversation
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import EDIT_LIMIT
 from crush_trio.tools.files.disk import read_file
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.views import Diagnostics
 
@@ -195,5 +195,5 @@ async def text_of(path: Path) -> str | None:
 def _text(path: Path) -> str | None:
     with suppress(ToolError, UnicodeDecodeError):
         snapshot = read_file(path, EDIT_LIMIT)
-        return None if snapshot is None else body_of(Text.decoded(snapshot.data))
+        return None if snapshot is None else body_of(FileText.decoded(snapshot.data))
     return None

@@ -27,8 +27,8 @@ from crush_trio.integrations.lsp.symbols import Asking, symbols_of
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.files.changes import FileChanges, Proposal
-from crush_trio.tools.files.disk import named
-from crush_trio.tools.files.text import CRLF, LF, Text
+from crush_trio.tools.files.disk import display_path
+from crush_trio.tools.files.text import CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
 FILES: Final = 200
@@ -93,7 +93,7 @@ class RenameTool(BuiltIn):
             )
         )
         await self._apply(call, proposals)
-        names = "\n".join(named(self.changes.bench, each.target.path) for each in proposals)
+        names = "\n".join(display_path(self.changes.bench, each.target.path) for each in proposals)
         done = f"Renamed {arguments.symbol} to {arguments.new_name}, {size}:"
         said = await self._diagnosed(proposals)
         return ToolResult(content="\n\n".join(filter(None, [f"{done}\n{names}", said])))
@@ -102,7 +102,7 @@ class RenameTool(BuiltIn):
         self, arguments: RenameArguments, size: str, proposals: Sequence[Proposal]
     ) -> str:
         bench = self.changes.bench
-        names = [named(bench, each.target.path) for each in proposals]
+        names = [display_path(bench, each.target.path) for each in proposals]
         more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
         listed = ", ".join([*names[:NAMED], *more])
         return f"Rename {arguments.symbol} to {arguments.new_name}, {size}: {listed}"
@@ -134,7 +134,7 @@ class RenameTool(BuiltIn):
                 except ToolError as error:
                     done = ", ".join(written) or "none"
                     raise ToolError(f"{error} Of the others these were written: {done}.") from error
-                written.append(named(self.changes.bench, proposal.target.path))
+                written.append(display_path(self.changes.bench, proposal.target.path))
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _diagnosed(self, proposals: Sequence[Proposal]) -> str:
@@ -206,7 +206,7 @@ class ReplaceSymbolTool(BuiltIn):
         server, *_ = await self.asking.shown(path, "documentSymbolProvider")
         symbol = await _symbol(server, uri_of(path), arguments.symbol)
         proposal = await self.changes.propose(target, rewritten(target.text, symbol, arguments))
-        name, action = named(self.changes.bench, path), arguments.action.value
+        name, action = display_path(self.changes.bench, path), arguments.action.value
         metadata: Metadata = {"file_path": str(path), **proposal.contents, "action": action}
         said = await self.changes.carry_out(
             call, proposal, f"{action} {arguments.symbol} in {name}", metadata, action=""
@@ -228,7 +228,7 @@ async def _symbol(server: Conversation, uri: str, wanted: str) -> Symbol:
     raise ToolError(f"{wanted} is the name of several symbols, on the lines {lines}; use edit")
 
 
-def rewritten(text: Text, symbol: Symbol, arguments: ReplaceSymbolArguments) -> Text:
+def rewritten(text: FileText, symbol: Symbol, arguments: ReplaceSymbolArguments) -> FileText:
     """Return *text* with the lines of a symbol replaced, or others put before or after them."""
     lines = Lines(body_of(text))
     first, last = symbol.range.lines
@@ -241,7 +241,7 @@ def rewritten(text: Text, symbol: Symbol, arguments: ReplaceSymbolArguments) -> 
         Action.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
         Action.DELETE: [],
     }
-    return Text(
+    return FileText(
         "".join([text.bom, lines.text[:start], *pieces[arguments.action], lines.text[end:]])
     )
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from attrs import define, field, frozen
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.tools.files.text import BOM, CRLF, LF, Text
+from crush_trio.tools.files.text import BOM, CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
 _BREAK: Final = re.compile("\r\n|\n|\r")
@@ -134,7 +134,7 @@ class Lines:
         return self._starts[position.line] + column(line, position.character, encoding)
 
 
-def body_of(text: Text) -> str:
+def body_of(text: FileText) -> str:
     """Return what a server sees of a file."""
     return text.content.removeprefix(BOM)
 
@@ -184,7 +184,7 @@ class Edit:
         return cls(Range.read(value.get("range")), text)
 
 
-def edited(text: Text, edits: Iterable[Edit], encoding: Encoding) -> Text:
+def edited(text: FileText, edits: Iterable[Edit], encoding: Encoding) -> FileText:
     """Return *text* after all *edits*, which were made for it as it is; none may overlap.
 
     What they put in ends its lines as the file does.
@@ -195,7 +195,7 @@ def edited(text: Text, edits: Iterable[Edit], encoding: Encoding) -> Text:
         for each in edits
     ]
     places.sort(key=lambda place: place[:2])  # stable: of two insertions the first comes first
-    return Text(text.bom + _spliced(lines.text, places, text.newline))
+    return FileText(text.bom + _spliced(lines.text, places, text.newline))
 
 
 def _spliced(body: str, places: Sequence[tuple[int, int, Edit]], newline: str) -> str:

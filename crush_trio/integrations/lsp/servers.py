@@ -270,7 +270,7 @@ class WorkspaceServers:
         """Return how to start a server, as it is configured now; raises `ServerUnavailable`."""
         from crush_trio.integrations.lsp.server import program_of
         from crush_trio.integrations.lsp.session import ServerUnavailable
-        from crush_trio.tools.shell.environment import unattended
+        from crush_trio.tools.shell.environment import unattended_env
         from crush_trio.tools.shell.process import Command
 
         self._follow_changes()
@@ -283,7 +283,7 @@ class WorkspaceServers:
             except (ExpansionFailed, NotConfigured) as error:
                 raise ServerUnavailable(str(error)) from error
         self._secrets |= worth_finding(entry.env.values())
-        env = unattended({**config.environment, **entry.env})
+        env = unattended_env({**config.environment, **entry.env})
         trusted = config.trusts(config.project.directory)
         program = await trio.to_thread.run_sync(
             lambda: program_of(entry, env, self.directory, trusted=trusted)
@@ -301,10 +301,10 @@ class WorkspaceServers:
         """Return *text* without the secrets that the workspace is configured with."""
         if not text:
             return ""
-        from crush_trio.tools.info import known_secrets, secret_variables
+        from crush_trio.tools.info import config_secrets, environment_secrets
 
         config = self._surroundings.live.current
-        secrets = known_secrets(config.config) | secret_variables(config.environment)
+        secrets = config_secrets(config.config) | environment_secrets(config.environment)
         return redact_text(text, secrets=secrets | self._secrets)
 
     def note(self, name: str, text: str) -> None:

@@ -28,10 +28,10 @@ from crush_trio.integrations.lsp.diagnostics import text_of
 from crush_trio.integrations.lsp.positions import Lines, path_of, units, uri_of
 from crush_trio.integrations.lsp.session import Conversation
 from crush_trio.tools.base import ToolCall, ToolError
-from crush_trio.tools.files.disk import locate, named, read_file
+from crush_trio.tools.files.disk import display_path, locate, read_file
 from crush_trio.tools.files.text import BOM
-from crush_trio.tools.search.ripgrep import Place, find_place
-from crush_trio.tools.search.walk import Walk
+from crush_trio.tools.search.ripgrep import SearchScope, find_scope
+from crush_trio.tools.search.walk import DirectoryWalk
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.fields import Json
 
@@ -73,7 +73,7 @@ class Spot:
         return _DEFINING.search(self.text[: self.column]) is not None
 
 
-def find_spots(place: Place, symbol: str, wanted: Callable[[Path], bool]) -> list[Spot]:
+def find_spots(place: SearchScope, symbol: str, wanted: Callable[[Path], bool]) -> list[Spot]:
     """Return where *symbol* stands, best first. If it has parts, such as `a.b`, the last one is meant.
 
     Where the whole is not written out, as with a method, its last part alone is looked for.
@@ -95,11 +95,11 @@ def _word(text: str) -> re.Pattern[str]:
     return re.compile(before + re.escape(text) + after)
 
 
-def _files(place: Place, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+def _files(place: SearchScope, wanted: Callable[[Path], bool]) -> Iterator[Path]:
     if place.file is not None:
         yield place.root / place.file
         return
-    entries = Walk(place.ignoring, seconds=SECONDS).entries()
+    entries = DirectoryWalk(place.ignoring, seconds=SECONDS).entries()
     paths = (place.root / entry.path for entry in entries if entry.is_file)
     for path, _ in zip(filter(wanted, paths), range(FILES), strict=False):
         yield path
@@ -169,7 +169,7 @@ class Asking:
         """Return the file that a model named; raises if no server could be for it."""
         path = await locate(self.bench, file_path)
         if not await self.servers.servers_for(path):
-            raise ToolError(f"no language server is for {named(self.bench, path)}")
+            raise ToolError(f"no language server is for {display_path(self.bench, path)}")
         return path
 
     async def shown(self, path: Path, capability: str) -> list[Conversation]:
@@ -199,11 +199,11 @@ class Asking:
         if not name.strip():
             raise ToolError("symbol is required")
         params = {"symbol": name, "path": path}
-        place = await find_place(self.bench, call, path, action="read", params=params)
+        place = await find_scope(self.bench, call, path, action="read", params=params)
         wanted = self.servers.may_handle
         spots = await trio.to_thread.run_sync(find_spots, place, name.strip(), wanted)
         if not spots:
-            where = named(self.bench, place.root / (place.file or ""))
+            where = display_path(self.bench, place.root / (place.file or ""))
             raise ToolError(f"{name} stands nowhere in {where} where a language server could look")
         refusals = list[LspFailure]()
         for spot in spots[:TRIES]:
@@ -249,7 +249,7 @@ class Asking:
 
     def _listed(self, location: Location, text: Lines | None) -> str:
         path, start = path_of(location.uri), location.range.start
-        name = location.uri if path is None else named(self.bench, path)
+        name = location.uri if path is None else display_path(self.bench, path)
         shown = "" if text is None else text.line(start.line).strip()[:COLUMNS]
         return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
 

@@ -34,7 +34,7 @@ from crush_trio.integrations.mcp.session import Connector, Listing, McpFailure, 
 from crush_trio.integrations.mcp.tools import ListResourcesTool, ReadResourceTool, server_tools
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import Tool
-from crush_trio.tools.shell.environment import unattended
+from crush_trio.tools.shell.environment import unattended_env
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.events import McpEventType
 from crush_trio.wire.integrations import (
@@ -248,7 +248,7 @@ class McpFleet:
             name=name,
             config=_with_token(entry),
             directory=self._surroundings.directory,
-            environment=unattended({**config.environment, **entry.env}),
+            environment=unattended_env({**config.environment, **entry.env}),
             clock=self._surroundings.clock,
         )
 

@@ -18,11 +18,187 @@ from attrs import define, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.tools.shell.environment import shell_argv, unattended
-from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, told
-from crush_trio.tools.shell.judge import Asks, Blocked, Verdict, judge
+from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
+from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
 from crush_trio.tools.shell.process import Command
 from crush_trio.tools.workbench import Workbench
+
+FOREGROUND_WAIT: Final = 60
+"""Seconds that a call waits for its command, if the model does not say."""
+
+BACKGROUND_WAIT: Final = 1
+"""Seconds that a call waits for a command that is to run in the background: it may fail at once."""
+
+
+@frozen(kw_only=True)
+class BashArguments:
+    """What to run, where, and how long to wait for it."""
+
+    command: Annotated[str, About("The command, as one would type it into a shell.")]
+    description: Annotated[str, About("What the command does, in a few words for the user.")]
+    working_dir: Annotated[
+        str, About("Where to run it; the workspace if left out. Relative to the workspace.")
+    ] = ""
+    run_in_background: Annotated[
+        bool, About("Whether to return at once and let the command run on.")
+    ] = False
+    auto_background_after: Annotated[
+        int, About("Seconds to wait before the command goes on in the background; 60 if left out.")
+    ] = 0
+
+    @property
+    def wait_seconds(self) -> int:
+        """How many seconds the call waits."""
+        if self.run_in_background:
+            return BACKGROUND_WAIT
+        return self.auto_background_after if self.auto_background_after > 0 else FOREGROUND_WAIT
+
+
+@define(eq=False)
+class BashTool(BuiltIn):
+    """The tool `bash`."""
+
+    name = "bash"
+    arguments = BashArguments
+
+    bench: Workbench
+    jobs: Jobs
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Judge the command, ask if need be, run it, and tell how it went so far."""
+        arguments = read_arguments(call.input, BashArguments)
+        if not arguments.command.strip():
+            raise ToolError("command is required")
+        directory, verdict = await trio.to_thread.run_sync(self._judged, arguments)
+        if isinstance(verdict, Blocked):
+            raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
+        if isinstance(verdict, NeedsPermission):
+            await call.permit(_wanted(arguments, directory))
+        return await self._run(call, arguments, self._command(arguments, directory))
+
+    async def _run(self, call: ToolCall, arguments: BashArguments, command: Command) -> ToolResult:
+        async with self.jobs.foreground(
+            arguments.command,
+            command,
+            description=arguments.description,
+            reaped=call.reaped,
+        ) as job:
+            with trio.move_on_after(arguments.wait_seconds):
+                await job.wait()
+            if job.running:
+                self.jobs.keep(job)
+                return self._goes_on(job)
+        return _ended(job)
+
+    def _judged(self, arguments: BashArguments) -> tuple[Path, Verdict]:
+        try:
+            directory = self.bench.resolve(arguments.working_dir or ".")
+        except (OSError, RuntimeError, ValueError) as exc:
+            raise ToolError(f"not a usable directory: {arguments.working_dir!r}: {exc}") from exc
+        if not directory.is_dir():
+            raise ToolError(f"not a directory: {directory}")
+        return directory, judge(
+            arguments.command,
+            workspace=self.bench.directory,
+            working_dir=directory,
+            private=self.bench.private,
+        )
+
+    def _command(self, arguments: BashArguments, directory: Path) -> Command:
+        argv = shell_argv(arguments.command)
+        try:
+            return Command(argv=argv, working_dir=directory, env=unattended_env(self.bench.env))
+        except ValueError as exc:
+            raise ToolError(f"not a usable command: {exc}") from exc
+
+    def _goes_on(self, job: Job) -> ToolResult:
+        """Say that the command runs on, and what it has written so far."""
+        so_far = describe_output(job.output(COLUMNS))
+        text = (
+            f"The command is running in the background as job {job.id}.\n"
+            f"See its output with job_output; end it with job_kill.\n\n{so_far or NO_OUTPUT}"
+        )
+        metadata = _metadata(job, so_far, self.bench.clock.unix() * 1000)
+        return ToolResult(
+            content=_placed(text, job),
+            metadata={**metadata, "background": True, "shell_id": job.id},
+        )
+
+
+def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
+    return Wanted(
+        action="execute",
+        description=f"Execute command: {arguments.command}",
+        params={
+            "description": arguments.description,
+            "command": arguments.command,
+            "working_dir": str(directory),
+            "run_in_background": arguments.run_in_background,
+            "auto_background_after": arguments.auto_background_after,
+        },
+        path=directory,
+    )
+
+
+def _ended(job: Job) -> ToolResult:
+    output = job.output(COLUMNS)
+    text = describe_output(output)
+    ended_at = job.started_at if output.ended is None else output.ended.ended_at
+    content = _placed(text, job) if text else NO_OUTPUT
+    return ToolResult(content=content, metadata=_metadata(job, text, ended_at))
+
+
+def _placed(text: str, job: Job) -> str:
+    return f"{text}\n\n<cwd>{job.working_dir}</cwd>"
+
+
+def _metadata(job: Job, output: str, now: int) -> Metadata:
+    return {
+        "start_time": job.started_at,
+        "end_time": max(now, job.started_at),
+        "output": output,
+        "description": job.description,
+        "working_directory": str(job.working_dir),
+    }
+
+
+@frozen(kw_only=True)
+class JobOutputArguments:
+    """Which job, and whether to wait for its end."""
+
+    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
+    wait: Annotated[bool, About("Whether to wait until the job has ended.")] = False
+
+
+@define(eq=False)
+class JobOutputTool(BuiltIn):
+    """The tool `job_output`."""
+
+    name = "job_output"
+    arguments = JobOutputArguments
+
+    jobs: Jobs
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Return what the job has written. A cancel ends the waiting, not the job."""
+        arguments = read_arguments(call.input, JobOutputArguments)
+        job = self.jobs.get(arguments.shell_id)
+        if arguments.wait:
+            await job.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        status = "running" if job.running else "completed"
+        return ToolResult(
+            content=f"Status: {status}\n\n{describe_output(job.output(COLUMNS)) or NO_OUTPUT}",
+            metadata={
+                "shell_id": job.id,
+                "command": job.script,
+                "description": job.description,
+                "done": not job.running,
+                "working_directory": str(job.working_dir),
+            },
+        )
 
 
 @frozen(kw_only=True)
@@ -61,180 +237,3 @@ class JobKillTool(BuiltIn):
                 "description": job.description,
             },
         )
-
-
-@frozen(kw_only=True)
-class JobOutputArguments:
-    """Which job, and whether to wait for its end."""
-
-    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
-    wait: Annotated[bool, About("Whether to wait until the job has ended.")] = False
-
-
-@define(eq=False)
-class JobOutputTool(BuiltIn):
-    """The tool `job_output`."""
-
-    name = "job_output"
-    arguments = JobOutputArguments
-
-    jobs: Jobs
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Return what the job has written. A cancel ends the waiting, not the job."""
-        arguments = read_arguments(call.input, JobOutputArguments)
-        job = self.jobs.get(arguments.shell_id)
-        if arguments.wait:
-            await job.wait()
-        else:
-            await trio.lowlevel.checkpoint()
-        status = "running" if job.running else "completed"
-        return ToolResult(
-            content=f"Status: {status}\n\n{told(job.output(COLUMNS)) or NO_OUTPUT}",
-            metadata={
-                "shell_id": job.id,
-                "command": job.script,
-                "description": job.description,
-                "done": not job.running,
-                "working_directory": str(job.working_dir),
-            },
-        )
-
-
-PATIENCE: Final = 60
-"""Seconds that a call waits for its command, if the model does not say."""
-
-GLANCE: Final = 1
-"""Seconds that a call waits for a command that is to run in the background: it may fail at once."""
-
-
-@frozen(kw_only=True)
-class BashArguments:
-    """What to run, where, and how long to wait for it."""
-
-    command: Annotated[str, About("The command, as one would type it into a shell.")]
-    description: Annotated[str, About("What the command does, in a few words for the user.")]
-    working_dir: Annotated[
-        str, About("Where to run it; the workspace if left out. Relative to the workspace.")
-    ] = ""
-    run_in_background: Annotated[
-        bool, About("Whether to return at once and let the command run on.")
-    ] = False
-    auto_background_after: Annotated[
-        int, About("Seconds to wait before the command goes on in the background; 60 if left out.")
-    ] = 0
-
-    @property
-    def patience(self) -> int:
-        """How many seconds the call waits."""
-        if self.run_in_background:
-            return GLANCE
-        return self.auto_background_after if self.auto_background_after > 0 else PATIENCE
-
-
-@define(eq=False)
-class BashTool(BuiltIn):
-    """The tool `bash`."""
-
-    name = "bash"
-    arguments = BashArguments
-
-    bench: Workbench
-    jobs: Jobs
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Judge the command, ask if need be, run it, and tell how it went so far."""
-        arguments = read_arguments(call.input, BashArguments)
-        if not arguments.command.strip():
-            raise ToolError("command is required")
-        directory, verdict = await trio.to_thread.run_sync(self._judged, arguments)
-        if isinstance(verdict, Blocked):
-            raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
-        if isinstance(verdict, Asks):
-            await call.permit(_wanted(arguments, directory))
-        return await self._run(call, arguments, self._command(arguments, directory))
-
-    async def _run(self, call: ToolCall, arguments: BashArguments, command: Command) -> ToolResult:
-        async with self.jobs.foreground(
-            arguments.command,
-            command,
-            description=arguments.description,
-            reaped=call.reaped,
-        ) as job:
-            with trio.move_on_after(arguments.patience):
-                await job.wait()
-            if job.running:
-                self.jobs.keep(job)
-                return self._goes_on(job)
-        return _ended(job)
-
-    def _judged(self, arguments: BashArguments) -> tuple[Path, Verdict]:
-        try:
-            directory = self.bench.resolve(arguments.working_dir or ".")
-        except (OSError, RuntimeError, ValueError) as exc:
-            raise ToolError(f"not a usable directory: {arguments.working_dir!r}: {exc}") from exc
-        if not directory.is_dir():
-            raise ToolError(f"not a directory: {directory}")
-        return directory, judge(
-            arguments.command,
-            workspace=self.bench.directory,
-            working_dir=directory,
-            private=self.bench.private,
-        )
-
-    def _command(self, arguments: BashArguments, directory: Path) -> Command:
-        argv = shell_argv(arguments.command)
-        try:
-            return Command(argv=argv, working_dir=directory, env=unattended(self.bench.env))
-        except ValueError as exc:
-            raise ToolError(f"not a usable command: {exc}") from exc
-
-    def _goes_on(self, job: Job) -> ToolResult:
-        """Say that the command runs on, and what it has written so far."""
-        so_far = told(job.output(COLUMNS))
-        text = (
-            f"The command is running in the background as job {job.id}.\n"
-            f"See its output with job_output; end it with job_kill.\n\n{so_far or NO_OUTPUT}"
-        )
-        metadata = _metadata(job, so_far, self.bench.clock.unix() * 1000)
-        return ToolResult(
-            content=_placed(text, job),
-            metadata={**metadata, "background": True, "shell_id": job.id},
-        )
-
-
-def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
-    return Wanted(
-        action="execute",
-        description=f"Execute command: {arguments.command}",
-        params={
-            "description": arguments.description,
-            "command": arguments.command,
-            "working_dir": str(directory),
-            "run_in_background": arguments.run_in_background,
-            "auto_background_after": arguments.auto_background_after,
-        },
-        path=directory,
-    )
-
-
-def _ended(job: Job) -> ToolResult:
-    output = job.output(COLUMNS)
-    text = told(output)
-    ended_at = job.started_at if output.ended is None else output.ended.ended_at
-    content = _placed(text, job) if text else NO_OUTPUT
-    return ToolResult(content=content, metadata=_metadata(job, text, ended_at))
-
-
-def _placed(text: str, job: Job) -> str:
-    return f"{text}\n\n<cwd>{job.working_dir}</cwd>"
-
-
-def _metadata(job: Job, output: str, now: int) -> Metadata:
-    return {
-        "start_time": job.started_at,
-        "end_time": max(now, job.started_at),
-        "output": output,
-        "description": job.description,
-        "working_directory": str(job.working_dir),
-    }

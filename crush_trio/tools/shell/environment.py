@@ -68,16 +68,16 @@ here because some programs obey it however much colour is asked for; without it 
 
 def tool_environment(base: Mapping[str, str], workspace_env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a tool's commands: *base*, the workspace's, and ours on top."""
-    return unattended({**base, **workspace_env})
+    return unattended_env({**base, **workspace_env})
 
 
-def unattended(env: Mapping[str, str]) -> dict[str, str]:
+def unattended_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* for a command at which nobody sits, and whose shell does just what it is told."""
     plain = {name: value for name, value in env.items() if not _changes_the_shell(name)}
     return _with_git_settings({**plain, **UNATTENDED})
 
 
-def coloured(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
+def coloured_env(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
     """Return *env* with all that makes programs write colours into a pipe, for so many columns."""
     width = {"COLUMNS": str(columns)} if columns > 0 else {}
     return {**env, **COLOURED, **width}
@@ -117,7 +117,7 @@ async def run_shell(bench: Workbench, jobs: Jobs, command: str, *, columns: int 
     *columns* is how wide the person's terminal is. Cancelling ends the command first. Raises
     `ValueError` for a text that cannot be a command.
     """
-    env = coloured(unattended(bench.env), columns)
+    env = coloured_env(unattended_env(bench.env), columns)
     started = Command(argv=shell_argv(command), working_dir=bench.directory, env=env)
     async with jobs.foreground(command, started, merged=True) as job:
         await job.wait()

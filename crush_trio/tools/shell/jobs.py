@@ -25,10 +25,16 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
-from crush_trio.tools.base import Reaped, ToolError
+from crush_trio.tools.base import ReportProcesses, ToolError
 from crush_trio.tools.shell.guard.link import longest_stop
 from crush_trio.tools.shell.output import BoundedOutput, Excerpt
-from crush_trio.tools.shell.process import GRACE, NOT_STARTED, Command, Ended, open_process_group
+from crush_trio.tools.shell.process import (
+    GRACE,
+    NOT_STARTED,
+    Command,
+    CommandEnd,
+    open_process_group,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +48,7 @@ STOP_LIMIT: Final = longest_stop(GRACE) + 1.0
 """Seconds to wait for a job's task after it was told to end. It needs less."""
 
 
-class Running(Protocol):
+class RunningCommand(Protocol):
     """A command that runs."""
 
     @property
@@ -60,7 +66,7 @@ class Running(Protocol):
         ...
 
 
-class Opens(Protocol):
+class OpenCommand(Protocol):
     """Starts a command for the length of a block, as `open_process_group` does."""
 
     def __call__(
@@ -73,8 +79,8 @@ class Opens(Protocol):
         stdout: BoundedOutput,
         stderr: BoundedOutput | int,
         grace: float = GRACE,
-        on_ended: Callable[[Ended], None] = ...,
-    ) -> AbstractAsyncContextManager[Running]:
+        on_ended: Callable[[CommandEnd], None] = ...,
+    ) -> AbstractAsyncContextManager[RunningCommand]:
         """Return the block; leaving it ends the command, and *on_ended* is called."""
         ...
 
@@ -88,7 +94,7 @@ class JobOutput:
 
     stdout: str
     stderr: str
-    ended: Ended | None
+    ended: CommandEnd | None
 
 
 @define(eq=False)
@@ -101,10 +107,10 @@ class Job:
     working_dir: Path
     started_at: int
     _merged: bool = False
-    ended: Ended | None = field(default=None, init=False)
+    ended: CommandEnd | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
     kept: bool = field(default=False, init=False)
-    _group: Running | None = field(default=None, init=False, repr=False)
+    _group: RunningCommand | None = field(default=None, init=False, repr=False)
     _stdout: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _stderr: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
@@ -146,7 +152,7 @@ class Job:
             log.error("job.stop_incomplete", extra={"job_id": self.id})
 
     async def run(  # noqa: ASYNC910  # opening the command is a checkpoint
-        self, command: Command, clock: Clock, opens: Opens
+        self, command: Command, clock: Clock, opens: OpenCommand
     ) -> None:
         """Run the command to its end. The job's task; it never fails, whatever its command does."""
         failure = ""
@@ -168,14 +174,14 @@ class Job:
         finally:
             self._settle(failure, clock)
 
-    def _note_end(self, ended: Ended) -> None:
+    def _note_end(self, ended: CommandEnd) -> None:
         self.ended = ended
 
     def _settle(self, failure: str, clock: Clock) -> None:
         if failure:
             self._stderr.append(f"{failure}\n".encode())
         if self.ended is None:
-            self.ended = Ended(
+            self.ended = CommandEnd(
                 exit_code=NOT_STARTED if failure else None,
                 stopped=not failure,
                 started_at=self.started_at,
@@ -194,7 +200,7 @@ class Jobs:
 
     _services: trio.Nursery = field(repr=False)
     _clock: Clock = field(repr=False)
-    _opens: Opens = field(default=open_process_group, repr=False)
+    _opens: OpenCommand = field(default=open_process_group, repr=False)
     _jobs: dict[str, Job] = field(factory=dict, init=False, repr=False)
     _numbers: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
 
@@ -215,7 +221,7 @@ class Jobs:
         *,
         description: str = "",
         merged: bool = False,
-        reaped: Reaped = lambda stopped, left=(): None,
+        reaped: ReportProcesses = lambda stopped, left=(): None,
     ) -> AsyncIterator[Job]:
         """Start *command* for the length of a block; leaving the block ends it, unless it is kept.
 
@@ -292,7 +298,7 @@ NO_OUTPUT: Final = "no output"
 ABORTED: Final = "Command was aborted before completion"
 
 
-def told(output: JobOutput) -> str:
+def describe_output(output: JobOutput) -> str:
     """Return standard output, a blank line, standard error, and how the command ended if not well."""
     streams = (output.stdout.rstrip("\n"), output.stderr.rstrip("\n"))
     text = "\n\n".join(stream for stream in streams if stream)

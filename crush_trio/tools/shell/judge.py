@@ -1,7 +1,7 @@
 """May a shell command run without asking, must somebody be asked, or is it refused (H10, H11, L18)?
 
 The judgement is about what the command *is*, not what it looks like: the text is read as a shell
-reads it. `Inert` is for commands of which it can be shown that they only look, inside the workspace:
+reads it. `ReadOnly` is for commands of which it can be shown that they only look, inside the workspace:
 every one of them is on a list, with options that are on a list, and nothing is substituted, assigned,
 redirected or sent to the background. Everything else asks, and what cannot be read asks too. So a
 gap in the lists costs a question, never an accident. docs/decisions/005-commands.md says more.
@@ -14,8 +14,8 @@ from typing import Final
 from attrs import frozen
 
 from crush_trio.tools.shell.blocked import refusal
-from crush_trio.tools.shell.read_only import LOOKING, NOWHERE, Place
-from crush_trio.tools.shell.read_only_git import find_looks, git_looks
+from crush_trio.tools.shell.read_only import DEV_NULL, READ_ONLY_PROGRAMS, CommandScope
+from crush_trio.tools.shell.read_only_git import find_is_read_only, git_is_read_only
 from crush_trio.tools.shell.script import Redirection, Script, SimpleCommand, Unreadable, Word
 from crush_trio.tools.shell.script_parser import read_script
 
@@ -25,12 +25,12 @@ DUPLICATES: Final = frozenset({">&", "<&"})
 
 
 @frozen
-class Inert:
+class ReadOnly:
     """It only looks, and only inside the workspace: nobody need be asked."""
 
 
 @frozen
-class Asks:
+class NeedsPermission:
     """A person decides."""
 
     reason: str
@@ -43,7 +43,7 @@ class Blocked:
     reason: str
 
 
-Verdict = Inert | Asks | Blocked
+Verdict = ReadOnly | NeedsPermission | Blocked
 
 
 def judge(
@@ -56,15 +56,15 @@ def judge(
     try:
         script = read_script(command)
     except Unreadable as exc:
-        return Asks(f"cannot be read: {exc}")
+        return NeedsPermission(f"cannot be read: {exc}")
     refused = refusal(script)
     if refused is not None:
         return Blocked(refused)
-    place = Place(working_dir.resolve(), workspace.resolve(), private)
-    return Inert() if _looks(script, place) else Asks("may do more than look")
+    place = CommandScope(working_dir.resolve(), workspace.resolve(), private)
+    return ReadOnly() if _looks(script, place) else NeedsPermission("may do more than look")
 
 
-def _looks(script: Script, place: Place) -> bool:
+def _looks(script: Script, place: CommandScope) -> bool:
     """Whether a script is a row of commands that only look."""
     if not script.plain or not script.commands or not place.holds(Word(text=".")):
         return False
@@ -80,7 +80,7 @@ def _looks(script: Script, place: Place) -> bool:
     return True
 
 
-def _is_plain(command: SimpleCommand, place: Place) -> bool:
+def _is_plain(command: SimpleCommand, place: CommandScope) -> bool:
     """Whether there is nothing to a command but a program, literal arguments and silence."""
     return (
         bool(command.words)
@@ -91,7 +91,7 @@ def _is_plain(command: SimpleCommand, place: Place) -> bool:
     )
 
 
-def _is_harmless(redirection: Redirection, place: Place) -> bool:
+def _is_harmless(redirection: Redirection, place: CommandScope) -> bool:
     """Whether a redirection reads something inside, or throws output away."""
     target = redirection.target
     if not target.literal or target.exotic or target.globs:
@@ -99,26 +99,26 @@ def _is_harmless(redirection: Redirection, place: Place) -> bool:
     if redirection.operator in DUPLICATES:
         return target.text in {"1", "2"}
     if redirection.operator in OUTPUTS:
-        return target.text == NOWHERE
+        return target.text == DEV_NULL
     return redirection.operator in INPUTS and place.holds(target)
 
 
-def _program_looks(words: tuple[Word, ...], place: Place) -> bool:
+def _program_looks(words: tuple[Word, ...], place: CommandScope) -> bool:
     name, rest = words[0].text, words[1:]
     match name:
         case "echo":
             return all(place.holds(word) for word in rest if word.globs)
         case "git":
-            return git_looks(rest, place)
+            return git_is_read_only(rest, place)
         case "find":
-            return find_looks(rest, place)
+            return find_is_read_only(rest, place)
         case "command":
             return len(rest) == 2 and rest[0].text in {"-v", "-V"} and not rest[1].globs
         case _:
-            return name in LOOKING and LOOKING[name].allows(rest, place)
+            return name in READ_ONLY_PROGRAMS and READ_ONLY_PROGRAMS[name].allows(rest, place)
 
 
-def _enters(script: Script, command: SimpleCommand, place: Place) -> bool:
+def _enters(script: Script, command: SimpleCommand, place: CommandScope) -> bool:
     """Whether a `cd` surely leads into a directory inside, before anything that follows.
 
     Only if every command is joined to the next by `&&`, or by `|` to one that is no `cd`: after a

@@ -3,7 +3,7 @@
 `open_process_group` is the only place that starts a process. Leaving its block, by success, error or
 cancel, runs one shielded and bounded routine: SIGTERM to all the command's processes, a short wait,
 SIGKILL, reap. Its guard does that and reports what had to be done and what is left, if anything (see
-`guard/pair.py`); `Ended` says so. The end of a pipe is never waited for: a process that does not belong
+`guard/pair.py`); `CommandEnd` says so. The end of a pipe is never waited for: a process that does not belong
 to the command may hold it open.
 
 The environment and the directory of a command are always given; nothing comes from the process but
@@ -28,7 +28,7 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.shell.guard.link import GuardLink, longest_stop, start_guard
 from crush_trio.tools.shell.guard.orphans import name_of
 from crush_trio.tools.shell.guard.process_table import ProcessId
-from crush_trio.tools.shell.guard.report import GuardEnd, How
+from crush_trio.tools.shell.guard.report import GuardEnd, GuardOutcome
 from crush_trio.tools.shell.output import BoundedOutput
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Command:
 
 
 @frozen(kw_only=True)
-class Ended:
+class CommandEnd:
     """How a command ended. Times are milliseconds since the epoch.
 
     `stopped` means that it did not end by itself. `reaped` are the processes that had to be stopped,
@@ -88,17 +88,17 @@ class Ended:
 
 
 @frozen(kw_only=True)
-class Finished:
+class FinishedCommand:
     """A command that was run to its end, and what it wrote."""
 
-    ended: Ended
+    ended: CommandEnd
     stdout: BoundedOutput
     stderr: BoundedOutput
 
 
 async def run_command(
     command: Command, *, clock: Clock, grace: float = GRACE, keep: int | None = None
-) -> Finished:
+) -> FinishedCommand:
     """Run a command to its end and return what it wrote, *keep* bytes of each stream.
 
     A cancel stops the command first, in the time that `open_process_group` takes for it. Raises
@@ -110,7 +110,7 @@ async def run_command(
     ) as group:
         await group.wait()
     assert group.ended is not None
-    return Finished(ended=group.ended, stdout=stdout, stderr=stderr)
+    return FinishedCommand(ended=group.ended, stdout=stdout, stderr=stderr)
 
 
 def _outputs(keep: int | None) -> tuple[BoundedOutput, BoundedOutput]:
@@ -131,7 +131,7 @@ async def open_process_group(
     stdout: BoundedOutput | int = subprocess.DEVNULL,
     stderr: BoundedOutput | int = subprocess.DEVNULL,
     grace: float = GRACE,
-    on_ended: Callable[[Ended], None] = lambda _: None,
+    on_ended: Callable[[CommandEnd], None] = lambda _: None,
 ) -> "AsyncIterator[ProcessGroup]":
     """Start a command; on leaving the block, stop it and everything it started.
 
@@ -177,7 +177,7 @@ class ProcessGroup:
     _guard: GuardLink
     _sinks: "Sinks"
     _clock: Clock
-    ended: Ended | None = field(default=None, init=False)
+    ended: CommandEnd | None = field(default=None, init=False)
     _over: trio.Event = field(factory=trio.Event, init=False)
     _started_at: int = field(init=False)
     _started_time: float = field(init=False)
@@ -242,7 +242,7 @@ class ProcessGroup:
             await self._guard.stop()
             tasks.cancel_scope.cancel()
 
-    def settle(self) -> Ended:
+    def settle(self) -> CommandEnd:
         """Take the last of the output, close everything, and set `ended`."""
         for stream, sink in self._sinks:
             _drain(stream, sink)
@@ -253,19 +253,19 @@ class ProcessGroup:
         self.ended = self._how_it_ended(self._guard.how_it_ended())
         return self.ended
 
-    def _how_it_ended(self, end: GuardEnd) -> Ended:
+    def _how_it_ended(self, end: GuardEnd) -> CommandEnd:
         failed = self._guard.report.failure is not None
         code = NOT_STARTED if failed else os.waitstatus_to_exitcode(end.status)
         took = round((self._clock.monotonic() - self._started_time) * 1000)
         extra = {"program": self.command.argv[0], "leader": self.pid}
-        if end.how is How.KILLED or self._guard.process.returncode:
+        if end.how is GuardOutcome.KILLED or self._guard.process.returncode:
             log.error("process.guard_failed", extra=extra)
         if end.left:
             log.error("process.left", extra=extra | {"processes": [*map(name_of, end.left)]})
-        return Ended(
+        return CommandEnd(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            stopped=end.how is not How.ENDED,
+            stopped=end.how is not GuardOutcome.ENDED,
             reaped=end.reaped,
             left=end.left,
             started_at=self._started_at,

@@ -19,14 +19,14 @@ from attrs import evolve, field, frozen
 
 from crush_trio.tools.shell.script import Word
 
-NOWHERE: Final = "/dev/null"
+DEV_NULL: Final = "/dev/null"
 
 
 # ── Where a command looks ───────────────────────────────────────────────────────────────────────
 
 
 @frozen
-class Place:
+class CommandScope:
     """The directory a command runs in, and the workspace it must not look out of.
 
     `private` are the parts of the workspace that are none of a model's business unless a person says so.
@@ -36,14 +36,14 @@ class Place:
     workspace: Path
     private: tuple[Path, ...] = ()
 
-    def entered(self, path: str) -> "Place":
+    def entered(self, path: str) -> "CommandScope":
         """Return the place that `cd` leads to."""
         return evolve(self, directory=(self.directory / path).resolve())
 
     def holds(self, word: Word) -> bool:
         """Whether a path leads to something inside, and whatever its pattern matches does too."""
         try:
-            return all(path == NOWHERE or self._open(path) for path in self._meant(word))
+            return all(path == DEV_NULL or self._open(path) for path in self._meant(word))
         except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
             return False
 
@@ -100,7 +100,7 @@ class Arguments:
 
 
 @frozen(kw_only=True)
-class Rule:
+class ProgramRule:
     """The options a program may have here, and whether it may have a certain kind of operands.
 
     `flags` and `valued` are one-letter options without and with a value, `attached` those whose
@@ -114,9 +114,9 @@ class Rule:
     words: frozenset[str] = field(default="", converter=_names)
     named: frozenset[str] = field(default="", converter=_names)
     numbers: bool = False
-    operands: "Callable[[Arguments, Place], bool]"
+    operands: "Callable[[Arguments, CommandScope], bool]"
 
-    def allows(self, words: Sequence[Word], place: Place) -> bool:
+    def allows(self, words: Sequence[Word], place: CommandScope) -> bool:
         """Whether a command with these arguments only looks, and only inside."""
         arguments = self._sorted(words)
         return arguments is not None and self.operands(arguments, place)
@@ -172,29 +172,29 @@ def _taken(rest: Iterator[Word]) -> bool:
 # ── Kinds of operands ───────────────────────────────────────────────────────────────────────────
 
 
-def paths(arguments: Arguments, place: Place) -> bool:
+def paths(arguments: Arguments, place: CommandScope) -> bool:
     """Files and directories, all of them inside."""
     return all(map(place.holds, arguments.operands))
 
 
-def text(arguments: Arguments, place: Place) -> bool:
+def text(arguments: Arguments, place: CommandScope) -> bool:
     """Words that are not looked up anywhere; a pattern still is."""
     return all(place.holds(word) for word in arguments.operands if word.globs)
 
 
-def files(arguments: Arguments, place: Place) -> bool:
+def files(arguments: Arguments, place: CommandScope) -> bool:
     """Files inside, no directories: in these, links would be followed."""
     return paths(arguments, place) and not any(
         word.globs or (place.directory / word.text).is_dir() for word in arguments.operands
     )
 
 
-def nothing(arguments: Arguments, place: Place) -> bool:
+def nothing(arguments: Arguments, place: CommandScope) -> bool:
     """No operands at all."""
     return not arguments.operands
 
 
-def one_path(arguments: Arguments, place: Place) -> bool:
+def one_path(arguments: Arguments, place: CommandScope) -> bool:
     """One file at most: a second would be written."""
     operands = arguments.operands
     return (
@@ -202,18 +202,18 @@ def one_path(arguments: Arguments, place: Place) -> bool:
     )
 
 
-def grep_operands(arguments: Arguments, place: Place) -> bool:
+def grep_operands(arguments: Arguments, place: CommandScope) -> bool:
     """What to look for, unless an option said it, and where; what is private is not below it."""
     deep = not arguments.options.isdisjoint({"-r", "--recursive", "-d", "--directories"})
     return _pattern_and_paths(arguments, place, deep=deep)
 
 
-def ripgrep_operands(arguments: Arguments, place: Place) -> bool:
+def ripgrep_operands(arguments: Arguments, place: CommandScope) -> bool:
     """The same of a program that goes down by itself, and with an option only lists the files."""
     return _pattern_and_paths(arguments, place, deep="--files" not in arguments.options)
 
 
-def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> bool:
+def _pattern_and_paths(arguments: Arguments, place: CommandScope, *, deep: bool) -> bool:
     operands = arguments.operands
     if arguments.options.isdisjoint({"-e", "--regexp", "--files"}):
         if operands and operands[0].globs:
@@ -224,15 +224,15 @@ def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> boo
     return not deep or not any(map(place.encloses_private, operands or (Word(text="."),)))
 
 
-def format_only(arguments: Arguments, place: Place) -> bool:
+def format_only(arguments: Arguments, place: CommandScope) -> bool:
     """How to print the time. Anything else would set it."""
     return all(word.text.startswith("+") and not word.globs for word in arguments.operands)
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────
 
-_SUM: Final = Rule(flags="btz", words="binary text tag zero", operands=paths)
-_GREP: Final = Rule(
+_SUM: Final = ProgramRule(flags="btz", words="binary text tag zero", operands=paths)
+_GREP: Final = ProgramRule(
     flags="EFGPivwxcoqsnHhbTZzaIlLrUy",
     valued="emABCdD",
     words="color colour count ignore-case no-ignore-case invert-match word-regexp line-regexp line-number"
@@ -244,22 +244,22 @@ _GREP: Final = Rule(
     operands=grep_operands,
 )
 
-LOOKING: Final[Mapping[str, Rule]] = {
-    "pwd": Rule(flags="LP", operands=nothing),
-    "whoami": Rule(operands=nothing),
-    "arch": Rule(operands=nothing),
-    "nproc": Rule(words="all", operands=nothing),
-    "true": Rule(operands=nothing),
-    "false": Rule(operands=nothing),
-    "uname": Rule(flags="asnrvmpio", words="all", operands=nothing),
-    "hostname": Rule(flags="sI", operands=nothing),
-    "id": Rule(flags="ugGnrz", operands=text),
-    "which": Rule(flags="a", operands=text),
-    "type": Rule(flags="atpP", operands=text),
-    "basename": Rule(flags="az", valued="s", operands=text),
-    "dirname": Rule(flags="z", operands=text),
-    "tr": Rule(flags="cCdst", operands=text),
-    "date": Rule(
+READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
+    "pwd": ProgramRule(flags="LP", operands=nothing),
+    "whoami": ProgramRule(operands=nothing),
+    "arch": ProgramRule(operands=nothing),
+    "nproc": ProgramRule(words="all", operands=nothing),
+    "true": ProgramRule(operands=nothing),
+    "false": ProgramRule(operands=nothing),
+    "uname": ProgramRule(flags="asnrvmpio", words="all", operands=nothing),
+    "hostname": ProgramRule(flags="sI", operands=nothing),
+    "id": ProgramRule(flags="ugGnrz", operands=text),
+    "which": ProgramRule(flags="a", operands=text),
+    "type": ProgramRule(flags="atpP", operands=text),
+    "basename": ProgramRule(flags="az", valued="s", operands=text),
+    "dirname": ProgramRule(flags="z", operands=text),
+    "tr": ProgramRule(flags="cCdst", operands=text),
+    "date": ProgramRule(
         flags="uR",
         valued="d",
         attached="I",
@@ -267,7 +267,7 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="date",
         operands=format_only,
     ),
-    "ls": Rule(
+    "ls": ProgramRule(
         flags="1ABCFGNQRSUXabcdfghiklmnopqrstuvx",
         valued="wTI",
         words="all almost-all author color group-directories-first human-readable recursive reverse size sort"
@@ -275,18 +275,18 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="hide ignore width",
         operands=paths,
     ),
-    "tree": Rule(
+    "tree": ProgramRule(
         flags="adfhipsugDFNQSJvtrcC",
         valued="LIP",
         words="dirsfirst noreport prune gitignore si",
         operands=paths,
     ),
-    "cat": Rule(
+    "cat": ProgramRule(
         flags="AbeEnstTuv",
         words="number number-nonblank show-all show-ends show-tabs squeeze-blank show-nonprinting",
         operands=paths,
     ),
-    "head": Rule(
+    "head": ProgramRule(
         flags="qvz",
         valued="nc",
         words="quiet verbose",
@@ -294,7 +294,7 @@ LOOKING: Final[Mapping[str, Rule]] = {
         numbers=True,
         operands=paths,
     ),
-    "tail": Rule(
+    "tail": ProgramRule(
         flags="fqvz",
         valued="nc",
         words="quiet verbose",
@@ -302,25 +302,27 @@ LOOKING: Final[Mapping[str, Rule]] = {
         numbers=True,
         operands=paths,
     ),
-    "nl": Rule(valued="bnwsv", operands=paths),
-    "wc": Rule(flags="cmlLw", words="bytes chars lines words max-line-length", operands=paths),
-    "file": Rule(
+    "nl": ProgramRule(valued="bnwsv", operands=paths),
+    "wc": ProgramRule(
+        flags="cmlLw", words="bytes chars lines words max-line-length", operands=paths
+    ),
+    "file": ProgramRule(
         flags="bihk", words="brief mime mime-type mime-encoding keep-going", operands=paths
     ),
-    "stat": Rule(
+    "stat": ProgramRule(
         flags="ft", valued="c", words="terse file-system", named="format printf", operands=paths
     ),
-    "du": Rule(
+    "du": ProgramRule(
         flags="abchkmsxS0",
         valued="d",
         words="all human-readable summarize total apparent-size",
         named="max-depth exclude",
         operands=paths,
     ),
-    "df": Rule(flags="ahHikPTl", words="human-readable total", operands=paths),
-    "realpath": Rule(flags="emqsz", operands=paths),
-    "readlink": Rule(flags="efmnqsz", operands=paths),
-    "sort": Rule(
+    "df": ProgramRule(flags="ahHikPTl", words="human-readable total", operands=paths),
+    "realpath": ProgramRule(flags="emqsz", operands=paths),
+    "readlink": ProgramRule(flags="efmnqsz", operands=paths),
+    "sort": ProgramRule(
         flags="bdfgiMhnRrVcCsuz",
         valued="kt",
         words="reverse unique numeric-sort human-numeric-sort version-sort ignore-case stable check"
@@ -328,19 +330,19 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="key field-separator",
         operands=paths,
     ),
-    "uniq": Rule(
+    "uniq": ProgramRule(
         flags="cdDiuz", valued="fsw", words="count repeated unique ignore-case", operands=one_path
     ),
-    "cut": Rule(
+    "cut": ProgramRule(
         flags="nsz",
         valued="bcdf",
         words="complement only-delimited",
         named="bytes characters delimiter fields output-delimiter",
         operands=paths,
     ),
-    "comm": Rule(flags="123", operands=paths),
-    "cmp": Rule(flags="bls", operands=paths),
-    "diff": Rule(
+    "comm": ProgramRule(flags="123", operands=paths),
+    "cmp": ProgramRule(flags="bls", operands=paths),
+    "diff": ProgramRule(
         flags="qsuabBiwyZcpdE",
         valued="UCW",
         words="unified brief side-by-side color report-identical-files ignore-case ignore-all-space"
@@ -351,11 +353,11 @@ LOOKING: Final[Mapping[str, Rule]] = {
     "sha1sum": _SUM,
     "sha256sum": _SUM,
     "sha512sum": _SUM,
-    "cksum": Rule(operands=paths),
+    "cksum": ProgramRule(operands=paths),
     "grep": _GREP,
     "egrep": _GREP,
     "fgrep": _GREP,
-    "rg": Rule(
+    "rg": ProgramRule(
         flags="iSsvwxclnoNHIFPUuapq0b",
         valued="eABCmtTgMrdjE",
         words="hidden no-ignore no-ignore-vcs files json stats heading no-heading line-number no-line-number count"

@@ -74,7 +74,7 @@ class Script:
 
 
 @define(eq=False)
-class Draft:
+class WordDraft:
     """A word as far as it has been read."""
 
     text: list[str] = field(factory=list)
@@ -123,7 +123,7 @@ class Draft:
 
 
 @define(eq=False)
-class Commands:
+class ScriptDraft:
     """The commands of a script as far as they have been read."""
 
     done: list[SimpleCommand] = field(factory=list)

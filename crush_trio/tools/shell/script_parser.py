@@ -9,7 +9,14 @@ from typing import Final
 
 from attrs import define, field
 
-from crush_trio.tools.shell.script import Commands, Draft, Redirection, Script, Unreadable, Word
+from crush_trio.tools.shell.script import (
+    Redirection,
+    Script,
+    ScriptDraft,
+    Unreadable,
+    Word,
+    WordDraft,
+)
 
 BLANKS: Final = frozenset(" \t")
 META: Final = frozenset(" \t\n;&|()<>")
@@ -46,7 +53,7 @@ class _Reader:
     def script(self, *, closed: bool = False) -> Script:
         """Read to the end, or to the parenthesis that closes what we are in."""
         self._descend()
-        commands = Commands()
+        commands = ScriptDraft()
         while (character := self._begin_token()) != "":
             if character == ")" and closed and not (commands.parentheses or commands.cases):
                 break
@@ -61,7 +68,7 @@ class _Reader:
         if self._depth > DEEPEST:
             raise Unreadable("too many substitutions in each other")
 
-    def _token(self, commands: Commands, character: str) -> None:
+    def _token(self, commands: ScriptDraft, character: str) -> None:
         if character in "()":
             commands.parenthesis(self._next())
         elif character == "\n":
@@ -76,7 +83,7 @@ class _Reader:
         else:
             self._word_of_command(commands)
 
-    def _word_of_command(self, commands: Commands) -> None:
+    def _word_of_command(self, commands: ScriptDraft) -> None:
         word = self._word()
         plain = word.literal and not word.quoted
         if plain and DIGITS.issuperset(word.text) and self._peek() in {"<", ">"}:
@@ -86,7 +93,7 @@ class _Reader:
         else:
             commands.add(word)
 
-    def _redirection(self, commands: Commands, operator: str, descriptor: str) -> None:
+    def _redirection(self, commands: ScriptDraft, operator: str, descriptor: str) -> None:
         if operator in {"<", ">"} and self._peek() == "(":
             self._next()
             inner = self.script(closed=True)
@@ -103,12 +110,12 @@ class _Reader:
 
     # ── Here-documents ──────────────────────────────────────────────────────────────────────────
 
-    def _documents(self, commands: Commands) -> None:
+    def _documents(self, commands: ScriptDraft) -> None:
         """Read the here-documents that were announced on the line that has just ended."""
         awaited, self._awaited = self._awaited, []
         for redirection in awaited:
             body = self._body(redirection.target.text, strip=redirection.operator == "<<-")
-            draft = Draft(quoted=True)
+            draft = WordDraft(quoted=True)
             if redirection.target.quoted:
                 draft.text.append(body)
             else:
@@ -126,7 +133,7 @@ class _Reader:
             lines.append(line)
         return "\n".join(lines)
 
-    def expansions(self, draft: Draft) -> None:
+    def expansions(self, draft: WordDraft) -> None:
         """Read all of the text as the inside of a here-document."""
         while character := self._next():
             self._quoted(draft, character)
@@ -134,7 +141,7 @@ class _Reader:
     # ── Words ───────────────────────────────────────────────────────────────────────────────────
 
     def _word(self) -> Word:
-        draft = Draft()
+        draft = WordDraft()
         while (character := self._peek()) and character not in META:
             self._next()
             match character:
@@ -152,20 +159,20 @@ class _Reader:
                     draft.put(character)
         return draft.word()
 
-    def _escaped(self, draft: Draft) -> None:
+    def _escaped(self, draft: WordDraft) -> None:
         character = self._exact()
         if not character:
             raise Unreadable("a backslash escapes nothing")
         draft.quote(character)
 
-    def _double(self, draft: Draft) -> None:
+    def _double(self, draft: WordDraft) -> None:
         draft.quoted = True
         while (character := self._next()) != '"':
             if not character:
                 raise Unreadable("a quotation mark is not closed")
             self._quoted(draft, character)
 
-    def _quoted(self, draft: Draft, character: str) -> None:
+    def _quoted(self, draft: WordDraft, character: str) -> None:
         """Take a character between double quotes."""
         if character == "$":
             self._dollar(draft, quoted=True)
@@ -178,7 +185,7 @@ class _Reader:
 
     # ── What the shell puts in ──────────────────────────────────────────────────────────────────
 
-    def _dollar(self, draft: Draft, *, quoted: bool) -> None:
+    def _dollar(self, draft: WordDraft, *, quoted: bool) -> None:
         character = self._peek()
         if character == "(":
             self._next()
@@ -199,7 +206,7 @@ class _Reader:
         else:
             draft.text.append("$")
 
-    def _braced(self, draft: Draft, *, quoted: bool) -> None:
+    def _braced(self, draft: WordDraft, *, quoted: bool) -> None:
         while (character := self._next()) != "}":
             match character:
                 case "":
@@ -221,7 +228,7 @@ class _Reader:
             if character == "\\":
                 self._exact()
 
-    def _backtick(self, draft: Draft) -> None:
+    def _backtick(self, draft: WordDraft) -> None:
         inner = []
         while (character := self._exact()) != "`":
             if not character:

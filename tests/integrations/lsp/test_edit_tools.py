@@ -9,7 +9,7 @@ from crush_trio.integrations.lsp.edit_tools import Action, ReplaceSymbolArgument
 from crush_trio.integrations.lsp.positions import BadEdit, Position, Range
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import FileChanges
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 from tests.config.homes import Home
 from tests.integrations.lsp_bench import Programs
 from tests.integrations.lsp_program import Toy
@@ -101,7 +101,7 @@ async def test_a_file_that_was_changed_while_a_person_thought_is_not_overwritten
 
         place.person.meanwhile = another_editor
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert "changed by somebody else" in said
+        assert "changed by another program" in said
         assert said.endswith("Of the others these were written: lib/parser.toy.")
         assert place.get("main.toy") == "theirs\n"
 
@@ -214,7 +214,7 @@ def replaced(content, action, replacement="new", first=1, last=2, end=99):
     arguments = ReplaceSymbolArguments(
         symbol="s", file_path="f", replacement=replacement, action=Action(action)
     )
-    return rewritten(Text(content), symbol(first, last, end), arguments).content
+    return rewritten(FileText(content), symbol(first, last, end), arguments).content
 
 
 @pytest.mark.item("H3")

@@ -21,7 +21,7 @@ from crush_trio.integrations.lsp.positions import (
     units,
     uri_of,
 )
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 
 LETTERS = st.text(alphabet=st.sampled_from("ab é漢😀\u0301\U0001f680"), max_size=20)
 CODECS = {
@@ -75,7 +75,7 @@ def test_a_range_that_ends_where_a_line_begins_does_not_reach_into_it(end, lines
 
 
 def test_an_edit_counts_in_utf16_and_leaves_the_rest_alone():
-    text = Text("\ufeffx = '😀' + old\r\nold\r\n")
+    text = FileText("\ufeffx = '😀' + old\r\nold\r\n")
     after = edited(
         text, [change((0, 11), (0, 14), "new"), change((1, 0), (1, 3), "n\new")], Encoding.UTF16
     )
@@ -84,13 +84,15 @@ def test_an_edit_counts_in_utf16_and_leaves_the_rest_alone():
 
 def test_two_insertions_at_one_place_keep_their_order():
     edits = [change((0, 1), (0, 1), "1"), change((0, 1), (0, 1), "2")]
-    assert edited(Text("ab"), edits, Encoding.UTF16).content == "a12b"
+    assert edited(FileText("ab"), edits, Encoding.UTF16).content == "a12b"
 
 
 def test_edits_that_overlap_are_refused():
     with pytest.raises(BadEdit, match="overlap"):
         edited(
-            Text("abcd"), [change((0, 0), (0, 3), ""), change((0, 2), (0, 4), "")], Encoding.UTF16
+            FileText("abcd"),
+            [change((0, 0), (0, 3), ""), change((0, 2), (0, 4), "")],
+            Encoding.UTF16,
         )
 
 

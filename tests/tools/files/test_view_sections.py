@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files import view
-from crush_trio.tools.files.view import LINE_LIMIT, SECTION_LIMIT, Picture, look, picture_type
+from crush_trio.tools.files.view import LINE_LIMIT, SECTION_LIMIT, Picture, picture_type, read_view
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 
@@ -20,7 +20,7 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 async def section(path, offset=0, limit=10):
-    return await trio.to_thread.run_sync(look, path, offset, limit)
+    return await trio.to_thread.run_sync(read_view, path, offset, limit)
 
 
 async def lines_in(tmp_path, content, offset=0, limit=10):

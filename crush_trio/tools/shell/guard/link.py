@@ -14,10 +14,10 @@ from typing import Final
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.tools.shell.guard.orphans import Traces, kill_orphans, marked
+from crush_trio.tools.shell.guard.orphans import Traces, kill_orphans, with_mark
 from crush_trio.tools.shell.guard.pair import stop_limit
 from crush_trio.tools.shell.guard.process_table import ProcessId
-from crush_trio.tools.shell.guard.report import GuardEnd, GuardReport, How
+from crush_trio.tools.shell.guard.report import GuardEnd, GuardOutcome, GuardReport
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ class GuardLink:
         if self.report.end is not None:
             return evolve(self.report.end, left=_sorted({*self.report.end.left} | guard))
         if self.report.failure is not None:
-            return GuardEnd(How.ENDED, left=_sorted(guard))
-        return GuardEnd(How.KILLED, left=_sorted(guard | {self.report.leader}))
+            return GuardEnd(GuardOutcome.ENDED, left=_sorted(guard))
+        return GuardEnd(GuardOutcome.KILLED, left=_sorted(guard | {self.report.leader}))
 
     def close(self) -> None:
         """Close the socket."""
@@ -129,7 +129,7 @@ class GuardLink:
         except (OSError, RuntimeError):  # no descriptor or no thread to be had
             log.exception("process.search_failed")
             return  # noqa: ASYNC910  # the attempt was a checkpoint
-        end = self.report.end or GuardEnd(How.KILLED, reaped=_sorted({self.report.leader}))
+        end = self.report.end or GuardEnd(GuardOutcome.KILLED, reaped=_sorted({self.report.leader}))
         left |= {*end.left}
         self.report.end = evolve(
             end, reaped=_sorted((killed | {*end.reaped}) - left), left=_sorted(left)
@@ -156,7 +156,7 @@ async def start_guard(
             stdout=stdout,
             stderr=stderr,
             cwd=working_dir,
-            env=marked(env, mark),
+            env=with_mark(env, mark),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )

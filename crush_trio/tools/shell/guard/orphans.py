@@ -24,8 +24,8 @@ from crush_trio.tools.shell.guard.process_table import (
     ProcessId,
     below,
     children,
-    look_at,
     process_ids,
+    read_process,
 )
 
 MARK: Final = "CRUSH_TRIO_COMMAND"
@@ -39,7 +39,7 @@ QUIET: Final = 0.05
 """How often, and for how many seconds, no process was found before none is believed to be left."""
 
 
-def marked(env: Mapping[str, str], mark: str) -> dict[str, str]:
+def with_mark(env: Mapping[str, str], mark: str) -> dict[str, str]:
     """Return *env* with one more mark. A command may be inside a command of another server."""
     return {**env, MARK: ":".join(filter(None, (env.get(MARK), mark)))}
 
@@ -125,7 +125,7 @@ class _Search:
 
 
 def _lives(pid: ProcessId) -> bool:
-    process = look_at(pid)
+    process = read_process(pid)
     return process is not None and process.lives
 
 
@@ -158,7 +158,7 @@ def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bo
     except ProcessLookupError:
         return False
     try:
-        process = look_at(pid)
+        process = read_process(pid)
         if process is None or not is_meant(process):
             return False
         signal.pidfd_send_signal(descriptor, number)

@@ -46,7 +46,7 @@ class Process:
         self.parent, self.group, self.session = int(parent), int(group), int(session)
 
 
-def look_at(pid: ProcessId) -> Process | None:
+def read_process(pid: ProcessId) -> Process | None:
     """Return the process with this id, if there is one that we may see."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # no time for pathlib
@@ -68,7 +68,7 @@ def children(pid: int) -> list[ProcessId]:
     calling process, whose children stay in it until they are reaped.
     """
     if not CHILDREN_LISTED:
-        everything = map(look_at, process_ids())
+        everything = map(read_process, process_ids())
         return [each.pid for each in everything if each is not None and each.parent == pid]
     found: list[ProcessId] = []
     try:
@@ -89,7 +89,7 @@ def below(root: int) -> "Iterator[Process]":
     seen = {root}
     pending = children(root)
     for pid in pending:
-        process = look_at(pid)
+        process = read_process(pid)
         if process is not None and process.parent in seen and pid not in seen:
             seen.add(pid)
             yield process

@@ -12,7 +12,7 @@ from crush_trio.tools.shell.guard.process_table import ProcessId
 NOTHING: Final = "-"
 
 
-class How(Enum):
+class GuardOutcome(Enum):
     """How the guarding of a command came to its end."""
 
     ENDED = "ended"
@@ -27,7 +27,7 @@ class How(Enum):
 class GuardEnd:
     """The last line of a report: the leader's wait status, what was stopped, and what could not be."""
 
-    how: How
+    how: GuardOutcome
     status: int = signal.SIGKILL
     reaped: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
@@ -68,9 +68,9 @@ class GuardReport:
             case ["failed", number]:
                 self.leader, self.failure = None, int(number)
             case ["withdrawn"]:
-                self.end = GuardEnd(How.STOPPED)
+                self.end = GuardEnd(GuardOutcome.STOPPED)
             case [how, status, reaped, left]:
-                self.end = GuardEnd(How(how), int(status), _pids(reaped), _pids(left))
+                self.end = GuardEnd(GuardOutcome(how), int(status), _pids(reaped), _pids(left))
 
 
 def _pids(text: str) -> tuple[int, ...]:

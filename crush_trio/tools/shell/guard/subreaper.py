@@ -9,7 +9,13 @@ import select
 import signal
 from time import monotonic
 
-from crush_trio.tools.shell.guard.process_table import Process, ProcessId, below, children, look_at
+from crush_trio.tools.shell.guard.process_table import (
+    Process,
+    ProcessId,
+    below,
+    children,
+    read_process,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,7 +148,7 @@ def signal_group(group: ProcessId, number: int) -> None:
 
 def _is_still(process: Process, found: "Container[int]") -> bool:
     """Whether a process that was found below is there, and in the same group."""
-    now = look_at(process.pid)
+    now = read_process(process.pid)
     if now is None or now.group != process.group:
         return False
     return now.parent in found or now.parent == os.getpid()
