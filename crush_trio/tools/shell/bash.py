@@ -1,13 +1,8 @@
-"""Runs a shell command, in the foreground for a while and then behind it (H9 to H14).
+"""The tools `bash`, which runs a shell command, and `job_output` and `job_kill` for background jobs.
 
-The call waits for its command inside the run's scope. If the run is cancelled meanwhile, the command
-has ended before the cancellation leaves this tool, with everything it started (A20). If the command
-takes longer than the call is willing to wait, it is kept: it goes on in the background, where
-`job_output` and `job_kill` find it.
-
-Ends a background job.
-
-Shows what a background job has written.
+`bash` waits for its command inside the run's cancel scope. If the run is cancelled, the command and
+everything it started has ended before the cancellation leaves this tool (A20). A command that takes
+longer than the call waits becomes a background job, which `job_output` and `job_kill` find (H9 to H14).
 """
 
 from pathlib import Path
@@ -25,15 +20,15 @@ from crush_trio.tools.shell.process import Command
 from crush_trio.tools.workbench import Workbench
 
 FOREGROUND_WAIT: Final = 60
-"""Seconds that a call waits for its command, if the model does not say."""
+"""Seconds that a call waits for its command by default."""
 
 BACKGROUND_WAIT: Final = 1
-"""Seconds that a call waits for a command that is to run in the background: it may fail at once."""
+"""Seconds that a call waits for a command started in the background: it may fail at once."""
 
 
 @frozen(kw_only=True)
 class BashArguments:
-    """What to run, where, and how long to wait for it."""
+    """The arguments of `bash`."""
 
     command: Annotated[str, About("The command, as one would type it into a shell.")]
     description: Annotated[str, About("What the command does, in a few words for the user.")]
@@ -66,7 +61,7 @@ class BashTool(BuiltIn):
     jobs: Jobs
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Judge the command, ask if need be, run it, and tell how it went so far."""
+        """Judge the command, ask for permission if needed, run it, and return its output."""
         arguments = read_arguments(call.input, BashArguments)
         if not arguments.command.strip():
             raise ToolError("command is required")
@@ -113,7 +108,7 @@ class BashTool(BuiltIn):
             raise ToolError(f"not a usable command: {exc}") from exc
 
     def _goes_on(self, job: Job) -> ToolResult:
-        """Say that the command runs on, and what it has written so far."""
+        """Return the result for a command that became a background job."""
         so_far = describe_output(job.output(COLUMNS))
         text = (
             f"The command is running in the background as job {job.id}.\n"
@@ -165,7 +160,7 @@ def _metadata(job: Job, output: str, now: int) -> Metadata:
 
 @frozen(kw_only=True)
 class JobOutputArguments:
-    """Which job, and whether to wait for its end."""
+    """The arguments of `job_output`."""
 
     shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
     wait: Annotated[bool, About("Whether to wait until the job has ended.")] = False
@@ -181,7 +176,7 @@ class JobOutputTool(BuiltIn):
     jobs: Jobs
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Return what the job has written. A cancel ends the waiting, not the job."""
+        """Return the output of the job. A cancel ends the wait, not the job."""
         arguments = read_arguments(call.input, JobOutputArguments)
         job = self.jobs.get(arguments.shell_id)
         if arguments.wait:
@@ -203,7 +198,7 @@ class JobOutputTool(BuiltIn):
 
 @frozen(kw_only=True)
 class JobKillArguments:
-    """Which job."""
+    """The arguments of `job_kill`."""
 
     shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
 
@@ -218,7 +213,7 @@ class JobKillTool(BuiltIn):
     jobs: Jobs
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """End the job and everything it started, and forget it."""
+        """Stop the job and everything it started, and remove it."""
         arguments = read_arguments(call.input, JobKillArguments)
         running = self.jobs.get(arguments.shell_id).running
         job = await self.jobs.kill(arguments.shell_id)

@@ -1,10 +1,10 @@
-"""May a shell command run without asking, must somebody be asked, or is it refused (H10, H11, L18)?
+"""`judge`: decides whether a shell command runs without permission, needs it, or is refused.
 
-The judgement is about what the command *is*, not what it looks like: the text is read as a shell
-reads it. `ReadOnly` is for commands of which it can be shown that they only look, inside the workspace:
-every one of them is on a list, with options that are on a list, and nothing is substituted, assigned,
-redirected or sent to the background. Everything else asks, and what cannot be read asks too. So a
-gap in the lists costs a question, never an accident. docs/decisions/005-commands.md says more.
+The text is parsed as a shell parses it (H10, H11, L18). `ReadOnly` is for commands that provably only
+read, inside the workspace: each program and each option is on a list, and nothing is substituted,
+assigned, redirected or sent to the background. Everything else needs permission, also what cannot be
+parsed. So a gap in the lists costs an unnecessary question and never lets a command through. See
+docs/decisions/005-commands.md.
 """
 
 from itertools import pairwise
@@ -26,19 +26,19 @@ DUPLICATES: Final = frozenset({">&", "<&"})
 
 @frozen
 class ReadOnly:
-    """It only looks, and only inside the workspace: nobody need be asked."""
+    """The command only reads, and only inside the workspace: it needs no permission."""
 
 
 @frozen
 class NeedsPermission:
-    """A person decides."""
+    """The command may change something: it needs permission."""
 
     reason: str
 
 
 @frozen
 class Blocked:
-    """It is refused, whoever allows it."""
+    """The command is always refused."""
 
     reason: str
 
@@ -49,9 +49,9 @@ Verdict = ReadOnly | NeedsPermission | Blocked
 def judge(
     command: str, *, workspace: Path, working_dir: Path, private: tuple[Path, ...] = ()
 ) -> Verdict:
-    """Judge a shell command. Looks at the file system where paths must be resolved, and no further.
+    """Judge a shell command. Reads the file system only to resolve paths.
 
-    *private* are places in the workspace, resolved, that one must ask for like those outside of it.
+    *private* are resolved paths inside the workspace that need permission like those outside.
     """
     try:
         script = read_script(command)
@@ -65,7 +65,7 @@ def judge(
 
 
 def _looks(script: Script, place: CommandScope) -> bool:
-    """Whether a script is a row of commands that only look."""
+    """Whether a script is a sequence of commands that only read."""
     if not script.plain or not script.commands or not place.holds(Word(text=".")):
         return False
     for command in script.commands:
@@ -81,7 +81,7 @@ def _looks(script: Script, place: CommandScope) -> bool:
 
 
 def _is_plain(command: SimpleCommand, place: CommandScope) -> bool:
-    """Whether there is nothing to a command but a program, literal arguments and silence."""
+    """Whether a command has only a program, literal arguments and harmless redirections."""
     return (
         bool(command.words)
         and not command.assignments
@@ -92,7 +92,7 @@ def _is_plain(command: SimpleCommand, place: CommandScope) -> bool:
 
 
 def _is_harmless(redirection: Redirection, place: CommandScope) -> bool:
-    """Whether a redirection reads something inside, or throws output away."""
+    """Whether a redirection reads a file inside the workspace, or discards output."""
     target = redirection.target
     if not target.literal or target.exotic or target.globs:
         return False
@@ -119,11 +119,11 @@ def _program_looks(words: tuple[Word, ...], place: CommandScope) -> bool:
 
 
 def _enters(script: Script, command: SimpleCommand, place: CommandScope) -> bool:
-    """Whether a `cd` surely leads into a directory inside, before anything that follows.
+    """Whether a `cd` certainly leads to a directory inside, before the following commands run.
 
-    Only if every command is joined to the next by `&&`, or by `|` to one that is no `cd`: after a
-    failed `cd`, or in a pipeline, what follows would run elsewhere. And not with `..`, which a
-    shell takes from the names it came by, not from where it is.
+    Only if every command is joined to the next by `&&`, or by `|` to one that is not `cd`: after a
+    failed `cd`, or one in a pipeline, the following commands run in another directory. Not with `..`:
+    a shell resolves it by the names in its working directory, not by the links behind them.
     """
     in_order = all(
         before.operator == "&&" or (before.operator == "|" and "cd" not in _names(before, after))

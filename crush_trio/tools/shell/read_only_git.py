@@ -1,10 +1,10 @@
-"""Commands that only look, of programs whose arguments have a grammar of their own: git and find.
+"""The commands of `git` and `find` that only read; both have their own argument syntax.
 
-Of git, the subcommands that read, with the options that are known; many others write, run programs
-or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Which programs the
-configuration of the user's own clone runs is not judged here: a checkout does not bring it along, and
-to change it takes a person's consent. A directory that only poses as a repository is another matter:
-its files are a checkout's, configuration included, so nothing is asked of git in there.
+For git these are the subcommands that read, with the options that are allowed; others write, run
+programs or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Programs
+named in the configuration of the user's own clone are not checked: that file is not part of a checkout,
+and changing it needs permission. A directory inside a checkout that looks like a repository is
+different: its configuration came with the checkout, so every git command there needs permission.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ from crush_trio.tools.shell.script import Word
 # ── git ─────────────────────────────────────────────────────────────────────────────────────────
 
 SIGNATURE: Final = "%G"
-"""A format that asks for signatures runs the program that checks them."""
+"""A format with this placeholder runs the program that verifies signatures."""
 
 _REPOSITORIES: Final = (("HEAD", "objects", "refs"), ("HEAD", "commondir"))
-"""What a directory has in it that git takes for a repository, whatever it is called."""
+"""The entries by which git recognises a repository, whatever the directory is called."""
 
 
 def git_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
-    """Whether `git` with these arguments only looks."""
+    """Whether `git` with these arguments only reads."""
     if words and words[0].text == "--no-pager":
         words = words[1:]
     if _poses_as_repository(place):
@@ -42,7 +42,7 @@ def git_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
 
 
 def _poses_as_repository(place: CommandScope) -> bool:
-    """Whether git could take a plain directory of the workspace for a repository, looking upward."""
+    """Whether the directory, or one above it in the workspace, looks like a bare repository."""
     upward = (place.directory, *place.directory.parents)
     within = [each for each in upward if each.is_relative_to(place.workspace)]
     return any(
@@ -51,7 +51,7 @@ def _poses_as_repository(place: CommandScope) -> bool:
 
 
 def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
-    """Return a kind of operands: any, but only with one of *options*. Others would be created."""
+    """Return a check that allows operands only with one of *options*; else they would be created."""
 
     def listed(arguments: Arguments, place: CommandScope) -> bool:
         return not arguments.operands or not arguments.options.isdisjoint(options)
@@ -60,7 +60,7 @@ def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
 
 
 def _verbs(*verbs: str, bare: bool = False) -> Callable[[Arguments, CommandScope], bool]:
-    """Return a kind of operands: one of *verbs*, then anything inside; nothing at all if *bare*."""
+    """Return a check that allows one of *verbs* and paths inside; no operands only if *bare*."""
 
     def verb_first(arguments: Arguments, place: CommandScope) -> bool:
         if not arguments.operands:
@@ -164,7 +164,7 @@ READ_ONLY_GIT: Final[Mapping[str, ProgramRule]] = {
     "version": ProgramRule(words="build-options", operands=nothing),
     "--version": ProgramRule(operands=nothing),
 }
-"""Subcommands that only look, under these conditions."""
+"""Subcommands that only read if their arguments match the rule."""
 
 
 # ── find ────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ FIND_VALUED: Final = frozenset(
 
 
 def find_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
-    """Whether `find` with these arguments only looks, and only inside."""
+    """Whether `find` with these arguments only reads, and only inside."""
     rest = iter(words)
     started = False
     for word in rest:

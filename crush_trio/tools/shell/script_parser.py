@@ -1,8 +1,8 @@
-"""Reads the text of a shell command, as far as it takes to judge it.
+"""`read_script`: parses the text of a shell command, as far as `judge` needs it.
 
-This is not a shell. It knows how a shell splits a text into words and commands, which is what a
-judgement needs, and refuses what it does not know: `Unreadable`. It was written because the answer
-matters to the last character, and is checked against a real shell by the tests.
+It splits a text into words and commands as a shell does, and raises `Unreadable` for syntax that it
+does not support. `shlex` is not exact enough: a wrong split could let a command through. The tests
+compare the result with a real shell.
 """
 
 from typing import Final
@@ -25,17 +25,17 @@ SEQUENCES: Final = frozenset({"&&", "||", ";", "|"})
 REDIRECTIONS: Final = ("<<<", "<<-", "&>>", "<<", ">>", ">&", "<&", "<>", ">|", "&>", "<", ">")
 DIGITS: Final = frozenset("0123456789")
 ESCAPED: Final = frozenset('$`"\\')
-"""What a backslash escapes between double quotes."""
+"""The characters that a backslash escapes between double quotes."""
 
 PARAMETERS: Final = frozenset("_@*#?-$![")
-"""What stands behind a dollar sign, besides letters and digits, if the shell replaces it."""
+"""The characters, besides letters and digits, that begin a parameter after a dollar sign."""
 
 DEEPEST: Final = 30
-"""How many substitutions inside each other are read. Nobody writes that many."""
+"""Maximum depth of nested substitutions."""
 
 
 def read_script(text: str) -> Script:
-    """Read a shell script. Raises `Unreadable`."""
+    """Parse a shell script. Raises `Unreadable`."""
     if "\0" in text:
         raise Unreadable("a null character")
     return _Reader(text).script()
@@ -43,7 +43,7 @@ def read_script(text: str) -> Script:
 
 @define(eq=False)
 class _Reader:
-    """A place in a text. Every method reads on from it."""
+    """A recursive descent parser; every method continues at the current offset."""
 
     _text: str
     _depth: int = 0
@@ -51,7 +51,7 @@ class _Reader:
     _awaited: list[Redirection] = field(factory=list, init=False)
 
     def script(self, *, closed: bool = False) -> Script:
-        """Read to the end, or to the parenthesis that closes what we are in."""
+        """Parse to the end, or to the closing parenthesis if *closed*."""
         self._descend()
         commands = ScriptDraft()
         while (character := self._begin_token()) != "":
@@ -102,7 +102,7 @@ class _Reader:
         self._begin_token()
         target = self._word()
         if not (target.text or target.quoted or target.scripts):
-            raise Unreadable("a redirection leads nowhere")
+            raise Unreadable("a redirection has no target")
         redirection = Redirection(operator=operator, descriptor=descriptor, target=target)
         commands.redirections.append(redirection)
         if operator in {"<<", "<<-"}:
@@ -111,7 +111,7 @@ class _Reader:
     # ── Here-documents ──────────────────────────────────────────────────────────────────────────
 
     def _documents(self, commands: ScriptDraft) -> None:
-        """Read the here-documents that were announced on the line that has just ended."""
+        """Parse the here-documents that the line which has just ended declared."""
         awaited, self._awaited = self._awaited, []
         for redirection in awaited:
             body = self._body(redirection.target.text, strip=redirection.operator == "<<-")
@@ -134,7 +134,7 @@ class _Reader:
         return "\n".join(lines)
 
     def expansions(self, draft: WordDraft) -> None:
-        """Read all of the text as the inside of a here-document."""
+        """Parse the whole text as the body of a here-document."""
         while character := self._next():
             self._quoted(draft, character)
 
@@ -173,7 +173,7 @@ class _Reader:
             self._quoted(draft, character)
 
     def _quoted(self, draft: WordDraft, character: str) -> None:
-        """Take a character between double quotes."""
+        """Handle a character between double quotes."""
         if character == "$":
             self._dollar(draft, quoted=True)
         elif character == "`":
@@ -183,7 +183,7 @@ class _Reader:
         else:
             draft.text.append(character)
 
-    # ── What the shell puts in ──────────────────────────────────────────────────────────────────
+    # ── Expansions ──────────────────────────────────────────────────────────────────────────────
 
     def _dollar(self, draft: WordDraft, *, quoted: bool) -> None:
         character = self._peek()
@@ -241,7 +241,7 @@ class _Reader:
     # ── Characters ──────────────────────────────────────────────────────────────────────────────
 
     def _peek(self) -> str:
-        """Return the next character. A backslash before a line end joins lines, and is not there."""
+        """Return the next character, skipping backslashes that join lines."""
         while self._text.startswith("\\\n", self._at):
             self._at += 2
         return self._text[self._at : self._at + 1]
@@ -252,7 +252,7 @@ class _Reader:
         return character
 
     def _exact(self) -> str:
-        """Return the next character, whatever it is."""
+        """Consume and return the next character without joining lines."""
         character = self._text[self._at : self._at + 1]
         self._at += 1
         return character

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.tools.shell.guard.report import GuardEnd, GuardOutcome, GuardReport
+from crush_trio.tools.shell.guard.link import GuardEnd, GuardOutcome, GuardReport
 
 RUN = b"forked 4711\nstarted\nended 256 4712,4713 4714\n"
 
