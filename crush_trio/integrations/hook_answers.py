@@ -24,20 +24,20 @@ from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json, JsonObject
 
-DENIES: Final = 2
+DENY_EXIT_CODE: Final = 2
 """The exit code by which a hook says no to one call."""
 
-HALTS: Final = 49
+HALT_EXIT_CODE: Final = 49
 """The exit code by which it also ends the turn."""
 
-LONGEST: Final = 100_000
+MAX_VARIABLE_BYTES: Final = 100_000
 """Bytes that a variable may have. Linux starts no program with one much longer."""
 
 METADATA: Final = "hook"
 """Where viewers find in a result what the hooks said."""
 
 
-def matching(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
+def matching_hooks(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
     """Return the hooks to ask about a tool; of those with the same command only the first."""
     found: dict[str, HookConfig] = {}
     for hook in hooks_before_tools(hooks):
@@ -46,7 +46,7 @@ def matching(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
     return tuple(found.values())
 
 
-def name_of(hook: HookConfig) -> str:
+def hook_name(hook: HookConfig) -> str:
     """Return what to call a hook where people read it."""
     return hook.name or redact_text(hook.command)
 
@@ -55,20 +55,20 @@ def name_of(hook: HookConfig) -> str:
 
 
 @frozen(kw_only=True)
-class Question:
+class HookInput:
     """One call, as hooks are told of it: `payload` to be read, `variables` to be looked at."""
 
     payload: bytes = field(repr=False)
     variables: Mapping[str, str] = field(repr=False)
 
     @property
-    def unfit(self) -> str:
+    def invalid_variable(self) -> str:
         """The variable that no program could be started with, if there is one."""
-        unfit = (name for name, value in self.variables.items() if not _is_fit(value))
-        return next(unfit, "")
+        invalid = (name for name, value in self.variables.items() if not _is_valid(value))
+        return next(invalid, "")
 
 
-def question(call: ToolCall, directory: Path, root: Path) -> Question:
+def hook_input(call: ToolCall, directory: Path, root: Path) -> HookInput:
     """Return what hooks are told of *call*, in a workspace at *directory* of the project at *root*."""
     arguments = orjson.loads(call.input)
     payload = {
@@ -87,7 +87,7 @@ def question(call: ToolCall, directory: Path, root: Path) -> Question:
         "TOOL_INPUT_COMMAND": arguments.get("command"),
         "TOOL_INPUT_FILE_PATH": arguments.get("file_path"),
     }
-    return Question(
+    return HookInput(
         payload=orjson.dumps(payload, option=orjson.OPT_APPEND_NEWLINE),
         variables={
             f"CRUSH_{name}": text for name, text in variables.items() if isinstance(text, str)
@@ -95,8 +95,8 @@ def question(call: ToolCall, directory: Path, root: Path) -> Question:
     )
 
 
-def _is_fit(value: str) -> bool:
-    return "\0" not in value and len(value.encode()) <= LONGEST
+def _is_valid(value: str) -> bool:
+    return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
 
 
 # ── What one hook answers ───────────────────────────────────────────────────────────────────────
@@ -137,14 +137,14 @@ def read_answer(exit_code: int | None, stdout: str, stderr: str) -> HookAnswer:
     """Return what a hook that has ended by itself has answered."""
     if exit_code == 0:
         return _spoken(stdout)
-    if exit_code in {DENIES, HALTS}:
+    if exit_code in {DENY_EXIT_CODE, HALT_EXIT_CODE}:
         return HookAnswer(
-            decision=Decision.DENY, halt=exit_code == HALTS, reason=clipped(stderr.strip())
+            decision=Decision.DENY, halt=exit_code == HALT_EXIT_CODE, reason=clipped(stderr.strip())
         )
     return NO_OPINION
 
 
-def unfit_answer(variable: str) -> HookAnswer:
+def invalid_variable_answer(variable: str) -> HookAnswer:
     """Return the answer about a call that cannot be shown to a hook."""
     reason = f"no hook can be asked: {variable} would be too long, or have a null character in it"
     return HookAnswer(decision=Decision.DENY, reason=reason)
@@ -203,41 +203,41 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 @frozen(kw_only=True)
-class Verdict:
+class HookVerdict:
     """What the hooks of a call have answered: each of them, and together."""
 
     hooks: tuple[HookConfig, ...]
     answers: tuple[HookAnswer, ...]
-    together: HookAnswer
+    combined: HookAnswer
 
     def rewritten(self, call: ToolCall) -> ToolCall:
         """Return *call* as the hooks want it to be made."""
-        if not self.together.patch:
+        if not self.combined.patch:
             return call
-        arguments = orjson.loads(call.input) | self.together.patch
+        arguments = orjson.loads(call.input) | self.combined.patch
         return evolve(call, input=orjson.dumps(arguments).decode())
 
     def refusal(self) -> ToolResult:
         """Return what the model is told in place of a result."""
-        stops = self.together.halt
+        stops = self.combined.halt
         text = "A hook has ended the turn" if stops else "A hook has refused this call"
-        content = ": ".join(filter(None, (text, self.together.reason)))
+        content = ": ".join(filter(None, (text, self.combined.reason)))
         return ToolResult(content=content, is_error=True, stop_turn=stops)
 
     def added_to(self, result: ToolResult) -> ToolResult:
         """Return *result* with what the hooks say to the model, and to those who look on."""
         return evolve(
             result,
-            content=_joined((result.content, self.together.context)),
+            content=_joined((result.content, self.combined.context)),
             metadata={**result.metadata, METADATA: self._metadata()},
         )
 
     def _metadata(self) -> JsonObject:
         return {
             "hook_count": len(self.hooks),
-            **_shown(self.together),
+            **_shown(self.combined),
             "hooks": [
-                {"name": name_of(hook), **_shown(answer), **_matcher(hook)}
+                {"name": hook_name(hook), **_shown(answer), **_matcher(hook)}
                 for hook, answer in zip(self.hooks, self.answers, strict=True)
             ],
         }
@@ -246,20 +246,20 @@ class Verdict:
 _BY_WEIGHT: Final = (Decision.DENY, Decision.ALLOW)
 
 
-def put_together(hooks: tuple[HookConfig, ...], answers: Sequence[HookAnswer]) -> Verdict:
+def combine_answers(hooks: tuple[HookConfig, ...], answers: Sequence[HookAnswer]) -> HookVerdict:
     """Return the verdict of all *answers*, which are in the order of their *hooks*."""
     decisions = {answer.decision for answer in answers}
     patch: dict[str, Json] = {}
     for answer in answers:
         patch |= answer.patch
-    together = HookAnswer(
+    combined = HookAnswer(
         decision=next((each for each in _BY_WEIGHT if each in decisions), Decision.NONE),
         halt=any(answer.halt for answer in answers),
         reason=_joined(answer.reason for answer in answers if answer.refuses),
         context=_joined(answer.context for answer in answers),
         patch=patch,
     )
-    return Verdict(hooks=hooks, answers=tuple(answers), together=together)
+    return HookVerdict(hooks=hooks, answers=tuple(answers), combined=combined)
 
 
 def _matcher(hook: HookConfig) -> JsonObject:

@@ -22,18 +22,18 @@ from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
 from crush_trio.config.redaction import redact_text
 from crush_trio.integrations.hook_answers import (
-    DENIES,
-    HALTS,
+    DENY_EXIT_CODE,
+    HALT_EXIT_CODE,
     NO_OPINION,
     HookAnswer,
-    Question,
-    Verdict,
-    matching,
-    name_of,
-    put_together,
-    question,
+    HookInput,
+    HookVerdict,
+    combine_answers,
+    hook_input,
+    hook_name,
+    invalid_variable_answer,
+    matching_hooks,
     read_answer,
-    unfit_answer,
 )
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import ToolCall
@@ -51,10 +51,10 @@ TIMEOUT: Final = 30.0
 GRACE: Final = 1.0
 """Seconds that it has to end after that, before it is killed."""
 
-READ: Final = 1024 * 1024
+MAX_OUTPUT_BYTES: Final = 1024 * 1024
 """Bytes that are read of each of its streams."""
 
-LOGGED: Final = 500
+MAX_LOGGED_COLUMNS: Final = 500
 """Columns of its complaints that are logged."""
 
 
@@ -70,15 +70,17 @@ class ConfiguredHooks:
     def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
         """Return the hooks to ask before a tool is used; mostly there are none."""
         hooks = self.live.current.config.hooks
-        return matching(hooks, tool_name) if hooks else ()
+        return matching_hooks(hooks, tool_name) if hooks else ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> Verdict:
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> HookVerdict:
         """Ask *hooks* about *call*, all at once, and return what they say together."""
         config = self.live.current
-        asked = question(call, self.directory, config.project.root)
+        asked = hook_input(call, self.directory, config.project.root)
         await trio.lowlevel.checkpoint()
-        if asked.unfit:
-            return put_together(hooks, [unfit_answer(asked.unfit)] * len(hooks))
+        if asked.invalid_variable:
+            return combine_answers(
+                hooks, [invalid_variable_answer(asked.invalid_variable)] * len(hooks)
+            )
         env = {**unattended_env(config.environment), **asked.variables}
         answers = [NO_OPINION] * len(hooks)
 
@@ -87,14 +89,14 @@ class ConfiguredHooks:
 
         async with open_hidden_nursery() as nursery:
             for index, hook in enumerate(hooks):
-                nursery.start_soon(ask_one, index, hook, name=f"hook {name_of(hook)}")
-        return put_together(hooks, answers)
+                nursery.start_soon(ask_one, index, hook, name=f"hook {hook_name(hook)}")
+        return combine_answers(hooks, answers)
 
     async def _ask(
-        self, hook: HookConfig, env: Mapping[str, str], asked: Question, call: ToolCall
+        self, hook: HookConfig, env: Mapping[str, str], asked: HookInput, call: ToolCall
     ) -> HookAnswer:
         """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
-        stdout, stderr = BoundedOutput(READ), BoundedOutput(READ)
+        stdout, stderr = BoundedOutput(MAX_OUTPUT_BYTES), BoundedOutput(MAX_OUTPUT_BYTES)
         ended: CommandEnd | None = None
 
         def note(how: CommandEnd) -> None:
@@ -115,10 +117,10 @@ class ConfiguredHooks:
                     grace=GRACE,
                     on_ended=note,
                 ) as group:
-                    await _tell(group, asked.payload)
+                    await _send_input(group, asked.payload)
                     await group.wait()
         except (OSError, ValueError) as error:
-            log.warning("hook.not_run", extra={"hook": name_of(hook), "error": str(error)})
+            log.warning("hook.not_run", extra={"hook": hook_name(hook), "error": str(error)})
             return NO_OPINION
         finally:
             if ended is not None:
@@ -127,7 +129,7 @@ class ConfiguredHooks:
         return _answer_of(hook, ended, stdout, stderr)
 
 
-async def _tell(hook: RunningCommand, payload: bytes) -> None:
+async def _send_input(hook: RunningCommand, payload: bytes) -> None:
     """Write to a hook what it is asked. One that does not read it may have an opinion all the same.
 
     Whatever a hook leaves unread, it cannot hold this up for longer than it lives: nobody but its
@@ -147,10 +149,10 @@ def _answer_of(
     hook: HookConfig, ended: CommandEnd | None, stdout: BoundedOutput, stderr: BoundedOutput
 ) -> HookAnswer:
     if ended is None or ended.stopped:
-        log.warning("hook.too_slow", extra={"hook": name_of(hook)})
+        log.warning("hook.too_slow", extra={"hook": hook_name(hook)})
         return NO_OPINION
-    if ended.exit_code not in {0, DENIES, HALTS}:
-        said = redact_text(stderr.text(LOGGED))
-        extra = {"hook": name_of(hook), "exit_code": ended.status, "stderr": said}
+    if ended.exit_code not in {0, DENY_EXIT_CODE, HALT_EXIT_CODE}:
+        said = redact_text(stderr.text(MAX_LOGGED_COLUMNS))
+        extra = {"hook": hook_name(hook), "exit_code": ended.status, "stderr": said}
         log.warning("hook.failed", extra=extra)
     return read_answer(ended.exit_code, stdout.text(), stderr.text())

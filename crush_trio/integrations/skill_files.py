@@ -141,18 +141,18 @@ SKILLS_VARIABLE: Final = "CRUSH_SKILLS_DIR"
 PROJECT_DIRECTORIES: Final = (".agents", ".crush", ".claude", ".cursor")
 """Where a project keeps its skills, each in a directory `skills`."""
 
-LARGEST: Final = 1_000_000
+MAX_FILE_BYTES: Final = 1_000_000
 """Bytes that the file of a skill may have."""
 
-DEEPEST: Final = 4
+MAX_DEPTH: Final = 4
 """How far below a place a skill may lie."""
 
-MOST_DIRECTORIES: Final = 1000
+MAX_DIRECTORIES: Final = 1000
 """How many directories of one place are looked at."""
 
 _OUTSIDE: Final = "not used: it leads out of a project that is not trusted"
 _TAKEN: Final = "not used: there is a skill of yours with this name, and the project is not trusted"
-_TOO_MANY: Final = f"not searched to the end: there are more than {MOST_DIRECTORIES} directories"
+_TOO_MANY: Final = f"not searched to the end: there are more than {MAX_DIRECTORIES} directories"
 
 
 @frozen(kw_only=True)
@@ -165,14 +165,14 @@ class SkillPlace:
 
 
 @frozen(kw_only=True)
-class Found:
+class FoundSkills:
     """What a search has found: the skills to use, by name, and every file, by path."""
 
     skills: tuple[AgentSkill, ...] = ()
     states: tuple[SkillState, ...] = ()
 
 
-class Unusable(Exception):
+class UnusableSkill(Exception):
     """A skill that is there and cannot be used; `name` is empty if not even that is known."""
 
     def __init__(self, reason: str, name: str = "") -> None:
@@ -199,7 +199,7 @@ def user_places(places: Places) -> tuple[SkillPlace, ...]:
 
 def find_skills(
     places: Iterable[SkillPlace], project: Project, disabled: Iterable[str] = ()
-) -> Found:
+) -> FoundSkills:
     """Look into all *places*, the strongest last; what is *disabled* is as if it were not there."""
     search = _Search(project, frozenset(name.casefold() for name in disabled))
     for place in places:
@@ -222,11 +222,11 @@ class _Search:
     _states: dict[str, SkillState] = field(factory=dict, init=False)
     _seen: set[Path] = field(factory=set, init=False)
 
-    def found(self) -> Found:
+    def found(self) -> FoundSkills:
         """Return the outcome, in an order that has nothing to do with the disk."""
         by_name = sorted(self._skills)
         by_path = sorted(self._states)
-        return Found(
+        return FoundSkills(
             skills=tuple(self._skills[name] for name in by_name),
             states=tuple(self._states[path] for path in by_path),
         )
@@ -246,15 +246,15 @@ class _Search:
         """Take note of one file: of the skill that it is, or of what is wrong with it."""
         try:
             if place.confined and not real.is_relative_to(self.project.root):
-                raise Unusable(_OUTSIDE)
+                raise UnusableSkill(_OUTSIDE)
             front = _read(file, real)
             name = front.name.casefold()
             if name in self.disabled:
                 return
             held = self._skills.get(name)
             if place.confined and held is not None and held.info.source is not SkillSource.PROJECT:
-                raise Unusable(_TAKEN, front.name)
-        except Unusable as unusable:
+                raise UnusableSkill(_TAKEN, front.name)
+        except UnusableSkill as unusable:
             self._tell(file, unusable.name, str(unusable))
         else:
             self._tell(file, front.name)
@@ -280,14 +280,14 @@ class _Search:
             if place.confined and not real.is_relative_to(self.project.root):
                 self._tell(directory, error=_OUTSIDE)
                 continue
-            if len(entered) == MOST_DIRECTORIES:
+            if len(entered) == MAX_DIRECTORIES:
                 self._tell(place.path, error=_TOO_MANY)
                 return
             entered.add(real)
             names = _names(directory)
             if FILE_NAME in names:
                 yield directory / FILE_NAME
-            elif depth < DEEPEST:
+            elif depth < MAX_DEPTH:
                 inner = (name for name in names if not name.startswith("."))
                 waiting.extend((directory / name, depth + 1) for name in inner)
 
@@ -319,27 +319,27 @@ def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> A
 
 
 def _read(file: Path, real: Path) -> FrontMatter:
-    """Return what the head of a skill's file says, or raise `Unusable`."""
+    """Return what the head of a skill's file says, or raise `UnusableSkill`."""
     try:
         front = read_front_matter(read_skill(real).decode())
     except UnicodeDecodeError:
-        raise Unusable("the file is not UTF-8 text") from None
+        raise UnusableSkill("the file is not UTF-8 text") from None
     except BadFrontMatter as bad:
-        raise Unusable(str(bad)) from None
+        raise UnusableSkill(str(bad)) from None
     directories = {each.parent.name.casefold() for each in (file, real)}
     if front.name.casefold() not in directories:
-        raise Unusable("name differs from the name of the directory", front.name)
+        raise UnusableSkill("name differs from the name of the directory", front.name)
     return front
 
 
 def read_skill(file: Path) -> bytes:
-    """Return the whole file of a skill, or raise `Unusable`."""
+    """Return the whole file of a skill, or raise `UnusableSkill`."""
     try:
-        content = read_file(file, LARGEST + 1)
+        content = read_file(file, MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise Unusable(f"the file cannot be read: {error.strerror}") from None
+        raise UnusableSkill(f"the file cannot be read: {error.strerror}") from None
     if content is None:
-        raise Unusable("the file is a link to nowhere")
-    if len(content) > LARGEST:
-        raise Unusable(f"the file has more than {LARGEST} bytes")
+        raise UnusableSkill("the file is a link to nowhere")
+    if len(content) > MAX_FILE_BYTES:
+        raise UnusableSkill(f"the file has more than {MAX_FILE_BYTES} bytes")
     return content

@@ -23,9 +23,9 @@ from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import AgentSkill, Surroundings
 from crush_trio.integrations.skill_files import (
     PROJECT_DIRECTORIES,
-    Found,
+    FoundSkills,
     SkillPlace,
-    Unusable,
+    UnusableSkill,
     find_skills,
     read_skill,
     user_places,
@@ -49,7 +49,7 @@ class FileSkills:
     """Satisfies `Skills`. Made by `open_skills`."""
 
     _surroundings: Surroundings
-    _found: Found = field(factory=Found, init=False)
+    _found: FoundSkills = field(factory=FoundSkills, init=False)
     _revision: int = field(default=0, init=False)
     """The configuration for which it was found."""
     _door: trio.CapacityLimiter = field(
@@ -86,7 +86,7 @@ class FileSkills:
             self._revision = config.revision
             self._replace(found)
 
-    def _replace(self, found: Found) -> None:
+    def _replace(self, found: FoundSkills) -> None:
         if found == self._found:
             return
         self._found = found
@@ -114,9 +114,9 @@ def _content(skill: AgentSkill) -> SkillContent:
     info = skill.info
     try:
         if real_path(skill.file) != skill.file:
-            raise Unusable("the file is another one now")
+            raise UnusableSkill("the file is another one now")
         content = read_skill(skill.file)
-    except Unusable:
+    except UnusableSkill:
         raise SkillNotFound(info.id) from None
     about = SkillSummary(
         name=info.name,

@@ -25,7 +25,7 @@ from crush_trio.agent.record.turn_record import TurnRecord, result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.turn.answer import Answer
 from crush_trio.clock import Clock, IdSource
-from crush_trio.integrations.hook_answers import NO_OPINION, Decision, Verdict, put_together
+from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdict, combine_answers
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
@@ -65,7 +65,7 @@ class ToolHooks(Protocol):
         """Return the hooks to ask, which costs nothing where there are none."""
         ...
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> Verdict:
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> HookVerdict:
         """Ask them about a call. None of them runs any more when this is left."""
         ...
 
@@ -78,10 +78,10 @@ class NoHooks:
         """Return nothing."""
         return ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> Verdict:
+    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> HookVerdict:
         """Have no opinion, like every one of *hooks*."""
         await trio.lowlevel.checkpoint()
-        return put_together(hooks, [NO_OPINION] * len(hooks))
+        return combine_answers(hooks, [NO_OPINION] * len(hooks))
 
 
 NO_HOOKS: Final = NoHooks()
@@ -164,9 +164,9 @@ class ToolRunner:
         if not hooks:
             return await _use(tool, asked)
         verdict = await self.hooks.ask(hooks, asked)
-        if verdict.together.refuses:
+        if verdict.combined.refuses:
             return verdict.added_to(verdict.refusal())
-        if verdict.together.decision is Decision.ALLOW:
+        if verdict.combined.decision is Decision.ALLOW:
             permit.approve()
         return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
 

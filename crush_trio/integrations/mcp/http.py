@@ -24,20 +24,20 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 
-from crush_trio.integrations.mcp.session import Listing, LoginNeeded, McpFailure, Target
+from crush_trio.integrations.mcp.session import ListKind, LoginNeeded, McpFailure, McpTarget
 from crush_trio.integrations.mcp.stdio import LONGEST_MESSAGE, open_stdio
 from crush_trio.wire.config import McpTransport
 
 CONNECT_TIMEOUT: Final = 30
 """Seconds to reach a server at an address."""
 
-FAREWELL: Final = 1
+DELETE_TIMEOUT: Final = 1
 """Seconds to tell a server at an address that nobody will come back."""
 
-_LISTINGS: Final[dict[type, Listing]] = {
-    types.ToolListChangedNotification: Listing.TOOLS,
-    types.PromptListChangedNotification: Listing.PROMPTS,
-    types.ResourceListChangedNotification: Listing.RESOURCES,
+_LISTINGS: Final[dict[type, ListKind]] = {
+    types.ToolListChangedNotification: ListKind.TOOLS,
+    types.PromptListChangedNotification: ListKind.PROMPTS,
+    types.ResourceListChangedNotification: ListKind.RESOURCES,
 }
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
@@ -45,14 +45,14 @@ Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 
 
 @define(eq=False)
-class News:
+class ListChanges:
     """What a server has said of itself that nobody has heard yet, and whether it says more.
 
     It stands between the transport and the package's session: the end of a stream is told by nobody
     else.
     """
 
-    _stale: dict[Listing, None] = field(factory=dict, init=False)
+    _stale: dict[ListKind, None] = field(factory=dict, init=False)
     _ended: bool = field(default=False, init=False)
     _waiting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -66,7 +66,7 @@ class News:
             self._stale[listing] = None
             self._waiting.unpark_all()
 
-    async def next(self) -> Listing:
+    async def next(self) -> ListKind:
         """Return the next list that is said to be another; each once, however often it is said."""
         await trio.lowlevel.checkpoint()
         while not self._stale:
@@ -84,11 +84,11 @@ class News:
 
 
 @define(eq=False)
-class Heard:
+class ObservedStream:
     """A stream of messages whose end is noticed. Satisfies the package's `ReadStream`."""
 
     _stream: Any
-    _news: News
+    _news: ListChanges
 
     @property
     def last_context(self) -> object:
@@ -99,7 +99,7 @@ class Heard:
         """Return the next message."""
         return await self.__anext__()
 
-    def __aiter__(self) -> "Heard":
+    def __aiter__(self) -> "ObservedStream":
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401
@@ -113,7 +113,7 @@ class Heard:
         """Close it."""
         await self._stream.aclose()
 
-    async def __aenter__(self) -> "Heard":
+    async def __aenter__(self) -> "ObservedStream":
         await trio.lowlevel.checkpoint()
         return self
 
@@ -123,19 +123,19 @@ class Heard:
 
 
 @asynccontextmanager
-async def open_transport(target: Target, news: News) -> AsyncIterator[tuple[Any, Any]]:
+async def open_transport(target: McpTarget, news: ListChanges) -> AsyncIterator[tuple[Any, Any]]:
     """Reach a server in the way that is configured; *news* is told when it hangs up."""
-    ways: dict[McpTransport, Callable[[Target], Streams]]
+    ways: dict[McpTransport, Callable[[McpTarget], Streams]]
     ways = {McpTransport.STDIO: open_stdio, McpTransport.HTTP: _http, McpTransport.SSE: _sse}
     async with ways[target.config.type](target) as (incoming, outgoing):
-        yield Heard(incoming, news), outgoing
+        yield ObservedStream(incoming, news), outgoing
 
 
 @define(eq=False)
-class Address:
+class HttpAddress:
     """Where a server is, and what was seen in its answers."""
 
-    target: Target
+    target: McpTarget
     session_id: str = field(default="", init=False, repr=False)
     closed_to_us: bool = field(default=False, init=False)
 
@@ -168,7 +168,7 @@ class Address:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise McpFailure("it compresses its answers, which it was asked not to")
         if isinstance(response.stream, httpx2.AsyncByteStream) and not _is_stream(response):
-            response.stream = Bounded(response.stream)
+            response.stream = BoundedBody(response.stream)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -187,7 +187,7 @@ def _is_stream(response: httpx2.Response) -> bool:
     return kind.lower().startswith("text/event-stream")
 
 
-class Bounded(httpx2.AsyncByteStream):
+class BoundedBody(httpx2.AsyncByteStream):
     """The body of an answer that is one message, and may be no longer than one."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
@@ -196,7 +196,7 @@ class Bounded(httpx2.AsyncByteStream):
         self._left = LONGEST_MESSAGE
 
     @override
-    def __aiter__(self) -> "Bounded":
+    def __aiter__(self) -> "BoundedBody":
         return self
 
     async def __anext__(self) -> bytes:
@@ -214,8 +214,8 @@ class Bounded(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def _http(target: Target) -> AsyncIterator[tuple[Any, Any]]:
-    address = Address(target)
+async def _http(target: McpTarget) -> AsyncIterator[tuple[Any, Any]]:
+    address = HttpAddress(target)
     with address.watched():
         async with address.client() as client, _ended(address, client):
             async with streamable_http_client(
@@ -228,20 +228,20 @@ async def _http(target: Target) -> AsyncIterator[tuple[Any, Any]]:
 
 
 @asynccontextmanager
-async def _ended(address: Address, client: httpx2.AsyncClient) -> AsyncIterator[None]:
+async def _ended(address: HttpAddress, client: httpx2.AsyncClient) -> AsyncIterator[None]:
     """Tell the server in the end that its session is over, also when we are cancelled."""
     try:
         yield
     finally:
-        with trio.move_on_after(FAREWELL, shield=True), suppress(httpx2.HTTPError):
+        with trio.move_on_after(DELETE_TIMEOUT, shield=True), suppress(httpx2.HTTPError):
             if address.session_id:
                 headers = {"mcp-session-id": address.session_id}
                 await client.delete(address.url, headers=headers)
 
 
 @asynccontextmanager
-async def _sse(target: Target) -> AsyncIterator[tuple[Any, Any]]:
-    address = Address(target)
+async def _sse(target: McpTarget) -> AsyncIterator[tuple[Any, Any]]:
+    address = HttpAddress(target)
     with address.watched():
         async with sse_client(address.url, httpx_client_factory=address.client) as streams:
             yield streams

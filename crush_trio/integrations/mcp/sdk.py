@@ -22,14 +22,14 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from crush_trio import __version__
-from crush_trio.integrations.mcp.http import News, open_transport
+from crush_trio.integrations.mcp.http import ListChanges, open_transport
 from crush_trio.integrations.mcp.session import (
-    Answer,
-    Listing,
+    ListKind,
+    McpAnswer,
     McpFailure,
+    McpTarget,
     OfferedResource,
     OfferedTool,
-    Target,
 )
 from crush_trio.tools.base import Media
 from crush_trio.wire.fields import JsonObject
@@ -68,7 +68,7 @@ class SdkSession:
     _name: str
     _client: ClientSession = field(repr=False)
     _can: types.ServerCapabilities = field(repr=False)
-    _news: News = field(repr=False)
+    _news: ListChanges = field(repr=False)
     instructions: str = field(repr=False)
 
     async def ping(self) -> None:
@@ -115,7 +115,7 @@ class SdkSession:
             for each in found
         )
 
-    async def call(self, tool: str, arguments: JsonObject) -> Answer:
+    async def call(self, tool: str, arguments: JsonObject) -> McpAnswer:
         """Have a tool do something, once."""
         with _failures():
             result = await self._client.call_tool(tool, dict(arguments))
@@ -133,7 +133,7 @@ class SdkSession:
             result = await self._client.read_resource(uri)
         return tuple(_resource(each) for each in result.contents)
 
-    async def changed(self) -> Listing:
+    async def changed(self) -> ListKind:
         """Wait until one of its lists is another one, or it has hung up."""
         return await self._news.next()
 
@@ -195,7 +195,7 @@ def _bytes(text: str) -> bytes:
         raise McpFailure("its data is not base64") from None
 
 
-def _answer(result: types.CallToolResult) -> Answer:
+def _answer(result: types.CallToolResult) -> McpAnswer:
     text = "\n".join(_texts(result.content))
     media = next(
         (
@@ -207,7 +207,7 @@ def _answer(result: types.CallToolResult) -> Answer:
     )
     if not result.content and result.structured_content is not None:
         text = orjson.dumps(result.structured_content).decode()
-    return Answer(text=text, media=media, is_error=result.is_error)
+    return McpAnswer(text=text, media=media, is_error=result.is_error)
 
 
 def _texts(content: Sequence[types.ContentBlock]) -> Iterator[str]:
@@ -226,9 +226,9 @@ def _texts(content: Sequence[types.ContentBlock]) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def open_session(target: Target) -> AsyncIterator[SdkSession]:
+async def open_session(target: McpTarget) -> AsyncIterator[SdkSession]:
     """Start or reach a server, shake hands, and give the session for the length of the block."""
-    news = News()
+    news = ListChanges()
     async with open_transport(target, news) as (incoming, outgoing):
         async with ClientSession(
             incoming,

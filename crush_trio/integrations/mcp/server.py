@@ -20,13 +20,13 @@ from crush_trio.config.snapshot import Resolved
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.mcp.session import (
     Connector,
-    Listing,
+    ListKind,
     LoginNeeded,
     McpFailure,
     McpSession,
+    McpTarget,
     OfferedResource,
     OfferedTool,
-    Target,
 )
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.events import EventType, McpEvent, McpEventType, PayloadType
@@ -47,7 +47,7 @@ _STOPPED: Final = "it was stopped"
 
 
 @frozen(kw_only=True)
-class Plan:
+class McpServerPlan:
     """What a server is to be, as the configuration of one moment has it.
 
     Two plans are equal if a server that follows the one need not be disturbed for the other.
@@ -60,7 +60,7 @@ class Plan:
     env: Mapping[str, str] = field(factory=dict, repr=False)
     """The variables that the configuration sets."""
     resolve: Callable[[], Awaitable[Resolved[McpServerConfig]]] = field(eq=False, repr=False)
-    target: Callable[[McpServerConfig], Target] = field(eq=False, repr=False)
+    target: Callable[[McpServerConfig], McpTarget] = field(eq=False, repr=False)
 
     @property
     def idle(self) -> bool:
@@ -118,7 +118,7 @@ class Attempt:
 class McpServer:
     """One server. `info` and `offer` are what is known of it now."""
 
-    plan: Plan
+    plan: McpServerPlan
     connector: Connector = field(repr=False)
     publish: Callable[[Fact], None] = field(repr=False)
     clock: Clock = field(repr=False)
@@ -183,7 +183,7 @@ class McpServer:
         """Whether it is being started, or about to be."""
         return not (self._next or self._attempt).settled.is_set()
 
-    async def refresh(self, listing: Listing) -> None:
+    async def refresh(self, listing: ListKind) -> None:
         """Ask for one of its lists again, if it is connected. Tells nobody."""
         await trio.lowlevel.checkpoint()
         attempt = self._attempt
@@ -273,7 +273,7 @@ class McpServer:
         self._secrets = _secrets(self.plan.entry, resolved)
         async with self.connector.open(self.plan.target(resolved)) as session:
             offer = Offer(instructions=session.instructions)
-            for listing in Listing:
+            for listing in ListKind:
                 offer = evolve(offer, **await self._list(session, listing))
             attempt.succeed(session)
             self.offer = offer
@@ -281,29 +281,29 @@ class McpServer:
             while True:
                 await self._follow(session, await session.changed())
 
-    async def _follow(self, session: McpSession, listing: Listing) -> None:
+    async def _follow(self, session: McpSession, listing: ListKind) -> None:
         """Read a list that is said to have changed, and tell the clients if it has."""
         self._take(await self._listed_again(session, listing))
         if self.offer != self._told_offer:
             self._tell(listing.value)
         await trio.sleep(PAUSE)
 
-    async def _listed_again(self, session: McpSession, listing: Listing) -> Offer:
+    async def _listed_again(self, session: McpSession, listing: ListKind) -> Offer:
         with trio.move_on_after(self.plan.seconds):
             lists = await self._list(session, listing)
             return evolve(self.offer, **lists)
         raise McpFailure(self._too_slow())
 
-    async def _list(self, session: McpSession, listing: Listing) -> dict[str, Any]:
+    async def _list(self, session: McpSession, listing: ListKind) -> dict[str, Any]:
         """Return one of the lists of a server, under its name in an `Offer`."""
         await trio.lowlevel.checkpoint()
         match listing:
-            case Listing.TOOLS:
+            case ListKind.TOOLS:
                 found = await session.tools()
                 return {"tools": tuple(each for each in found if self.plan.allows(each.name))}
-            case Listing.PROMPTS:
+            case ListKind.PROMPTS:
                 return {"prompts": await session.prompts()}
-            case Listing.RESOURCES:
+            case ListKind.RESOURCES:
                 return {"resources": await session.resources()}
 
     # ── What is known ───────────────────────────────────────────────────────────────────────────
@@ -337,7 +337,7 @@ class McpServer:
 
     def _tell(self, what: McpEventType) -> None:
         self._told_offer = self.offer
-        self.publish(event(what, self.info))
+        self.publish(mcp_event(what, self.info))
 
     def _told(self, failure: McpFailure | None) -> str:
         """Return what went wrong, without what nobody is to read."""
@@ -347,7 +347,7 @@ class McpServer:
         return f"it did not answer within {self.plan.seconds} seconds"
 
 
-def event(what: McpEventType, info: McpClientInfo) -> Fact:
+def mcp_event(what: McpEventType, info: McpClientInfo) -> Fact:
     """Return what clients are told when something is different about a server."""
     entity = McpEvent(
         type=what,

@@ -22,7 +22,7 @@ from crush_trio.wire.events import McpEventType
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpPrompt, McpResource
 
-LONGEST: Final = 512
+MAX_FAILURE_LENGTH: Final = 512
 """Characters of a sentence about a failure; what a server has to say about itself can be long."""
 
 NOT_INSTALLED: Final = (
@@ -37,7 +37,7 @@ class McpFailure(Exception):
 
     def __init__(self, text: str) -> None:
         line = "".join(each if each.isprintable() else " " for each in text)
-        super().__init__(" ".join(line.split())[:LONGEST])
+        super().__init__(" ".join(line.split())[:MAX_FAILURE_LENGTH])
 
 
 class LoginNeeded(McpFailure):
@@ -47,7 +47,7 @@ class LoginNeeded(McpFailure):
 # ── What a server offers ────────────────────────────────────────────────────────────────────────
 
 
-class Listing(Enum):
+class ListKind(Enum):
     """The lists that a server may change; the value is how its clients hear of it."""
 
     TOOLS = McpEventType.TOOLS_LIST_CHANGED
@@ -75,7 +75,7 @@ class OfferedResource:
 
 
 @frozen(kw_only=True)
-class Answer:
+class McpAnswer:
     """What a tool of a server answered: its texts, and the first picture or sound among the rest."""
 
     text: str = ""
@@ -110,7 +110,7 @@ class McpSession(Protocol):
         """Return its resources."""
         ...
 
-    async def call(self, tool: str, arguments: JsonObject) -> Answer:
+    async def call(self, tool: str, arguments: JsonObject) -> McpAnswer:
         """Have a tool do something, once."""
         ...
 
@@ -122,7 +122,7 @@ class McpSession(Protocol):
         """Return what is at *uri*."""
         ...
 
-    async def changed(self) -> Listing:
+    async def changed(self) -> ListKind:
         """Wait until one of its lists is another one; raises `McpFailure` when it has hung up."""
         ...
 
@@ -131,7 +131,7 @@ class McpSession(Protocol):
 
 
 @frozen(kw_only=True)
-class Target:
+class McpTarget:
     """A server as it is to be started or reached: all values filled in.
 
     `environment` is all that a command sees, `directory` where it runs.
@@ -151,7 +151,7 @@ class Connector(Protocol):
         """Get ready, which may take a while; raises `McpFailure` if something is not installed."""
         ...
 
-    def open(self, target: Target) -> AbstractAsyncContextManager[McpSession]:
+    def open(self, target: McpTarget) -> AbstractAsyncContextManager[McpSession]:
         """Connect to a server for the length of a block, which one task enters and leaves."""
         ...
 
@@ -167,8 +167,8 @@ class SdkConnector:
         except ModuleNotFoundError:
             raise McpFailure(NOT_INSTALLED) from None
 
-    def open(self, target: Target) -> AbstractAsyncContextManager[McpSession]:
+    def open(self, target: McpTarget) -> AbstractAsyncContextManager[McpSession]:
         """Connect to a server; `load` comes before."""
-        opens: Callable[[Target], AbstractAsyncContextManager[McpSession]]
+        opens: Callable[[McpTarget], AbstractAsyncContextManager[McpSession]]
         opens = import_module(_SDK).open_session
         return opens(target)

@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from crush_trio.config.redaction import redact_text, worth_finding
-from crush_trio.integrations.mcp.session import McpFailure, Target
+from crush_trio.integrations.mcp.session import McpFailure, McpTarget
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import Command, ProcessGroup, open_process_group
@@ -31,13 +31,13 @@ LONGEST_MESSAGE: Final = 16 * 1024 * 1024
 """Bytes of one message. A server that writes more has lost its way."""
 
 CHUNK: Final = 64 * 1024
-COMPLAINTS: Final = 4096
+MAX_STDERR: Final = 4096
 """Bytes kept of what a server complains about."""
 
-PARTING: Final = 0.5
+EXIT_WAIT: Final = 0.5
 """Seconds in which a command that has hung up should have ended."""
 
-WAITING: Final = 64
+MAX_QUEUED: Final = 64
 """Messages that may wait while a server does not read. A caller who goes away leaves one, too."""
 
 
@@ -109,7 +109,7 @@ class LineReader:
 
 @asynccontextmanager
 async def open_stdio(
-    target: Target,
+    target: McpTarget,
 ) -> AsyncIterator[tuple[LineReader, MemoryObjectSendStream[SessionMessage]]]:
     """Start the command of a server and give what reads and what writes its messages."""
     config = target.config
@@ -118,7 +118,7 @@ async def open_stdio(
     command = Command(
         argv=(config.command, *config.args), working_dir=target.directory, env=target.environment
     )
-    complaints = BoundedOutput(COMPLAINTS)
+    complaints = BoundedOutput(MAX_STDERR)
     group: ProcessGroup | None = None
     reader: LineReader | None = None
     try:
@@ -146,7 +146,7 @@ async def _unless_ended(group: ProcessGroup) -> AsyncIterator[None]:
     try:
         yield
     except* McpFailure:
-        with trio.move_on_after(PARTING):
+        with trio.move_on_after(EXIT_WAIT):
             await group.wait()
         raise
 
@@ -154,7 +154,7 @@ async def _unless_ended(group: ProcessGroup) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _written(group: ProcessGroup) -> AsyncIterator[MemoryObjectSendStream[SessionMessage]]:
     """Give what takes messages for a command. Each is written whole, whoever stops waiting for it."""
-    sender, receiver = anyio.create_memory_object_stream[SessionMessage](WAITING)
+    sender, receiver = anyio.create_memory_object_stream[SessionMessage](MAX_QUEUED)
     with sender, receiver:
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(_write, group.stdin, receiver)
@@ -175,7 +175,7 @@ async def _write(
                 return
 
 
-def _log_complaints(target: Target, complaints: BoundedOutput) -> None:
+def _log_complaints(target: McpTarget, complaints: BoundedOutput) -> None:
     """Log what a server wrote that never answered. Later it could be about what was asked of it."""
     text = complaints.text()
     if text.strip():

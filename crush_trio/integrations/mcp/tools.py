@@ -30,13 +30,13 @@ from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpResource
 
-LONGEST: Final = 64
+MAX_NAME_LENGTH: Final = 64
 _DIGITS: Final = 10
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MARK: Final = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
 
 
-def named(
+def tool_names(
     tools: Iterable[tuple[str, str]], servers: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Return the name of each tool, with its server and what that calls it; no name comes twice.
@@ -57,20 +57,20 @@ def _plain(server: str, tool: str, servers: Collection[str]) -> str:
     longer = (each for each in servers if len(each) > len(server))
     if any(name.startswith(f"mcp_{each}_") for each in longer):
         return ""
-    unfit = len(name) > LONGEST or _FOREIGN.search(name) or _MARK.search(name)
+    unfit = len(name) > MAX_NAME_LENGTH or _FOREIGN.search(name) or _MARK.search(name)
     return "" if unfit else name
 
 
 def _marked(server: str, tool: str) -> str:
     digits = sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
     readable = _FOREIGN.sub("_", f"mcp_{server}_{tool}")
-    return f"{readable[: LONGEST - 1 - _DIGITS]}_{digits}"
+    return f"{readable[: MAX_NAME_LENGTH - 1 - _DIGITS]}_{digits}"
 
 
-LARGEST: Final = 5 * 1024 * 1024
+MAX_MEDIA_BYTES: Final = 5 * 1024 * 1024
 """Bytes of a picture or a sound that a model is shown."""
 
-DESCRIBED: Final = 4096
+MAX_DESCRIPTION: Final = 4096
 """Characters of what a server says about one of its tools."""
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def server_tools(servers: Iterable[McpServer], directory: Path) -> tuple[Tool, .
     }
     return tuple(
         McpTool(name, by_name[server], offered[server, tool], directory)
-        for name, server, tool in named(offered, by_name)
+        for name, server, tool in tool_names(offered, by_name)
     )
 
 
@@ -104,7 +104,9 @@ class McpTool:
     @property
     def description(self) -> str:
         """What the server says about it."""
-        return self.offered.description[:DESCRIBED] or f"{self.offered.name} of {self._server}"
+        return (
+            self.offered.description[:MAX_DESCRIPTION] or f"{self.offered.name} of {self._server}"
+        )
 
     @property
     def parameters(self) -> JsonObject:
@@ -251,7 +253,7 @@ def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
 def _obstacle(media: Media, call: ToolCall) -> str:
     """Return why a model is not shown something, or nothing if it is."""
     what = f"(It also returned {media.mime_type or 'data'}, {len(media.data)} bytes"
-    if len(media.data) > LARGEST:
+    if len(media.data) > MAX_MEDIA_BYTES:
         return f"{what}: more than can be shown.)"
     if not media.mime_type.startswith(("image/", "audio/")):
         return f"{what}, which cannot be shown.)"
