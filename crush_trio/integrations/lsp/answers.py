@@ -10,10 +10,10 @@ from typing import Final
 from attrs import field, frozen
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.positions import BadEdit, Edit, Range, same_uri
+from crush_trio.integrations.lsp.positions import BadEdit, TextEdit, TextRange, normalize_uri
 from crush_trio.wire.fields import Json, JsonObject
 
-DEEPEST: Final = 20
+MAX_DEPTH: Final = 20
 """Levels of symbols within symbols that are looked at."""
 
 KINDS: Final = (
@@ -30,7 +30,7 @@ class Location:
     """A piece of a document."""
 
     uri: str
-    range: Range
+    range: TextRange
 
 
 @frozen(kw_only=True)
@@ -39,8 +39,8 @@ class Symbol:
 
     name: str
     kind: str
-    range: Range
-    name_range: Range
+    range: TextRange
+    name_range: TextRange
     uri: str = ""
     """The document it is in, where the answer is about more than one."""
     children: "tuple[Symbol, ...]" = ()
@@ -52,7 +52,7 @@ class FileEdits:
 
     uri: str
     version: int | None = None
-    edits: tuple[Edit, ...] = field(repr=False)
+    edits: tuple[TextEdit, ...] = field(repr=False)
 
 
 # ── Places ──────────────────────────────────────────────────────────────────────────────────────
@@ -69,7 +69,7 @@ def _location(value: JsonObject) -> Location:
     if not isinstance(uri, str):
         raise LspFailure("the server named a place without a document")
     span = value.get("range", value.get("targetSelectionRange", value.get("targetRange")))
-    return Location(same_uri(uri), Range.read(span))
+    return Location(normalize_uri(uri), TextRange.read(span))
 
 
 # ── Symbols ─────────────────────────────────────────────────────────────────────────────────────
@@ -77,7 +77,7 @@ def _location(value: JsonObject) -> Location:
 
 def read_symbols(answer: Json) -> tuple[Symbol, ...]:
     """Return the symbols of a document, with those within them."""
-    return tuple(_symbols(answer, DEEPEST))
+    return tuple(_symbols(answer, MAX_DEPTH))
 
 
 def _symbols(given: Json, levels: int) -> Iterator[Symbol]:
@@ -89,15 +89,17 @@ def _symbols(given: Json, levels: int) -> Iterator[Symbol]:
 def _symbol(value: JsonObject, children: tuple[Symbol, ...] = ()) -> Symbol:
     """Read the old form, which has a place, or the new one, which has ranges."""
     place = value.get("location")
-    span = Range.read(value.get("range") or (place if isinstance(place, dict) else {}).get("range"))
+    span = TextRange.read(
+        value.get("range") or (place if isinstance(place, dict) else {}).get("range")
+    )
     chosen = value.get("selectionRange")
     uri = value.get("uri")
     return Symbol(
         name=str(value.get("name", "")),
         kind=_kind(value.get("kind")),
         range=span,
-        name_range=span if chosen is None else Range.read(chosen),
-        uri=same_uri(uri) if isinstance(uri, str) else "",
+        name_range=span if chosen is None else TextRange.read(chosen),
+        uri=normalize_uri(uri) if isinstance(uri, str) else "",
         children=children,
     )
 
@@ -107,12 +109,12 @@ def _kind(number: Json) -> str:
     return KINDS[number] if known else KINDS[0]
 
 
-def walk(symbols: tuple[Symbol, ...], within: str = "") -> Iterator[tuple[str, Symbol]]:
+def flatten_symbols(symbols: tuple[Symbol, ...], within: str = "") -> Iterator[tuple[str, Symbol]]:
     """Return all symbols, those within others too, each with its full name: `Class.method`."""
     for symbol in symbols:
         name = f"{within}.{symbol.name}" if within else symbol.name
         yield name, symbol
-        yield from walk(symbol.children, name)
+        yield from flatten_symbols(symbol.children, name)
 
 
 def read_calls(answer: Json, side: str) -> tuple[Symbol, ...]:
@@ -156,9 +158,9 @@ def _file_edits(uri: Json, version: Json, edits: Json) -> FileEdits:
     if not isinstance(uri, str) or not isinstance(edits, list):
         raise BadEdit("the server sent a change that is none")
     return FileEdits(
-        uri=same_uri(uri),
+        uri=normalize_uri(uri),
         version=version if isinstance(version, int) else None,
-        edits=tuple(map(Edit.read, edits)),
+        edits=tuple(map(TextEdit.read, edits)),
     )
 
 

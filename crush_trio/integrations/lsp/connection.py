@@ -1,4 +1,4 @@
-"""A conversation in JSON-RPC with one peer: requests that wait for their answers, in both directions.
+"""A session in JSON-RPC with one peer: requests that wait for their answers, in both directions.
 
 One task reads and one writes, both in `Connection.run`. Nobody else touches the stream, so a request
 that is cancelled leaves no half message behind: what it had to say is in the queue of the writer, and
@@ -12,7 +12,6 @@ Pure: bytes go in as they come, messages come out. The peer is a program that ma
 it announces is believed beyond a limit: neither a header nor a message can make this grow without end.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -24,81 +23,10 @@ from attrs import define, field
 
 from crush_trio.wire.fields import Json, JsonObject
 
-HEADER_LIMIT: Final = 8 * 1024
-"""Bytes that the header of a message may have. Real ones have fewer than a hundred."""
-
-MESSAGE_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes that a message may have."""
-
-_END: Final = b"\r\n\r\n"
-_LENGTH: Final = b"content-length"
-_DIGITS: Final = 10
-
-
-class FramingError(Exception):
-    """The stream is not made of messages, or of one that is too large. There is no way to read on."""
-
-
-def framed(body: bytes) -> bytes:
-    """Return *body* as it goes on the stream."""
-    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-
-
-@define(eq=False)
-class Frames:
-    """Cuts a stream into messages. After a `FramingError` it is of no use any more."""
-
-    header_limit: int = HEADER_LIMIT
-    message_limit: int = MESSAGE_LIMIT
-    _buffer: bytearray = field(factory=bytearray, init=False, repr=False)
-    _size: int | None = field(default=None, init=False)
-    """How long the message is whose header has been read."""
-
-    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
-        """Take more bytes, and return the messages that are complete now. Iterate to the end."""
-        self._buffer += data
-        while self._header_is_read() and self._size is not None:
-            if len(self._buffer) < self._size:
-                return
-            body = bytes(self._buffer[: self._size])
-            del self._buffer[: self._size]
-            self._size = None
-            yield body
-
-    @property
-    def within(self) -> bool:
-        """Whether the stream would end in the middle of a message if it ended now."""
-        return self._size is not None or bool(self._buffer)
-
-    def _header_is_read(self) -> bool:
-        if self._size is not None:
-            return True
-        end = self._buffer.find(_END, 0, self.header_limit + len(_END))
-        if end < 0:
-            if len(self._buffer) > self.header_limit:
-                raise FramingError("a header without an end")
-            return False
-        self._size = self._length(bytes(self._buffer[:end]))
-        del self._buffer[: end + len(_END)]
-        return True
-
-    def _length(self, header: bytes) -> int:
-        """Return the length that a header announces; other fields in it mean nothing here."""
-        fields = [line.partition(b":") for line in header.split(b"\r\n")]
-        lengths = {value.strip() for name, _, value in fields if name.strip().lower() == _LENGTH}
-        if len(lengths) != 1:
-            raise FramingError("a header without one length")
-        [length] = lengths
-        if not length.isdigit() or len(length) > _DIGITS or int(length) > self.message_limit:
-            raise FramingError("a message that is too large, or has no length")
-        return int(length)
-
-
-log = logging.getLogger(__name__)
 
 CHUNK: Final = 64 * 1024
 
-BACKLOG: Final = 64 * 1024 * 1024
+MAX_BACKLOG: Final = 64 * 1024 * 1024
 """Bytes that may wait to be written. A peer that lets more pile up does not read at all."""
 
 METHOD_NOT_FOUND: Final = -32601
@@ -120,7 +48,7 @@ class RequestRefused(LspFailure):
     """It answered with an error."""
 
 
-class Transport(Protocol):
+class RpcTransport(Protocol):
     """The two byte streams of a peer. One task sends and one receives."""
 
     async def send_all(self, data: bytes, /) -> None:
@@ -132,7 +60,7 @@ class Transport(Protocol):
         ...
 
 
-class Unknown(Exception):
+class UnknownMethod(Exception):
     """Raised by `Peer.asked` for a method that it does not know."""
 
 
@@ -144,7 +72,7 @@ class Peer(Protocol):
         ...
 
     def asked(self, method: str, params: Json) -> Json:
-        """Answer a request; raises `Unknown`."""
+        """Answer a request; raises `UnknownMethod`."""
         ...
 
 
@@ -157,12 +85,12 @@ class _Pending:
 
 
 @define(eq=False)
-class Connection:
-    """One conversation; it goes on while `run` does."""
+class RpcConnection:
+    """One session; it goes on while `run` does."""
 
-    _transport: Transport = field(repr=False)
+    _transport: RpcTransport = field(repr=False)
     _peer: Peer = field(repr=False)
-    backlog: int = BACKLOG
+    backlog: int = MAX_BACKLOG
     lost: str = field(default="", init=False)
     """Why there is nobody to talk to any more; empty while there is."""
     ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
@@ -216,7 +144,7 @@ class Connection:
     def _send(self, message: JsonObject) -> None:
         if self.lost:
             return
-        data = framed(orjson.dumps(message))
+        data = frame_message(orjson.dumps(message))
         self._unwritten += len(data)
         if self._unwritten > self.backlog:
             self._lose("it no longer reads what it is sent")
@@ -246,7 +174,7 @@ class Connection:
             self._unwritten -= len(data)
 
     async def _read(self) -> None:  # noqa: ASYNC910  # receiving is a checkpoint, also if it fails
-        frames = Frames()
+        frames = FrameDecoder()
         try:
             while not self.lost and (data := await self._transport.receive_some(CHUNK)):
                 for body in frames.feed(data):
@@ -274,7 +202,7 @@ class Connection:
     def _answer(self, number: Json, method: str, params: Json) -> None:
         try:
             self._send({"jsonrpc": "2.0", "id": number, "result": self._peer.asked(method, params)})
-        except Unknown:
+        except UnknownMethod:
             error = {"code": METHOD_NOT_FOUND, "message": f"{method} is not known here"}
             self._send({"jsonrpc": "2.0", "id": number, "error": error})
 
@@ -288,3 +216,73 @@ class Connection:
 def _message(**parts: Json) -> JsonObject:
     """Return a message; params that say nothing are left out, as servers want it."""
     return {"jsonrpc": "2.0", **{key: value for key, value in parts.items() if value is not None}}
+
+
+HEADER_LIMIT: Final = 8 * 1024
+"""Bytes that the header of a message may have. Real ones have fewer than a hundred."""
+
+MESSAGE_LIMIT: Final = 32 * 1024 * 1024
+"""Bytes that a message may have."""
+
+_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length"
+_DIGITS: Final = 10
+
+
+class FramingError(Exception):
+    """The stream is not made of messages, or of one that is too large. There is no way to read on."""
+
+
+def frame_message(body: bytes) -> bytes:
+    """Return *body* as it goes on the stream."""
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@define(eq=False)
+class FrameDecoder:
+    """Cuts a stream into messages. After a `FramingError` it is of no use any more."""
+
+    header_limit: int = HEADER_LIMIT
+    message_limit: int = MESSAGE_LIMIT
+    _buffer: bytearray = field(factory=bytearray, init=False, repr=False)
+    _size: int | None = field(default=None, init=False)
+    """How long the message is whose header has been read."""
+
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """Take more bytes, and return the messages that are complete now. Iterate to the end."""
+        self._buffer += data
+        while self._header_is_read() and self._size is not None:
+            if len(self._buffer) < self._size:
+                return
+            body = bytes(self._buffer[: self._size])
+            del self._buffer[: self._size]
+            self._size = None
+            yield body
+
+    @property
+    def within(self) -> bool:
+        """Whether the stream would end in the middle of a message if it ended now."""
+        return self._size is not None or bool(self._buffer)
+
+    def _header_is_read(self) -> bool:
+        if self._size is not None:
+            return True
+        end = self._buffer.find(_END, 0, self.header_limit + len(_END))
+        if end < 0:
+            if len(self._buffer) > self.header_limit:
+                raise FramingError("a header without an end")
+            return False
+        self._size = self._length(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(_END)]
+        return True
+
+    def _length(self, header: bytes) -> int:
+        """Return the length that a header announces; other fields in it mean nothing here."""
+        fields = [line.partition(b":") for line in header.split(b"\r\n")]
+        lengths = {value.strip() for name, _, value in fields if name.strip().lower() == _LENGTH}
+        if len(lengths) != 1:
+            raise FramingError("a header without one length")
+        [length] = lengths
+        if not length.isdigit() or len(length) > _DIGITS or int(length) > self.message_limit:
+            raise FramingError("a message that is too large, or has no length")
+        return int(length)

@@ -23,34 +23,34 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.integrations.lsp.connection import Unknown
+from crush_trio.integrations.lsp.connection import UnknownMethod
 from crush_trio.integrations.lsp.known_servers import language_of
-from crush_trio.integrations.lsp.positions import Encoding, same_uri, uri_of
+from crush_trio.integrations.lsp.positions import Encoding, normalize_uri, uri_of
 from crush_trio.wire.config import LspServerConfig
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.views import Diagnostics
 
-OPEN: Final = 200
+MAX_OPEN: Final = 200
 """Files that a server has open at a time; the one that was not used longest is closed."""
 
-PER_FILE: Final = 500
-IN_ALL: Final = 20_000
+MAX_PER_FILE: Final = 500
+MAX_TOTAL: Final = 20_000
 """Diagnostics that are kept of a file, and of all of them."""
 
-LONGEST: Final = 2000
+MAX_TEXT: Final = 2000
 """Letters that are kept of what one of them says."""
 
-FIRST: Final = 1.0
+FIRST_WAIT: Final = 1.0
 """Seconds after which a server that has said nothing has nothing to say (H7)."""
 
-STABLE: Final = 0.3
+QUIET_WAIT: Final = 0.3
 """Seconds of silence after which it has said everything (H7)."""
 
 _CREATED: Final = 1
 _CHANGED: Final = 2
 _NO_SYNC: Final = 0
 
-Tell = Callable[[str, JsonObject], None]
+Notify = Callable[[str, JsonObject], None]
 """Sends a notification."""
 
 
@@ -66,12 +66,12 @@ class _Shown:
 class Documents:
     """The files of a workspace as one server knows them."""
 
-    _tell: Tell = field(repr=False)
+    _notify: Notify = field(repr=False)
     syncs: bool = True
     """Whether the server wants to be told of changes at all."""
     saves: bool = True
     """Whether it wants to be told that a file was saved."""
-    heard: int = field(default=0, init=False)
+    updates: int = field(default=0, init=False)
     """How often it has said something about a file."""
     count: int = field(default=0, init=False)
     """How many diagnostics there are."""
@@ -94,7 +94,7 @@ class Documents:
             self._make_room()
             self._open[uri] = shown = _Shown(1, digest)
             document = {"uri": uri, "languageId": language_of(path), "version": 1, "text": text}
-            self._tell("textDocument/didOpen", {"textDocument": document})
+            self._notify("textDocument/didOpen", {"textDocument": document})
             return True
         self._open[uri] = shown  # the last one is the one that was used last
         if shown.digest == digest or not self.syncs:
@@ -102,7 +102,7 @@ class Documents:
         shown.version, shown.digest = shown.version + 1, digest
         changed = {"uri": uri, "version": shown.version}
         changes = [{"text": text}]
-        self._tell("textDocument/didChange", {"textDocument": changed, "contentChanges": changes})
+        self._notify("textDocument/didChange", {"textDocument": changed, "contentChanges": changes})
         return True
 
     def save(self, path: Path) -> None:
@@ -113,18 +113,18 @@ class Documents:
         """
         uri = uri_of(path)
         if self.saves:
-            self._tell("textDocument/didSave", {"textDocument": {"uri": uri}})
+            self._notify("textDocument/didSave", {"textDocument": {"uri": uri}})
         changes = [{"uri": uri, "type": _CREATED if self.version(uri) == 1 else _CHANGED}]
-        self._tell("workspace/didChangeWatchedFiles", {"changes": changes})
+        self._notify("workspace/didChangeWatchedFiles", {"changes": changes})
 
     def _make_room(self) -> None:
-        while len(self._open) >= OPEN:
+        while len(self._open) >= MAX_OPEN:
             uri = next(iter(self._open))
             self._close(uri)
 
     def _close(self, uri: str) -> None:
         del self._open[uri]
-        self._tell("textDocument/didClose", {"textDocument": {"uri": uri}})
+        self._notify("textDocument/didClose", {"textDocument": {"uri": uri}})
 
     def forget(self, path: Path) -> None:
         """Close a file that is not there any more, if it is open."""
@@ -133,7 +133,7 @@ class Documents:
 
     def version(self, uri: str) -> int | None:
         """Return the version in which the server has a file open; None if it has not."""
-        shown = self._open.get(same_uri(uri))
+        shown = self._open.get(normalize_uri(uri))
         return None if shown is None else shown.version
 
     @property
@@ -143,32 +143,32 @@ class Documents:
 
     # ── What it says ────────────────────────────────────────────────────────────────────────────
 
-    def take(self, params: Json) -> None:
+    def receive_diagnostics(self, params: Json) -> None:
         """Take note of what the server says about one file; it replaces what it said before."""
         if not isinstance(params, dict) or not isinstance(params.get("uri"), str):
             return
-        uri, version = same_uri(params["uri"]), params.get("version")
+        uri, version = normalize_uri(params["uri"]), params.get("version")
         shown = self._open.get(uri)
         if shown is not None and isinstance(version, int) and version < shown.version:
             return  # about a text that is gone; there will be another word
         before = self._said.pop(uri, ())
-        room = min(PER_FILE, IN_ALL - (self.count - len(before)))
+        room = min(MAX_PER_FILE, MAX_TOTAL - (self.count - len(before)))
         given = params.get("diagnostics")
         kept = tuple(_kept(given if isinstance(given, list) else [], room))
         if kept:
             self._said[uri] = kept
         self.count += len(kept) - len(before)
-        self.heard += 1
+        self.updates += 1
         self._waiting.unpark_all()
 
-    def said(self) -> Diagnostics:
+    def diagnostics(self) -> Diagnostics:
         """Return what the server last said, by file; files about which it has nothing are left out."""
         return dict(self._said)
 
-    async def hear_after(self, heard: int) -> None:
+    async def wait_for_update(self, heard: int) -> None:
         """Wait until it has said more than it had when `heard` was that."""
         await trio.lowlevel.checkpoint()
-        while self.heard <= heard:
+        while self.updates <= heard:
             await self._waiting.park()
 
     async def settled(self, heard: int) -> None:
@@ -177,13 +177,13 @@ class Documents:
         That is so when it says nothing at all for a while, or nothing more for a shorter one. How long
         this may take altogether is for the caller to limit.
         """
-        patience = FIRST
+        patience = FIRST_WAIT
         while True:
             with trio.move_on_after(patience) as silence:
-                await self.hear_after(heard)
+                await self.wait_for_update(heard)
             if silence.cancelled_caught:
                 return
-            heard, patience = self.heard, STABLE
+            heard, patience = self.updates, QUIET_WAIT
 
 
 def _kept(given: list[Json], room: int) -> list[JsonObject]:
@@ -197,7 +197,7 @@ def _without_the_rest(diagnostic: Mapping[str, Json]) -> JsonObject:
     for key in ("range", "severity", "code", "source", "message", "tags"):
         value = diagnostic.get(key)
         if isinstance(value, str):
-            kept[key] = value[:LONGEST]
+            kept[key] = value[:MAX_TEXT]
         elif isinstance(value, int) or (key == "range" and isinstance(value, dict)):
             kept[key] = _places(value) if key == "range" else value
         elif key == "tags" and isinstance(value, list):
@@ -297,7 +297,7 @@ def encoding_of(capabilities: JsonObject) -> Encoding:
 
 
 @define(eq=False)
-class Answers:
+class ClientPeer:
     """Satisfies `Peer`: what a server hears from us when it speaks first."""
 
     directory: Path
@@ -310,7 +310,7 @@ class Answers:
     def notified(self, method: str, params: Json) -> None:
         """Take note of diagnostics, and pass on what is for people; the rest means nothing here."""
         if method == "textDocument/publishDiagnostics" and self.documents is not None:
-            self.documents.take(params)
+            self.documents.receive_diagnostics(params)
         elif method in _SPOKEN and isinstance(params, dict):
             self.note(str(params.get("message", "")))
 
@@ -328,7 +328,7 @@ class Answers:
                 return {"success": False}
             case _ if method in _NOTED:
                 return None
-        raise Unknown
+        raise UnknownMethod
 
 
 def _list(value: Json) -> Sequence[Json]:

@@ -16,14 +16,20 @@ from attrs import define, field, frozen
 from crush_trio.integrations.lsp.answers import (
     FileEdits,
     Symbol,
+    flatten_symbols,
     read_workspace_edit,
-    walk,
 )
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.diagnostics import refresh
-from crush_trio.integrations.lsp.positions import Lines, body_of, edited, path_of, uri_of
-from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, Conversation
-from crush_trio.integrations.lsp.symbols import Asking, symbols_of
+from crush_trio.integrations.lsp.diagnostics import refresh_documents
+from crush_trio.integrations.lsp.positions import (
+    Lines,
+    apply_text_edits,
+    path_of,
+    server_text,
+    uri_of,
+)
+from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
+from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.files.changes import FileChanges, Proposal
@@ -31,10 +37,10 @@ from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.files.text import CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
-FILES: Final = 200
+MAX_FILES: Final = 200
 """Files that one rename may change."""
 
-NAMED: Final = 10
+MAX_NAMED: Final = 10
 """Files that are named to the person who is asked."""
 
 APPLY_LIMIT: Final = 20.0
@@ -64,7 +70,7 @@ class RenameTool(BuiltIn):
     name = "lsp_rename"
     arguments = RenameArguments
 
-    asking: Asking
+    queries: SymbolQueries
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
@@ -73,16 +79,16 @@ class RenameTool(BuiltIn):
         if not arguments.new_name.strip():
             raise ToolError("new_name is required")
 
-        async def rename(server: Conversation, place: dict[str, Json]) -> tuple[FileEdits, ...]:
-            await refresh(server)
+        async def rename(server: LspSession, place: dict[str, Json]) -> tuple[FileEdits, ...]:
+            await refresh_documents(server)
             params = {**place, "newName": arguments.new_name.strip()}
             answer = await server.request("textDocument/rename", params, limit=LONG_REQUEST_LIMIT)
             return read_workspace_edit(answer)
 
-        found = await self.asking.symbol(
+        found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "renameProvider", rename
         )
-        proposals = [await self._propose(each, found.conversation) for each in _few(found.answer)]
+        proposals = [await self._propose(each, found.session) for each in _few(found.answer)]
         size = _size(found.answer)
         await call.permit(
             Wanted(
@@ -103,11 +109,11 @@ class RenameTool(BuiltIn):
     ) -> str:
         bench = self.changes.bench
         names = [display_path(bench, each.target.path) for each in proposals]
-        more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-        listed = ", ".join([*names[:NAMED], *more])
+        more = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+        listed = ", ".join([*names[:MAX_NAMED], *more])
         return f"Rename {arguments.symbol} to {arguments.new_name}, {size}: {listed}"
 
-    async def _propose(self, change: FileEdits, server: Conversation) -> Proposal:
+    async def _propose(self, change: FileEdits, server: LspSession) -> Proposal:
         """Work out what becomes of one file; raise if it is none of the server's business."""
         path = path_of(change.uri)
         if path is None:
@@ -119,7 +125,7 @@ class RenameTool(BuiltIn):
         if not self.changes.bench.shared(target.path) or not target.exists:
             raise ToolError(f"the server wants to change {path}, which it has no say in")
         try:
-            after = edited(target.text, change.edits, server.encoding)
+            after = apply_text_edits(target.text, change.edits, server.encoding)
         except LspFailure as failure:
             raise ToolError(str(failure)) from failure
         return await self.changes.propose(target, after)
@@ -139,13 +145,13 @@ class RenameTool(BuiltIn):
 
     async def _diagnosed(self, proposals: Sequence[Proposal]) -> str:
         """Tell the servers of all files, and return what they say when they know the last one."""
-        servers = self.asking.servers
+        servers = self.queries.servers
         await trio.lowlevel.checkpoint()
         for proposal in proposals[:-1]:
             for server in await servers.servers_for(proposal.target.path):
-                if server.conversation is not None:
-                    documents = server.conversation.documents
-                    documents.show(proposal.target.path, body_of(proposal.after))
+                if server.session is not None:
+                    documents = server.session.documents
+                    documents.show(proposal.target.path, server_text(proposal.after))
                     documents.save(proposal.target.path)
         return await servers.changed(proposals[-1].target.path)
 
@@ -157,15 +163,15 @@ def _size(changes: Sequence[FileEdits]) -> str:
 
 
 def _few(changes: Sequence[FileEdits]) -> Sequence[FileEdits]:
-    if len(changes) > FILES:
-        raise ToolError(f"that would change {len(changes)} files; {FILES} are the most")
+    if len(changes) > MAX_FILES:
+        raise ToolError(f"that would change {len(changes)} files; {MAX_FILES} are the most")
     return changes
 
 
 # ── Replacing ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Action(StrEnum):
+class SymbolAction(StrEnum):
     """What to do with a symbol."""
 
     REPLACE = "replace"
@@ -182,8 +188,8 @@ class ReplaceSymbolArguments:
     file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
     replacement: Annotated[str, About("Whole lines, with their indentation.")] = ""
     action: Annotated[
-        Action, About("`replace`, `add_before`, `add_after` or `delete`. Default replace.")
-    ] = Action.REPLACE
+        SymbolAction, About("`replace`, `add_before`, `add_after` or `delete`. Default replace.")
+    ] = SymbolAction.REPLACE
 
 
 @define(eq=False)
@@ -193,19 +199,21 @@ class ReplaceSymbolTool(BuiltIn):
     name = "lsp_replace_symbol"
     arguments = ReplaceSymbolArguments
 
-    asking: Asking
+    queries: SymbolQueries
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Replace the lines of a symbol, or put some beside it, if a person agrees."""
         arguments = read_arguments(call.input, ReplaceSymbolArguments)
-        if not arguments.replacement and arguments.action is not Action.DELETE:
+        if not arguments.replacement and arguments.action is not SymbolAction.DELETE:
             raise ToolError("replacement is required")
-        path = await self.asking.file(arguments.file_path)
+        path = await self.queries.file(arguments.file_path)
         target = await self.changes.find(str(path))
-        server, *_ = await self.asking.shown(path, "documentSymbolProvider")
+        server, *_ = await self.queries.shown(path, "documentSymbolProvider")
         symbol = await _symbol(server, uri_of(path), arguments.symbol)
-        proposal = await self.changes.propose(target, rewritten(target.text, symbol, arguments))
+        proposal = await self.changes.propose(
+            target, replace_symbol_lines(target.text, symbol, arguments)
+        )
         name, action = display_path(self.changes.bench, path), arguments.action.value
         metadata: Metadata = {"file_path": str(path), **proposal.contents, "action": action}
         said = await self.changes.carry_out(
@@ -215,9 +223,9 @@ class ReplaceSymbolTool(BuiltIn):
         return ToolResult(content="\n\n".join(filter(None, [done, said])), metadata=metadata)
 
 
-async def _symbol(server: Conversation, uri: str, wanted: str) -> Symbol:
+async def _symbol(server: LspSession, uri: str, wanted: str) -> Symbol:
     """Return the one symbol of a document that has a name, in full or by its last part."""
-    symbols = list(walk(await symbols_of(server, uri)))
+    symbols = list(flatten_symbols(await symbols_of(server, uri)))
     exact = [each for name, each in symbols if name == wanted]
     chosen = exact or [each for name, each in symbols if wanted == each.name]
     if len(chosen) == 1:
@@ -228,18 +236,20 @@ async def _symbol(server: Conversation, uri: str, wanted: str) -> Symbol:
     raise ToolError(f"{wanted} is the name of several symbols, on the lines {lines}; use edit")
 
 
-def rewritten(text: FileText, symbol: Symbol, arguments: ReplaceSymbolArguments) -> FileText:
+def replace_symbol_lines(
+    text: FileText, symbol: Symbol, arguments: ReplaceSymbolArguments
+) -> FileText:
     """Return *text* with the lines of a symbol replaced, or others put before or after them."""
-    lines = Lines(body_of(text))
+    lines = Lines(server_text(text))
     first, last = symbol.range.lines
     start, end = lines.start(first), lines.start(last + 1)
     new = arguments.replacement.replace(CRLF, LF).removesuffix(LF).replace(LF, text.newline)
     old = lines.text[start:end]
     pieces = {
-        Action.REPLACE: [new, _ending(old)],
-        Action.ADD_BEFORE: [new, text.newline, old],
-        Action.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
-        Action.DELETE: [],
+        SymbolAction.REPLACE: [new, _ending(old)],
+        SymbolAction.ADD_BEFORE: [new, text.newline, old],
+        SymbolAction.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
+        SymbolAction.DELETE: [],
     }
     return FileText(
         "".join([text.bom, lines.text[:start], *pieces[arguments.action], lines.text[end:]])

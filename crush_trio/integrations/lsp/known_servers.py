@@ -112,13 +112,13 @@ LANGUAGES: Final[Mapping[str, str]] = {
 }
 """The names of languages whose files are not simply called like them."""
 
-NAMED: Final[Mapping[str, str]] = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
+LANGUAGES_BY_NAME: Final[Mapping[str, str]] = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
 
 
 def language_of(path: PurePath) -> str:
     """Return the name of the language that a file is in, as servers are told."""
     suffix = path.suffix.removeprefix(".").lower()
-    return NAMED.get(path.name) or LANGUAGES.get(suffix) or suffix or "plaintext"
+    return LANGUAGES_BY_NAME.get(path.name) or LANGUAGES.get(suffix) or suffix or "plaintext"
 
 
 def handles(filetypes: Iterable[str], path: PurePath) -> bool:

@@ -40,14 +40,14 @@ class BadEdit(LspFailure):
 
 
 @frozen(order=True)
-class Position:
+class TextPosition:
     """A place: both numbers count from 0, the second in units of an encoding."""
 
     line: int
     character: int
 
     @classmethod
-    def read(cls, span: Json, side: str) -> "Position":
+    def read(cls, span: Json, side: str) -> "TextPosition":
         """Return one side of the range that a server sent; raises `LspFailure` if there is none."""
         place = span.get(side) if isinstance(span, dict) else None
         given = place if isinstance(place, dict) else {}
@@ -58,16 +58,16 @@ class Position:
 
 
 @frozen
-class Range:
+class TextRange:
     """What lies between two places."""
 
-    start: Position
-    end: Position
+    start: TextPosition
+    end: TextPosition
 
     @classmethod
-    def read(cls, value: Json) -> "Range":
+    def read(cls, value: Json) -> "TextRange":
         """Return the range that a server sent; raises `LspFailure` if it is none."""
-        start, end = Position.read(value, "start"), Position.read(value, "end")
+        start, end = TextPosition.read(value, "start"), TextPosition.read(value, "end")
         if end < start:
             raise LspFailure("the server named a place that is none")
         return cls(start, end)
@@ -79,7 +79,7 @@ class Range:
         return self.start.line, self.end.line - within
 
 
-def units(text: str, encoding: Encoding) -> int:
+def encoded_length(text: str, encoding: Encoding) -> int:
     """Return how long a server thinks *text* is."""
     if encoding is Encoding.UTF32 or text.isascii():
         return len(text)
@@ -88,13 +88,13 @@ def units(text: str, encoding: Encoding) -> int:
     return len(text) + sum(letter > "\uffff" for letter in text)
 
 
-def column(line: str, character: int, encoding: Encoding) -> int:
+def decode_column(line: str, character: int, encoding: Encoding) -> int:
     """Return where in *line* a server's *character* is; inside a letter is before it."""
     if line.isascii() or encoding is Encoding.UTF32:
         return min(character, len(line))
     passed = 0
     for index, letter in enumerate(line):
-        passed += units(letter, encoding)
+        passed += encoded_length(letter, encoding)
         if passed > character:
             return index
     return len(line)
@@ -126,15 +126,15 @@ class Lines:
         """Return where a line begins; one after the last begins at the end."""
         return self._starts[number] if number < len(self) else len(self.text)
 
-    def offset(self, position: Position, encoding: Encoding) -> int:
+    def offset(self, position: TextPosition, encoding: Encoding) -> int:
         """Return where in the text a place is."""
         if position.line >= len(self):
             return len(self.text)
         line = self.line(position.line)
-        return self._starts[position.line] + column(line, position.character, encoding)
+        return self._starts[position.line] + decode_column(line, position.character, encoding)
 
 
-def body_of(text: FileText) -> str:
+def server_text(text: FileText) -> str:
     """Return what a server sees of a file."""
     return text.content.removeprefix(BOM)
 
@@ -159,7 +159,7 @@ def path_of(uri: Json) -> Path | None:
     return Path(path) if path.startswith("/") and "\0" not in path else None
 
 
-def same_uri(uri: str) -> str:
+def normalize_uri(uri: str) -> str:
     """Return the one spelling of an address of a file; others stay as they are."""
     path = path_of(uri)
     return uri if path is None else uri_of(path)
@@ -169,27 +169,27 @@ def same_uri(uri: str) -> str:
 
 
 @frozen
-class Edit:
+class TextEdit:
     """Put *text* in the place of what is in a range."""
 
-    range: Range
+    range: TextRange
     text: str = field(repr=False)
 
     @classmethod
-    def read(cls, value: Json) -> "Edit":
+    def read(cls, value: Json) -> "TextEdit":
         """Return the edit that a server sent; raises `LspFailure` if it is none."""
         text = value.get("newText") if isinstance(value, dict) else None
         if not isinstance(text, str):
             raise BadEdit("the server sent an edit without a text")
-        return cls(Range.read(value.get("range")), text)
+        return cls(TextRange.read(value.get("range")), text)
 
 
-def edited(text: FileText, edits: Iterable[Edit], encoding: Encoding) -> FileText:
+def apply_text_edits(text: FileText, edits: Iterable[TextEdit], encoding: Encoding) -> FileText:
     """Return *text* after all *edits*, which were made for it as it is; none may overlap.
 
     What they put in ends its lines as the file does.
     """
-    lines = Lines(body_of(text))
+    lines = Lines(server_text(text))
     places = [
         (lines.offset(each.range.start, encoding), lines.offset(each.range.end, encoding), each)
         for each in edits
@@ -198,7 +198,7 @@ def edited(text: FileText, edits: Iterable[Edit], encoding: Encoding) -> FileTex
     return FileText(text.bom + _spliced(lines.text, places, text.newline))
 
 
-def _spliced(body: str, places: Sequence[tuple[int, int, Edit]], newline: str) -> str:
+def _spliced(body: str, places: Sequence[tuple[int, int, TextEdit]], newline: str) -> str:
     pieces, kept = [], 0
     for start, end, edit in places:
         if start < kept:

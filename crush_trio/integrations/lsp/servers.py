@@ -35,28 +35,28 @@ from crush_trio.wire.integrations import LspClientInfo
 from crush_trio.wire.views import Diagnostics
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.server import Server
+    from crush_trio.integrations.lsp.server import LanguageServer
     from crush_trio.integrations.lsp.session import OpenProgram
     from crush_trio.tools.files.changes import FileChanges
     from crush_trio.tools.shell.process import Command
 
 log = logging.getLogger(__name__)
 
-LOGGED: Final = 2000
+MAX_LOGGED: Final = 2000
 """Letters that are logged of what a server says."""
 
-LOOK_AGAIN: Final = 30.0
+RECHECK_PAUSE: Final = 30.0
 """Seconds before the disk is asked again about what was not there (I.4)."""
 
 
 @define(eq=False)
-class WorkspaceServers:
+class WorkspaceLanguageServers:
     """Satisfies `LanguageServers`, and is the `Host` of the servers. Made by `open_language_servers`."""
 
     _surroundings: Surroundings = field(repr=False)
-    lives: trio.Nursery = field(repr=False)
+    tasks: trio.Nursery = field(repr=False)
     _given: "OpenProgram | None" = field(default=None, repr=False)
-    _servers: "dict[str, Server]" = field(factory=dict, init=False)
+    _servers: "dict[str, LanguageServer]" = field(factory=dict, init=False)
     _revision: int = field(default=0, init=False)
     """The configuration that they follow from."""
     _found: dict[str, LspServerConfig] = field(factory=dict, init=False)
@@ -80,7 +80,7 @@ class WorkspaceServers:
         server = self._current().get(name)
         if server is None:
             raise LspNotFound(name)
-        return {} if server.conversation is None else server.conversation.documents.said()
+        return {} if server.session is None else server.session.documents.diagnostics()
 
     async def start(self, path: str) -> None:
         """Start those that understand a file; that they get ready is not waited for."""
@@ -90,7 +90,7 @@ class WorkspaceServers:
         with suppress(OSError, ValueError, RuntimeError):
             resolved = await trio.to_thread.run_sync((self.directory / path).resolve)
             for server in await self.servers_for(resolved):
-                server.wake(asked=True)
+                server.ensure_started(asked=True)
 
     async def stop(self) -> None:
         """Stop them all. They are told at once; a client that hangs up misses only their end."""
@@ -127,26 +127,26 @@ class WorkspaceServers:
 
         return code_tools(self, changes)
 
-    def usable(self) -> "list[Server]":
+    def usable(self) -> "list[LanguageServer]":
         """Return the servers that run or could be started, by name."""
         return [server for _, server in sorted(self._current().items()) if server.usable]
 
-    def named(self, name: str) -> "Server | None":
+    def named(self, name: str) -> "LanguageServer | None":
         """Return the server of that name."""
         return self._current().get(name)
 
-    async def startable(self) -> "list[Server]":
+    async def startable(self) -> "list[LanguageServer]":
         """Return those whose kind of project this is, by name."""
         await trio.lowlevel.checkpoint()
         return [server for server in self.usable() if await self._has_root(server.spec)]
 
-    async def servers_for(self, path: Path) -> "list[Server]":
+    async def servers_for(self, path: Path) -> "list[LanguageServer]":
         """Return the servers that are for a file, which is resolved, and whose kind of project this is."""
         await trio.lowlevel.checkpoint()
         if not self._within(path):
             return []
         if self._trusted and any(handles(each.filetypes, path) for each in KNOWN.values()):
-            await self.look_around()
+            await self.discover_servers()
         found = [server for server in self.usable() if server.spec.handles(path)]
         return [server for server in found if await self._has_root(server.spec)]
 
@@ -155,7 +155,7 @@ class WorkspaceServers:
         return any(server.spec.handles(path) for server in self.usable())
 
     def _concerns(self, path: Path) -> bool:
-        """Whether it is worth asking who is for a file."""
+        """Whether it is worth queries who is for a file."""
         return (bool(self._current()) or self._trusted) and self._within(path)
 
     def _within(self, path: Path) -> bool:
@@ -164,7 +164,7 @@ class WorkspaceServers:
 
     # ── Which there are ─────────────────────────────────────────────────────────────────────────
 
-    def _current(self) -> "dict[str, Server]":
+    def _current(self) -> "dict[str, LanguageServer]":
         """Return the servers of the configuration that holds now. What is unchanged stays as it is."""
         config = self._surroundings.live.current
         if config.revision != self._revision and not self._closed:
@@ -180,9 +180,9 @@ class WorkspaceServers:
                 server.close()
         missing = [spec for name, spec in wanted.items() if name not in self._servers]
         if missing:
-            from crush_trio.integrations.lsp.server import Server
+            from crush_trio.integrations.lsp.server import LanguageServer
 
-            self._servers |= {spec.name: Server(spec, self) for spec in missing}
+            self._servers |= {spec.name: LanguageServer(spec, self) for spec in missing}
 
     def _specs(self, config: LoadedConfig) -> list[ServerSpec]:
         configured = [
@@ -208,15 +208,17 @@ class WorkspaceServers:
             and config.trusts(config.project.directory)
         )
 
-    async def look_around(self) -> None:
+    async def discover_servers(self) -> None:
         """Find out which of the known servers could be used here; now and then, and only if trusted."""
         await trio.lowlevel.checkpoint()
         if not self._trusted or not self._due("known servers"):
             return
-        from crush_trio.integrations.lsp.server import look_around
+        from crush_trio.integrations.lsp.server import find_known_servers
 
         config = self._surroundings.live.current
-        found = await trio.to_thread.run_sync(look_around, self.directory, config.environment)
+        found = await trio.to_thread.run_sync(
+            find_known_servers, self.directory, config.environment
+        )
         if found != self._found:
             self._found = found
             self._revision = 0
@@ -240,7 +242,7 @@ class WorkspaceServers:
     def _due(self, what: str) -> bool:
         """Whether it is time to ask the disk about something, which the caller then does."""
         now = self.clock.monotonic()
-        if now < self._looked_at.get(what, -inf) + LOOK_AGAIN:
+        if now < self._looked_at.get(what, -inf) + RECHECK_PAUSE:
             return False
         self._looked_at[what] = now
         return True
@@ -291,7 +293,7 @@ class WorkspaceServers:
         argv = (program, *entry.args)
         return Command(argv=argv, working_dir=self.directory, env=env), entry
 
-    def tell(self, event: LspEvent) -> None:
+    def publish(self, event: LspEvent) -> None:
         """Tell the clients."""
         self._surroundings.publish(
             Fact(payload_type=PayloadType.LSP_EVENT, change=EventType.UPDATED, entity=event)
@@ -307,10 +309,10 @@ class WorkspaceServers:
         secrets = config_secrets(config.config) | environment_secrets(config.environment)
         return redact_text(text, secrets=secrets | self._secrets)
 
-    def note(self, name: str, text: str) -> None:
+    def log_message(self, name: str, text: str) -> None:
         """Log what a server said to people, if it is to be logged (`debug_lsp`)."""
         if self._surroundings.live.current.config.options.debug_lsp:
-            log.info("lsp.said", extra={"server": name, "text": self.redacted(text[:LOGGED])})
+            log.info("lsp.said", extra={"server": name, "text": self.redacted(text[:MAX_LOGGED])})
 
     # ── From `open_language_servers` ────────────────────────────────────────────────────────────
 
@@ -318,7 +320,7 @@ class WorkspaceServers:
         """See to it that a server which runs ends when it is no longer wanted."""
         if self._following is None and not self._closed:
             self._following = trio.CancelScope()
-            self.lives.start_soon(self._follow, self._following)
+            self.tasks.start_soon(self._follow, self._following)
 
     async def _follow(self, scope: trio.CancelScope) -> None:
         live, revision = self._surroundings.live, self._revision
@@ -353,11 +355,11 @@ def _refusal(config: LoadedConfig, name: str) -> str:
 @asynccontextmanager
 async def open_language_servers(
     surroundings: Surroundings, open_program: "OpenProgram | None" = None
-) -> AsyncIterator[WorkspaceServers]:
+) -> AsyncIterator[WorkspaceLanguageServers]:
     """Open the language servers of a workspace; when the block has been left, none of them runs."""
-    async with open_hidden_nursery() as lives:
-        servers = WorkspaceServers(surroundings, lives, open_program)
-        await servers.look_around()
+    async with open_hidden_nursery() as tasks:
+        servers = WorkspaceLanguageServers(surroundings, tasks, open_program)
+        await servers.discover_servers()
         try:
             yield servers
         finally:

@@ -18,13 +18,13 @@ from attrs import define, field
 
 from crush_trio.clock import Clock
 from crush_trio.integrations.lsp.connection import (
-    Connection,
     ConnectionLost,
     LspFailure,
-    Transport,
+    RpcConnection,
+    RpcTransport,
 )
 from crush_trio.integrations.lsp.documents import (
-    Answers,
+    ClientPeer,
     Documents,
     encoding_of,
     initialize_params,
@@ -47,10 +47,10 @@ REQUEST_LIMIT: Final = 5.0
 LONG_REQUEST_LIMIT: Final = 10.0
 """Seconds for an answer, and for that to a rename or about who calls whom (I.4)."""
 
-GOODBYE: Final = 1.0
+SHUTDOWN_WAIT: Final = 1.0
 """Seconds that a server has to end when it is asked to, before it is made to."""
 
-PACE: Final = 0.1
+EVENT_PAUSE: Final = 0.1
 """Seconds between two events about the number of diagnostics."""
 
 
@@ -58,24 +58,24 @@ class ServerUnavailable(LspFailure):
     """A server does not run, and will not right now."""
 
 
-class Launched(Protocol):
+class RunningProgram(Protocol):
     """A program that runs."""
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> RpcTransport:
         """What it reads and writes."""
         ...
 
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         """Return the last thing it complained about; complete when its block has been left."""
         ...
 
 
-OpenProgram = Callable[[Command], AbstractAsyncContextManager[Launched]]
+OpenProgram = Callable[[Command], AbstractAsyncContextManager[RunningProgram]]
 """Starts a language server; on leaving the block it is gone. Raises `OSError` if it cannot be started."""
 
 
-class Host(Protocol):
+class ServerHost(Protocol):
     """The workspace that a server belongs to."""
 
     @property
@@ -89,7 +89,7 @@ class Host(Protocol):
         ...
 
     @property
-    def lives(self) -> trio.Nursery:
+    def tasks(self) -> trio.Nursery:
         """What owns the servers that run."""
         ...
 
@@ -102,7 +102,7 @@ class Host(Protocol):
         """Return how to start a server now; raises `ServerUnavailable`."""
         ...
 
-    def tell(self, event: LspEvent) -> None:
+    def publish(self, event: LspEvent) -> None:
         """Tell the clients."""
         ...
 
@@ -110,12 +110,12 @@ class Host(Protocol):
         """Return a text without secrets."""
         ...
 
-    def note(self, name: str, text: str) -> None:
+    def log_message(self, name: str, text: str) -> None:
         """Take note of something that a server said to people."""
         ...
 
 
-class Owner(Protocol):
+class ServerOwner(Protocol):
     """The server whose life it is."""
 
     @property
@@ -124,19 +124,19 @@ class Owner(Protocol):
         ...
 
     @property
-    def host(self) -> Host:
+    def host(self) -> ServerHost:
         """Where."""
         ...
 
-    def ready(self, life: "Life") -> None:
+    def ready(self, life: "ServerTask") -> None:
         """Take note that a start succeeded."""
         ...
 
-    def ended(self, life: "Life", failure: str) -> None:
+    def ended(self, life: "ServerTask", failure: str) -> None:
         """Take note that a life is over, and why; no failure means that it was asked to end."""
         ...
 
-    def tell(self, what: LspEventType) -> None:
+    def publish(self, what: LspEventType) -> None:
         """Tell the clients about the server."""
         ...
 
@@ -145,11 +145,11 @@ class Owner(Protocol):
 
 
 @define(eq=False, kw_only=True)
-class Conversation:
+class LspSession:
     """A server that is ready, and what it knows."""
 
     name: str
-    connection: Connection = field(repr=False)
+    connection: RpcConnection = field(repr=False)
     documents: Documents = field(repr=False)
     capabilities: JsonObject = field(repr=False)
     encoding: Encoding
@@ -165,11 +165,11 @@ class Conversation:
 
 
 @define(eq=False)
-class Life:
+class ServerTask:
     """One start of a server, up to its end. `leave` ends it early, politely if it is ready."""
 
-    _owner: Owner = field(repr=False)
-    conversation: Conversation | None = field(default=None, init=False)
+    _owner: ServerOwner = field(repr=False)
+    session: LspSession | None = field(default=None, init=False)
     decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
     """Whether it got ready has been found out."""
     ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
@@ -179,7 +179,7 @@ class Life:
     def leave(self) -> None:
         """Have it end soon."""
         self._leaving.set()
-        if self.conversation is None:
+        if self.session is None:
             self._start.cancel()
 
     async def run(self) -> None:  # noqa: ASYNC910  # the barrier is around the checkpoints too
@@ -195,7 +195,7 @@ class Life:
             log.exception("lsp.failed", extra={"server": self._owner.spec.name})
             failure = f"it failed: {type(error).__name__}"
         finally:
-            self.conversation = None
+            self.session = None
             self._owner.ended(self, failure)
             self.decided.set()
             self.ended.set()
@@ -205,11 +205,11 @@ class Life:
         host, spec = self._owner.host, self._owner.spec
         limit = spec.config.timeout or START_LIMIT
         self._start.deadline = trio.current_time() + limit
-        program: Launched | None = None
+        program: RunningProgram | None = None
         lost = ""
         with self._start:
             command, config = await host.prepare(spec)
-            answers = Answers(host.directory, config, partial(host.note, spec.name))
+            answers = ClientPeer(host.directory, config, partial(host.log_message, spec.name))
             async with host.open_program(command) as program:
                 try:
                     lost = await self._talk(program, answers)
@@ -219,47 +219,47 @@ class Life:
             return "" if self._leaving.is_set() else f"it was not ready within {limit:g} seconds"
         if not lost or program is None:
             return ""
-        return ": ".join(filter(None, [lost, program.last_words()]))
+        return ": ".join(filter(None, [lost, program.last_error()]))
 
-    async def _talk(self, program: Launched, answers: Answers) -> str:
+    async def _talk(self, program: RunningProgram, answers: ClientPeer) -> str:
         """Talk to a server that has just been started; return why it left, if it was not asked to."""
-        connection = Connection(program.transport, answers)
+        connection = RpcConnection(program.transport, answers)
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(self._converse, connection)
-            conversation = await shake_hands(self._owner.spec.name, connection, answers)
+            session = await initialize(self._owner.spec.name, connection, answers)
             self._start.deadline = inf
-            self._ready(conversation)
-            nursery.start_soon(self._tell_counts, conversation)
+            self._ready(session)
+            nursery.start_soon(self._publish_counts, session)
             await self._leaving.wait()
             lost = connection.lost
-            self.conversation = None
+            self.session = None
             await _say_goodbye(connection)
             nursery.cancel_scope.cancel()
         return lost
 
-    async def _converse(self, connection: Connection) -> None:
+    async def _converse(self, connection: RpcConnection) -> None:
         """Talk for as long as the server does; when it has left, there is nothing to stay for."""
         await connection.run()
         self._leaving.set()
 
-    def _ready(self, conversation: Conversation) -> None:
-        self.conversation = conversation
+    def _ready(self, session: LspSession) -> None:
+        self.session = session
         self._owner.ready(self)
         self.decided.set()
 
-    async def _tell_counts(self, conversation: Conversation) -> None:
+    async def _publish_counts(self, session: LspSession) -> None:
         """Tell the clients how many diagnostics there are, whenever that changes, but not too often."""
-        documents, told, heard = conversation.documents, 0, 0
+        documents, told, heard = session.documents, 0, 0
         while True:
-            await documents.hear_after(heard)
-            heard = documents.heard
+            await documents.wait_for_update(heard)
+            heard = documents.updates
             if documents.count != told:
                 told = documents.count
-                self._owner.tell(LspEventType.DIAGNOSTICS_CHANGED)
-            await trio.sleep(PACE)
+                self._owner.publish(LspEventType.DIAGNOSTICS_CHANGED)
+            await trio.sleep(EVENT_PAUSE)
 
 
-async def shake_hands(name: str, connection: Connection, answers: Answers) -> Conversation:
+async def initialize(name: str, connection: RpcConnection, answers: ClientPeer) -> LspSession:
     """Introduce ourselves to a server that has just been started; return it when it is ready.
 
     How long that may take is for the caller to limit.
@@ -275,7 +275,7 @@ async def shake_hands(name: str, connection: Connection, answers: Answers) -> Co
     if answers.config.options:
         settings = {"settings": answers.config.options}
         connection.notify("workspace/didChangeConfiguration", settings)
-    return Conversation(
+    return LspSession(
         name=name,
         connection=connection,
         documents=documents,
@@ -284,14 +284,14 @@ async def shake_hands(name: str, connection: Connection, answers: Answers) -> Co
     )
 
 
-async def _say_goodbye(connection: Connection) -> None:
+async def _say_goodbye(connection: RpcConnection) -> None:
     """Ask a server to end, and give it a moment to."""
     await trio.lowlevel.checkpoint()
     if connection.lost:
         return
-    with trio.move_on_after(GOODBYE):
+    with trio.move_on_after(SHUTDOWN_WAIT):
         try:
-            await connection.request("shutdown", limit=GOODBYE)
+            await connection.request("shutdown", limit=SHUTDOWN_WAIT)
         except LspFailure:
             return
         connection.notify("exit")

@@ -24,9 +24,9 @@ from attrs import define, field, frozen
 
 from crush_trio.integrations.lsp.answers import Location, Symbol, position_params, read_symbols
 from crush_trio.integrations.lsp.connection import LspFailure, RequestRefused
-from crush_trio.integrations.lsp.diagnostics import text_of
-from crush_trio.integrations.lsp.positions import Lines, path_of, units, uri_of
-from crush_trio.integrations.lsp.session import Conversation
+from crush_trio.integrations.lsp.diagnostics import document_text
+from crush_trio.integrations.lsp.positions import Lines, encoded_length, path_of, uri_of
+from crush_trio.integrations.lsp.session import LspSession
 from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.files.disk import display_path, locate, read_file
 from crush_trio.tools.files.text import BOM
@@ -36,30 +36,23 @@ from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.fields import Json
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.servers import WorkspaceServers
+    from crush_trio.integrations.lsp.servers import WorkspaceLanguageServers
 
 
-LARGEST: Final = 1024 * 1024
-"""Bytes of a file that is searched."""
+T = TypeVar("T")
 
-FILES: Final = 5000
-"""Files that are searched."""
+MAX_TRIES: Final = 10
+"""Places of a name about which servers are asked."""
 
-PER_FILE: Final = 20
-PLACES: Final = 200
-"""Places of a file, and in all, that are taken."""
+MAX_LISTED: Final = 100
+"""Places that a model is shown."""
 
-SECONDS: Final = 5.0
-
-_DEFINING: Final = re.compile(
-    r"\b(?:class|const|def|enum|fn|func|function|impl|interface|let|mod|module|namespace|static"
-    r"|struct|trait|type|union|val|var)\s+(?:\([^()]*\)\s*)?$"
-)
-"""What stands before a name where it is defined, in most languages."""
+COLUMNS: Final = 200
+"""Letters of a line that it is shown with them."""
 
 
 @frozen(kw_only=True)
-class Spot:
+class Occurrence:
     """A place where a name stands: the line counts from 0, `column` is an index into its text."""
 
     path: Path
@@ -73,7 +66,161 @@ class Spot:
         return _DEFINING.search(self.text[: self.column]) is not None
 
 
-def find_spots(place: SearchScope, symbol: str, wanted: Callable[[Path], bool]) -> list[Spot]:
+AskServer = Callable[[LspSession, dict[str, Json]], Awaitable[T]]
+"""Asks a server about a place, given the params that name it."""
+
+
+@frozen
+class SymbolAnswer(Generic[T]):
+    """An answer, the server that gave it, and the place it is about."""
+
+    session: LspSession
+    spot: Occurrence
+    answer: T
+
+
+@define(eq=False)
+class SymbolQueries:
+    """Asks the servers of a workspace in the name of its tools."""
+
+    servers: "WorkspaceLanguageServers" = field(repr=False)
+    bench: Workbench = field(repr=False)
+
+    # ── About a file ────────────────────────────────────────────────────────────────────────────
+
+    async def file(self, file_path: str) -> Path:
+        """Return the file that a model named; raises if no server could be for it."""
+        path = await locate(self.bench, file_path)
+        if not await self.servers.servers_for(path):
+            raise ToolError(f"no language server is for {display_path(self.bench, path)}")
+        return path
+
+    async def shown(self, path: Path, capability: str) -> list[LspSession]:
+        """Return the servers that offer something for a file, and know it as it is on the disk."""
+        text = await document_text(path)
+        if text is None:
+            raise ToolError(f"{path} does not exist, or is no text of a usual size")
+        found, failures = list[LspSession](), list[LspFailure]()
+        for server in await self.servers.servers_for(path):
+            try:
+                session = await server.get_ready()
+            except LspFailure as failure:
+                failures.append(failure)
+            else:
+                session.documents.show(path, text)
+                found += [session] if session.can(capability) else []
+        if not found:
+            raise ToolError(_told(failures) or f"no language server can do that for {path.name}")
+        return found
+
+    # ── About a symbol ──────────────────────────────────────────────────────────────────────────
+
+    async def symbol(
+        self, call: ToolCall, name: str, path: str, capability: str, ask: AskServer[T]
+    ) -> SymbolAnswer[T]:
+        """Return the first answer that says something, of the places where *name* stands."""
+        if not name.strip():
+            raise ToolError("symbol is required")
+        params = {"symbol": name, "path": path}
+        place = await find_scope(self.bench, call, path, action="read", params=params)
+        wanted = self.servers.may_handle
+        spots = await trio.to_thread.run_sync(find_occurrences, place, name.strip(), wanted)
+        if not spots:
+            where = display_path(self.bench, place.root / (place.file or ""))
+            raise ToolError(f"{name} stands nowhere in {where} where a language server could look")
+        refusals = list[LspFailure]()
+        for spot in spots[:MAX_TRIES]:
+            for session in await self.shown(spot.path, capability):
+                found = await self._try(session, spot, ask, refusals)
+                if found is not None:
+                    return found
+        raise ToolError(_told(refusals) or f"no language server knows a symbol {name}")
+
+    async def _try(
+        self,
+        session: LspSession,
+        spot: Occurrence,
+        ask: AskServer[T],
+        refusals: list[LspFailure],
+    ) -> SymbolAnswer[T] | None:
+        """Ask about one place; None if the server has nothing to say about it."""
+        character = encoded_length(spot.text[: spot.column], session.encoding)
+        position = {"line": spot.line, "character": character}
+        try:
+            answer = await ask(session, position_params(uri_of(spot.path), position))
+        except RequestRefused as refusal:
+            refusals.append(refusal)
+            return None  # noqa: ASYNC910  # queries is a checkpoint, also if it is refused
+        except LspFailure as failure:
+            raise ToolError(_told([failure])) from failure
+        return SymbolAnswer(session, spot, answer) if answer else None
+
+    # ── What a model sees ───────────────────────────────────────────────────────────────────────
+
+    async def listed(self, locations: Sequence[Location]) -> str:
+        """Return places with the lines they are in, by file; those outside have no lines."""
+        await trio.lowlevel.checkpoint()
+        lines = list[str]()
+        texts: dict[str, Lines | None] = {}
+        for location in locations[:MAX_LISTED]:
+            if location.uri not in texts:
+                texts[location.uri] = await self._lines(location.uri)
+            lines.append(self._listed(location, texts[location.uri]))
+        if len(locations) > MAX_LISTED:
+            lines.append(f"({len(locations) - MAX_LISTED} more)")
+        return "\n".join(lines)
+
+    def _listed(self, location: Location, text: Lines | None) -> str:
+        path, start = path_of(location.uri), location.range.start
+        name = location.uri if path is None else display_path(self.bench, path)
+        shown = "" if text is None else text.line(start.line).strip()[:COLUMNS]
+        return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
+
+    async def _lines(self, uri: str) -> Lines | None:
+        """Return the text of a document, if it is a file that may be looked at without queries."""
+        await trio.lowlevel.checkpoint()
+        path = path_of(uri)
+        if path is None or not self.bench.shared(await locate(self.bench, str(path))):
+            return None
+        text = await document_text(path)
+        return None if text is None else Lines(text)
+
+
+async def symbols_of(server: LspSession, uri: str) -> tuple[Symbol, ...]:
+    """Return what a document defines."""
+    params = {"textDocument": {"uri": uri}}
+    try:
+        return read_symbols(await server.request("textDocument/documentSymbol", params))
+    except LspFailure as failure:
+        raise ToolError(_told([failure])) from failure
+
+
+def _told(failures: Iterable[LspFailure]) -> str:
+    return "\n".join(dict.fromkeys(map(str, failures)))
+
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Bytes of a file that is searched."""
+
+MAX_FILES: Final = 5000
+"""Files that are searched."""
+
+MAX_PER_FILE: Final = 20
+MAX_OCCURRENCES: Final = 200
+"""Places of a file, and in all, that are taken."""
+
+SECONDS: Final = 5.0
+
+_DEFINING: Final = re.compile(
+    r"\b(?:class|const|def|enum|fn|func|function|impl|interface|let|mod|module|namespace|static"
+    r"|struct|trait|type|union|val|var)\s+(?:\([^()]*\)\s*)?$"
+)
+"""What stands before a name where it is defined, in most languages."""
+
+
+def find_occurrences(
+    place: SearchScope, symbol: str, wanted: Callable[[Path], bool]
+) -> list[Occurrence]:
     """Return where *symbol* stands, best first. If it has parts, such as `a.b`, the last one is meant.
 
     Where the whole is not written out, as with a method, its last part alone is looked for.
@@ -101,176 +248,32 @@ def _files(place: SearchScope, wanted: Callable[[Path], bool]) -> Iterator[Path]
         return
     entries = DirectoryWalk(place.ignoring, seconds=SECONDS).entries()
     paths = (place.root / entry.path for entry in entries if entry.is_file)
-    for path, _ in zip(filter(wanted, paths), range(FILES), strict=False):
+    for path, _ in zip(filter(wanted, paths), range(MAX_FILES), strict=False):
         yield path
 
 
-def _spots(files: Iterable[Path], word: re.Pattern[str], last: int) -> Iterator[Spot]:
-    left = PLACES
+def _spots(files: Iterable[Path], word: re.Pattern[str], last: int) -> Iterator[Occurrence]:
+    left = MAX_OCCURRENCES
     for path in files:
         trio.from_thread.check_cancelled()
-        for spot, _ in zip(_in_file(path, word, last), range(PER_FILE), strict=False):
+        for spot, _ in zip(_in_file(path, word, last), range(MAX_PER_FILE), strict=False):
             yield spot
             left -= 1
             if not left:
                 return
 
 
-def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Spot]:
+def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Occurrence]:
     for number, text in enumerate(_lines(path)):
         for match in word.finditer(text):
-            yield Spot(path=path, line=number, column=match.end() - last, text=text)
+            yield Occurrence(path=path, line=number, column=match.end() - last, text=text)
 
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a text file, as servers count them; another file has none."""
     try:
-        snapshot = read_file(path, LARGEST)
+        snapshot = read_file(path, MAX_FILE_BYTES)
         text = "" if snapshot is None else snapshot.data.decode("utf-8")
     except (ToolError, UnicodeDecodeError):
         return []
     return re.split("\r\n|\n|\r", text.removeprefix(BOM))
-
-
-T = TypeVar("T")
-
-TRIES: Final = 10
-"""Places of a name about which servers are asked."""
-
-LISTED: Final = 100
-"""Places that a model is shown."""
-
-COLUMNS: Final = 200
-"""Letters of a line that it is shown with them."""
-
-Question = Callable[[Conversation, dict[str, Json]], Awaitable[T]]
-"""Asks a server about a place, given the params that name it."""
-
-
-@frozen
-class Found(Generic[T]):
-    """An answer, the server that gave it, and the place it is about."""
-
-    conversation: Conversation
-    spot: Spot
-    answer: T
-
-
-@define(eq=False)
-class Asking:
-    """Asks the servers of a workspace in the name of its tools."""
-
-    servers: "WorkspaceServers" = field(repr=False)
-    bench: Workbench = field(repr=False)
-
-    # ── About a file ────────────────────────────────────────────────────────────────────────────
-
-    async def file(self, file_path: str) -> Path:
-        """Return the file that a model named; raises if no server could be for it."""
-        path = await locate(self.bench, file_path)
-        if not await self.servers.servers_for(path):
-            raise ToolError(f"no language server is for {display_path(self.bench, path)}")
-        return path
-
-    async def shown(self, path: Path, capability: str) -> list[Conversation]:
-        """Return the servers that offer something for a file, and know it as it is on the disk."""
-        text = await text_of(path)
-        if text is None:
-            raise ToolError(f"{path} does not exist, or is no text of a usual size")
-        found, failures = list[Conversation](), list[LspFailure]()
-        for server in await self.servers.servers_for(path):
-            try:
-                conversation = await server.get_ready()
-            except LspFailure as failure:
-                failures.append(failure)
-            else:
-                conversation.documents.show(path, text)
-                found += [conversation] if conversation.can(capability) else []
-        if not found:
-            raise ToolError(_told(failures) or f"no language server can do that for {path.name}")
-        return found
-
-    # ── About a symbol ──────────────────────────────────────────────────────────────────────────
-
-    async def symbol(
-        self, call: ToolCall, name: str, path: str, capability: str, ask: Question[T]
-    ) -> Found[T]:
-        """Return the first answer that says something, of the places where *name* stands."""
-        if not name.strip():
-            raise ToolError("symbol is required")
-        params = {"symbol": name, "path": path}
-        place = await find_scope(self.bench, call, path, action="read", params=params)
-        wanted = self.servers.may_handle
-        spots = await trio.to_thread.run_sync(find_spots, place, name.strip(), wanted)
-        if not spots:
-            where = display_path(self.bench, place.root / (place.file or ""))
-            raise ToolError(f"{name} stands nowhere in {where} where a language server could look")
-        refusals = list[LspFailure]()
-        for spot in spots[:TRIES]:
-            for conversation in await self.shown(spot.path, capability):
-                found = await self._try(conversation, spot, ask, refusals)
-                if found is not None:
-                    return found
-        raise ToolError(_told(refusals) or f"no language server knows a symbol {name}")
-
-    async def _try(
-        self,
-        conversation: Conversation,
-        spot: Spot,
-        ask: Question[T],
-        refusals: list[LspFailure],
-    ) -> Found[T] | None:
-        """Ask about one place; None if the server has nothing to say about it."""
-        character = units(spot.text[: spot.column], conversation.encoding)
-        position = {"line": spot.line, "character": character}
-        try:
-            answer = await ask(conversation, position_params(uri_of(spot.path), position))
-        except RequestRefused as refusal:
-            refusals.append(refusal)
-            return None  # noqa: ASYNC910  # asking is a checkpoint, also if it is refused
-        except LspFailure as failure:
-            raise ToolError(_told([failure])) from failure
-        return Found(conversation, spot, answer) if answer else None
-
-    # ── What a model sees ───────────────────────────────────────────────────────────────────────
-
-    async def listed(self, locations: Sequence[Location]) -> str:
-        """Return places with the lines they are in, by file; those outside have no lines."""
-        await trio.lowlevel.checkpoint()
-        lines = list[str]()
-        texts: dict[str, Lines | None] = {}
-        for location in locations[:LISTED]:
-            if location.uri not in texts:
-                texts[location.uri] = await self._lines(location.uri)
-            lines.append(self._listed(location, texts[location.uri]))
-        if len(locations) > LISTED:
-            lines.append(f"({len(locations) - LISTED} more)")
-        return "\n".join(lines)
-
-    def _listed(self, location: Location, text: Lines | None) -> str:
-        path, start = path_of(location.uri), location.range.start
-        name = location.uri if path is None else display_path(self.bench, path)
-        shown = "" if text is None else text.line(start.line).strip()[:COLUMNS]
-        return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
-
-    async def _lines(self, uri: str) -> Lines | None:
-        """Return the text of a document, if it is a file that may be looked at without asking."""
-        await trio.lowlevel.checkpoint()
-        path = path_of(uri)
-        if path is None or not self.bench.shared(await locate(self.bench, str(path))):
-            return None
-        text = await text_of(path)
-        return None if text is None else Lines(text)
-
-
-async def symbols_of(server: Conversation, uri: str) -> tuple[Symbol, ...]:
-    """Return what a document defines."""
-    params = {"textDocument": {"uri": uri}}
-    try:
-        return read_symbols(await server.request("textDocument/documentSymbol", params))
-    except LspFailure as failure:
-        raise ToolError(_told([failure])) from failure
-
-
-def _told(failures: Iterable[LspFailure]) -> str:
-    return "\n".join(dict.fromkeys(map(str, failures)))

@@ -30,42 +30,6 @@ from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpResource
 
-MAX_NAME_LENGTH: Final = 64
-_DIGITS: Final = 10
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
-_MARK: Final = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
-
-
-def tool_names(
-    tools: Iterable[tuple[str, str]], servers: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Return the name of each tool, with its server and what that calls it; no name comes twice.
-
-    *servers* are all servers that there could be.
-    """
-    taken = set[str]()
-    for server, tool in sorted(set(tools)):
-        name = _plain(server, tool, servers) or _marked(server, tool)
-        if name not in taken:
-            taken.add(name)
-            yield name, server, tool
-
-
-def _plain(server: str, tool: str, servers: Collection[str]) -> str:
-    """Return the plain form, or nothing if it will not do."""
-    name = f"mcp_{server}_{tool}"
-    longer = (each for each in servers if len(each) > len(server))
-    if any(name.startswith(f"mcp_{each}_") for each in longer):
-        return ""
-    unfit = len(name) > MAX_NAME_LENGTH or _FOREIGN.search(name) or _MARK.search(name)
-    return "" if unfit else name
-
-
-def _marked(server: str, tool: str) -> str:
-    digits = sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
-    readable = _FOREIGN.sub("_", f"mcp_{server}_{tool}")
-    return f"{readable[: MAX_NAME_LENGTH - 1 - _DIGITS]}_{digits}"
-
 
 MAX_MEDIA_BYTES: Final = 5 * 1024 * 1024
 """Bytes of a picture or a sound that a model is shown."""
@@ -244,13 +208,13 @@ def _first_media(found: Sequence[McpResource]) -> Media | None:
 
 def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
     """Return an answer as far as the model can make use of it."""
-    note = "" if media is None else _obstacle(media, call)
+    note = "" if media is None else _why_not_shown(media, call)
     if media is None or note:
         return ToolResult(content=clipped("\n".join(filter(None, (text, note)))) or "(no output)")
     return ToolResult(content=clipped(text), media=media)
 
 
-def _obstacle(media: Media, call: ToolCall) -> str:
+def _why_not_shown(media: Media, call: ToolCall) -> str:
     """Return why a model is not shown something, or nothing if it is."""
     what = f"(It also returned {media.mime_type or 'data'}, {len(media.data)} bytes"
     if len(media.data) > MAX_MEDIA_BYTES:
@@ -258,3 +222,40 @@ def _obstacle(media: Media, call: ToolCall) -> str:
     if not media.mime_type.startswith(("image/", "audio/")):
         return f"{what}, which cannot be shown.)"
     return "" if call.images else f"{what}, which this model cannot take.)"
+
+
+MAX_NAME_LENGTH: Final = 64
+_DIGITS: Final = 10
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MARK: Final = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
+
+
+def tool_names(
+    tools: Iterable[tuple[str, str]], servers: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Return the name of each tool, with its server and what that calls it; no name comes twice.
+
+    *servers* are all servers that there could be.
+    """
+    taken = set[str]()
+    for server, tool in sorted(set(tools)):
+        name = _plain(server, tool, servers) or _marked(server, tool)
+        if name not in taken:
+            taken.add(name)
+            yield name, server, tool
+
+
+def _plain(server: str, tool: str, servers: Collection[str]) -> str:
+    """Return the plain form, or nothing if it will not do."""
+    name = f"mcp_{server}_{tool}"
+    longer = (each for each in servers if len(each) > len(server))
+    if any(name.startswith(f"mcp_{each}_") for each in longer):
+        return ""
+    unfit = len(name) > MAX_NAME_LENGTH or _FOREIGN.search(name) or _MARK.search(name)
+    return "" if unfit else name
+
+
+def _marked(server: str, tool: str) -> str:
+    digits = sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
+    readable = _FOREIGN.sub("_", f"mcp_{server}_{tool}")
+    return f"{readable[: MAX_NAME_LENGTH - 1 - _DIGITS]}_{digits}"

@@ -5,8 +5,12 @@ import trio
 
 from crush_trio.integrations.lsp import edit_tools as lsp_changes
 from crush_trio.integrations.lsp.answers import Symbol, read_workspace_edit
-from crush_trio.integrations.lsp.edit_tools import Action, ReplaceSymbolArguments, rewritten
-from crush_trio.integrations.lsp.positions import BadEdit, Position, Range
+from crush_trio.integrations.lsp.edit_tools import (
+    ReplaceSymbolArguments,
+    SymbolAction,
+    replace_symbol_lines,
+)
+from crush_trio.integrations.lsp.positions import BadEdit, TextPosition, TextRange
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import FileChanges
 from crush_trio.tools.files.text import FileText
@@ -155,7 +159,7 @@ async def test_a_change_for_another_version_of_a_file_is_not_made(home):
 
 
 async def test_too_many_files_are_too_many(home, monkeypatch):
-    monkeypatch.setattr(lsp_changes, "FILES", 1)
+    monkeypatch.setattr(lsp_changes, "MAX_FILES", 1)
     async with opened(home) as place:
         assert "2 files; 1 are the most" in await refused(
             place, "lsp_rename", symbol="parse", new_name="read"
@@ -206,15 +210,15 @@ def test_edits_of_one_file_may_come_in_pieces_or_by_address():
 
 
 def symbol(first, last, end=99):
-    span = Range(Position(first, 4), Position(last, end))
+    span = TextRange(TextPosition(first, 4), TextPosition(last, end))
     return Symbol(name="s", kind="function", range=span, name_range=span)
 
 
 def replaced(content, action, replacement="new", first=1, last=2, end=99):
     arguments = ReplaceSymbolArguments(
-        symbol="s", file_path="f", replacement=replacement, action=Action(action)
+        symbol="s", file_path="f", replacement=replacement, action=SymbolAction(action)
     )
-    return rewritten(FileText(content), symbol(first, last, end), arguments).content
+    return replace_symbol_lines(FileText(content), symbol(first, last, end), arguments).content
 
 
 @pytest.mark.item("H3")
