@@ -1,12 +1,12 @@
-"""Hooks: commands of the user's that are asked before a tool is used (I9, I10, I11).
+"""`ConfiguredHooks`: runs the user's commands that decide about a tool call (I9, I10, I11).
 
-All hooks of a call are asked at once, each in a process of its own, in the task of the call. Whoever
-leaves that task has seen every one of them end, with everything it started: by itself, because its time
-was up, or because the run was cancelled. Each has a deadline of its own, so a slow one does not cost
-another its answer, and one that ignores being told to stop is killed a second later.
+All hooks of a call run concurrently, each in its own process, as tasks inside the call. The call
+continues only when all of them and everything they started have ended: by themselves, by their time
+limit, or by a cancel of the run. Each has its own time limit, so a slow hook does not cost another its
+answer. A hook that ignores SIGTERM is killed a second later.
 
-Which hooks there are is read from the configuration when a call is made. What came with a project that
-the user does not trust is not in there any more (`config/checks.py`).
+The hooks are read from the configuration for each call. Hooks of a project that the user does not trust
+are removed when the configuration is loaded (`config/checks.py`).
 """
 
 import logging
@@ -46,21 +46,21 @@ from crush_trio.wire.config import HookConfig
 log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 30.0
-"""Seconds that a hook has, unless its configuration says otherwise."""
+"""Default time limit of a hook in seconds."""
 
 GRACE: Final = 1.0
-"""Seconds that it has to end after that, before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 MAX_OUTPUT_BYTES: Final = 1024 * 1024
-"""Bytes that are read of each of its streams."""
+"""Maximum bytes kept of each output stream."""
 
 MAX_LOGGED_COLUMNS: Final = 500
-"""Columns of its complaints that are logged."""
+"""Maximum columns of standard error that are logged."""
 
 
 @define(eq=False, kw_only=True)
 class ConfiguredHooks:
-    """The hooks of one workspace, as they are configured at the moment."""
+    """The hooks of one workspace, as currently configured."""
 
     live: Configuration = field(repr=False)
     directory: Path
@@ -68,12 +68,12 @@ class ConfiguredHooks:
     opens: OpenCommand = field(default=open_process_group, repr=False)
 
     def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
-        """Return the hooks to ask before a tool is used; mostly there are none."""
+        """Return the hooks for a tool; usually none."""
         hooks = self.live.current.config.hooks
         return matching_hooks(hooks, tool_name) if hooks else ()
 
     async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> HookVerdict:
-        """Ask *hooks* about *call*, all at once, and return what they say together."""
+        """Run *hooks* for *call* concurrently, and return their combined verdict."""
         config = self.live.current
         asked = hook_input(call, self.directory, config.project.root)
         await trio.lowlevel.checkpoint()
@@ -95,7 +95,7 @@ class ConfiguredHooks:
     async def _ask(
         self, hook: HookConfig, env: Mapping[str, str], asked: HookInput, call: ToolCall
     ) -> HookAnswer:
-        """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
+        """Run one hook and return its answer; no opinion if it cannot run or does not end."""
         stdout, stderr = BoundedOutput(MAX_OUTPUT_BYTES), BoundedOutput(MAX_OUTPUT_BYTES)
         ended: CommandEnd | None = None
 
@@ -130,10 +130,9 @@ class ConfiguredHooks:
 
 
 async def _send_input(hook: RunningCommand, payload: bytes) -> None:
-    """Write to a hook what it is asked. One that does not read it may have an opinion all the same.
+    """Write the input to a hook. A hook that does not read it may still answer.
 
-    Whatever a hook leaves unread, it cannot hold this up for longer than it lives: nobody but its
-    own processes has the other end.
+    This waits at most until the hook ends: only its own processes have the other end of the pipe.
     """
     await trio.lowlevel.checkpoint()
     if hook.stdin is None:

@@ -1,20 +1,16 @@
-"""Finds the skills on a disk: where to look, in which order, and what is wrong with what is there.
+"""`find_skills`: searches directories for skills and parses the front matter of their files.
 
-A skill is a directory with a file `SKILL.md`. The places are gone through from the least to the most
-particular, and of two skills with one name the later is used (I7): the user's own, those that are
-configured, those of the project. Nothing that is found can make the search fail. What cannot be used
-is told, with a sentence that says why.
+A skill is a directory with a file `SKILL.md`. Directories are searched in order: the user's, the
+configured ones, the project's; of two skills with the same name the later one is used (I7). Nothing on
+disk can make the search fail. A skill that cannot be used is reported with the reason.
 
-What a checkout brought along is followed only as far as the checkout goes, as its instruction files
-are, and it does not take the place of what the user has. Trusting the project lifts both.
+In a project that is not trusted, links are followed only inside the project, and a skill of the project
+does not replace one of the user's. Trusting the project lifts both limits.
 
-Everything in here touches the disk, and belongs in a thread.
+The front matter is YAML between two lines of three hyphens. Values are taken as text: a skill may be
+called `true` or `1.0`, and the file cannot make the parser construct objects.
 
-What stands at the head of a skill's file, between two lines of three hyphens.
-
-The block is YAML. Every value is taken as the words it is written with: a skill whose name is `true`
-or `1.0` is called so, and nothing in a file can make a program build an object. What is wrong is said in
-a sentence, with the line if there is one.
+Everything here reads the disk and must run in a thread.
 """
 
 import os
@@ -33,23 +29,22 @@ from crush_trio.integrations.base import AgentSkill
 from crush_trio.wire.ids import SkillId
 from crush_trio.wire.integrations import SkillInfo, SkillLoad, SkillSource, SkillState
 
-
 FILE_NAME: Final = "SKILL.md"
 
 SKILLS_VARIABLE: Final = "CRUSH_SKILLS_DIR"
-"""Names the one directory to look in instead of the user's usual ones."""
+"""The variable that names one directory to search instead of the user's default ones."""
 
 PROJECT_DIRECTORIES: Final = (".agents", ".crush", ".claude", ".cursor")
-"""Where a project keeps its skills, each in a directory `skills`."""
+"""The directories of a project that contain a directory `skills`."""
 
 MAX_FILE_BYTES: Final = 1_000_000
-"""Bytes that the file of a skill may have."""
+"""Maximum bytes of a skill file."""
 
 MAX_DEPTH: Final = 4
-"""How far below a place a skill may lie."""
+"""Maximum depth of a skill below a searched directory."""
 
 MAX_DIRECTORIES: Final = 1000
-"""How many directories of one place are looked at."""
+"""Maximum directories searched below one place."""
 
 _OUTSIDE: Final = "not used: it leads out of a project that is not trusted"
 _TAKEN: Final = "not used: there is a skill of yours with this name, and the project is not trusted"
@@ -58,7 +53,7 @@ _TOO_MANY: Final = f"not searched to the end: there are more than {MAX_DIRECTORI
 
 @frozen(kw_only=True)
 class SkillPlace:
-    """A directory to look in. What is found in a `confined` one must lie within the project."""
+    """A directory to search. Skills in a `confined` one must lie inside the project."""
 
     path: Path
     source: SkillSource
@@ -67,14 +62,14 @@ class SkillPlace:
 
 @frozen(kw_only=True)
 class FoundSkills:
-    """What a search has found: the skills to use, by name, and every file, by path."""
+    """The result of a search: the usable skills by name, and the state of every file by path."""
 
     skills: tuple[AgentSkill, ...] = ()
     states: tuple[SkillState, ...] = ()
 
 
 class UnusableSkill(Exception):
-    """A skill that is there and cannot be used; `name` is empty if not even that is known."""
+    """A skill that cannot be used; `name` is empty if it could not be read."""
 
     def __init__(self, reason: str, name: str = "") -> None:
         super().__init__(reason)
@@ -82,7 +77,7 @@ class UnusableSkill(Exception):
 
 
 def user_places(places: Places) -> tuple[SkillPlace, ...]:
-    """Return where the skills of a user are, for all of the user's workspaces."""
+    """Return the directories with the user's skills, for all workspaces."""
     named = Path(places.environment.get(SKILLS_VARIABLE, ""))
     if named.is_absolute():
         return (SkillPlace(path=named, source=SkillSource.USER),)
@@ -101,7 +96,7 @@ def user_places(places: Places) -> tuple[SkillPlace, ...]:
 def find_skills(
     places: Iterable[SkillPlace], project: Project, disabled: Iterable[str] = ()
 ) -> FoundSkills:
-    """Look into all *places*, the strongest last; what is *disabled* is as if it were not there."""
+    """Search all *places*; later ones override earlier ones, and *disabled* skills are skipped."""
     search = _Search(project, frozenset(name.casefold() for name in disabled))
     for place in places:
         search.look_into(place)
@@ -109,13 +104,13 @@ def find_skills(
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as text that can be sent, whatever bytes it is made of."""
+    """Return a path as valid Unicode; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 @define(eq=False)
 class _Search:
-    """One search. A file to which several ways lead counts where it was found first."""
+    """One search. A file that is found by several paths counts only the first time."""
 
     project: Project
     disabled: frozenset[str]
@@ -124,7 +119,7 @@ class _Search:
     _seen: set[Path] = field(factory=set, init=False)
 
     def found(self) -> FoundSkills:
-        """Return the outcome, in an order that has nothing to do with the disk."""
+        """Return the result, sorted."""
         by_name = sorted(self._skills)
         by_path = sorted(self._states)
         return FoundSkills(
@@ -133,7 +128,7 @@ class _Search:
         )
 
     def look_into(self, place: SkillPlace) -> None:
-        """Take note of every skill in *place*."""
+        """Record every skill in *place*."""
         try:
             for file in self._files(place):
                 real = real_path(file)
@@ -144,7 +139,7 @@ class _Search:
             self._tell(place.path, error="not used: no file can have this name")
 
     def _take(self, file: Path, real: Path, place: SkillPlace) -> None:
-        """Take note of one file: of the skill that it is, or of what is wrong with it."""
+        """Record one file: its skill, or its error."""
         try:
             if place.confined and not real.is_relative_to(self.project.root):
                 raise UnusableSkill(_OUTSIDE)
@@ -167,9 +162,9 @@ class _Search:
         self._states[shown] = SkillState(name=name, path=shown, state=load, error=error)
 
     def _files(self, place: SkillPlace) -> Iterator[Path]:
-        """Return the skill files of a place, nearest first; links are followed, no way goes in circles.
+        """Yield the skill files of a place, nearest first. Links are followed, each target once.
 
-        What lies within a skill belongs to it, and is not searched.
+        The directory of a skill is not searched for further skills.
         """
         entered: set[Path] = set()
         waiting = deque([(place.path, 0)])
@@ -208,19 +203,19 @@ def _names(directory: Path) -> list[str]:
 
 
 class BadFrontMatter(ValueError):
-    """The head of a skill's file cannot be read, or says too little or too much."""
+    """The front matter of a skill file is invalid; the text says why."""
 
 
 @frozen(kw_only=True)
 class FrontMatter:
-    """What a skill says about itself."""
+    """The front matter of a skill file."""
 
     name: str
     description: str
     user_invocable: bool = False
-    """Whether people are offered to start it."""
+    """Whether clients offer it as a command."""
     advertised: bool = True
-    """Whether models are told of it."""
+    """Whether the system prompt mentions it."""
 
 
 def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> AgentSkill:
@@ -236,7 +231,7 @@ def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> A
 
 
 def _read(file: Path, real: Path) -> FrontMatter:
-    """Return what the head of a skill's file says, or raise `UnusableSkill`."""
+    """Return the front matter of a skill file, or raise `UnusableSkill`."""
     try:
         front = read_front_matter(read_skill(real).decode())
     except UnicodeDecodeError:
@@ -265,21 +260,21 @@ def read_skill(file: Path) -> bytes:
 NAME_LIMIT: Final = 64
 DESCRIPTION_LIMIT: Final = 1024
 COMPATIBILITY_LIMIT: Final = 500
-"""Characters that each may have (I7)."""
+"""Maximum characters of each value (I7)."""
 
 BLOCK_LIMIT: Final = 8192
-"""Characters that the whole block may have."""
+"""Maximum characters of the whole block."""
 
 _FENCE: Final = "---"
 _NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
 
 
 def read_front_matter(text: str) -> FrontMatter:
-    """Return what the head of a skill's file says, or raise `BadFrontMatter`."""
+    """Parse the front matter of a skill file, or raise `BadFrontMatter`."""
     return _read_block(_block(text))
 
 
-@lru_cache(maxsize=256)  # skills are looked at before every run, and hardly ever change
+@lru_cache(maxsize=256)  # skills are searched before every run and hardly ever change
 def _read_block(block: str) -> FrontMatter:
     said = _parsed(block)
     front = FrontMatter(
@@ -298,7 +293,7 @@ def _read_block(block: str) -> FrontMatter:
 
 
 def _block(text: str) -> str:
-    """Return what is between the fences."""
+    """Return the text between the two lines of hyphens."""
     lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
     if lines[0] != _FENCE:
         raise BadFrontMatter("the file does not begin with a line of three hyphens")
@@ -312,11 +307,11 @@ def _block(text: str) -> str:
 
 
 def _parsed(block: str) -> Mapping[str, object]:
-    """Return the keys and values of a block, all words left as they are."""
-    import yaml  # most workspaces have no skills, and need none of it
+    """Return the keys and values of a block; all scalars are text."""
+    import yaml  # most workspaces have no skills and do not need it
 
     try:
-        said = yaml.load(block, Loader=yaml.BaseLoader)  # it makes texts, nothing else
+        said = yaml.load(block, Loader=yaml.BaseLoader)  # makes only texts, lists and dicts
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
         raise BadFrontMatter(
@@ -330,7 +325,7 @@ def _parsed(block: str) -> Mapping[str, object]:
 
 
 def _text(said: Mapping[str, object], key: str, limit: int) -> str:
-    """Return a value in words, without the space around it; nothing if it is not there."""
+    """Return a value as stripped text; empty if the key is missing."""
     value = said.get(key, "")
     if not isinstance(value, str):
         raise BadFrontMatter(f"{key} must be a text")

@@ -1,10 +1,8 @@
-"""What there is to say about a file after a tool has looked at it or changed it (H7).
+"""Diagnostics of a file after a tool has viewed or changed it, and their text for the model (H7).
 
-The file is shown to every server that is for it, to all of them at once, and each gets some time to find
-something. It is not much: a model waits. A server that is still starting, or does not answer, has nothing
-to say this time, and is not in the way either.
-
-Diagnostics as a model reads them: the worst first, a few of them, and how many there are (H7).
+The file is sent to all servers for it concurrently, and each gets a short time to publish diagnostics,
+because a model waits for them. A server that is still starting or does not answer is skipped this time.
+The text shows the most severe diagnostics first, a limited number of them, and the totals.
 """
 
 from collections import Counter
@@ -28,21 +26,20 @@ from crush_trio.tools.files.text import FileText
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.views import Diagnostics
 
-
 CHANGED_LIMIT: Final = 5.0
-"""Seconds that a model waits for servers after a change (H7)."""
+"""Seconds to wait for diagnostics after a change (H7)."""
 
 VIEWED_LIMIT: Final = 0.3
-"""Seconds that it waits when it has only looked (H7)."""
+"""Seconds to wait for diagnostics after a view (H7)."""
 
 
 async def after_view(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
-    """Show *servers* a file that somebody looks at, and return what they say within a moment."""
+    """Send a viewed file to *servers*, and return their diagnostics after a short wait."""
     return await _after(servers, path, root, VIEWED_LIMIT, changed=False)
 
 
 async def after_change(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
-    """Tell *servers* that a file is another one now, and return what they make of it."""
+    """Send a changed file to *servers*, and return their diagnostics."""
     return await _after(servers, path, root, CHANGED_LIMIT, changed=True)
 
 
@@ -60,7 +57,7 @@ async def _after(
 
 
 async def _attend(server: LanguageServer, path: Path, text: str, changed: bool) -> None:
-    """Show one server a file and wait until it has said what it has to say, if it has anything."""
+    """Send a file to one server, and wait until its diagnostics have settled."""
     try:
         session = await server.get_ready()
     except LspFailure:
@@ -75,13 +72,13 @@ async def _attend(server: LanguageServer, path: Path, text: str, changed: bool) 
 
 
 def current_diagnostics(servers: Iterable[LanguageServer]) -> list[Diagnostics]:
-    """Return what each of those servers has said that are ready."""
+    """Return the diagnostics of those servers that are ready."""
     talking = (server.session for server in servers)
     return [each.documents.diagnostics() for each in talking if each is not None]
 
 
 async def refresh_documents(session: LspSession, known: Iterable[str] = ()) -> None:
-    """Show a server again what it has open, and those that are *known*, as they are on the disk now."""
+    """Send a server the current content of its open documents, and of the *known* ones."""
     documents = session.documents
     await trio.lowlevel.checkpoint()
     for path in filter(None, map(path_of, (*documents.opened, *known))):
@@ -93,7 +90,7 @@ async def refresh_documents(session: LspSession, known: Iterable[str] = ()) -> N
 
 
 async def document_text(path: Path) -> str | None:
-    """Return what a server sees of a file; None if it is not there, or no text of a usual size."""
+    """Return the text of a file for a server; None if it is missing, too large, or not text."""
     return await trio.to_thread.run_sync(_text, path)
 
 
@@ -105,10 +102,10 @@ def _text(path: Path) -> str | None:
 
 
 MAX_SHOWN: Final = 10
-"""Diagnostics of a block."""
+"""Maximum diagnostics shown of this file, and of all others."""
 
 COLUMNS: Final = 300
-"""Letters that are shown of what one of them says."""
+"""Maximum characters shown of one message."""
 
 SEVERITIES: Final[Mapping[int, str]] = {1: "error", 2: "warning", 3: "info", 4: "hint"}
 _ERROR: Final = 1
@@ -116,7 +113,7 @@ _ERROR: Final = 1
 
 @frozen(order=True)
 class DiagnosticLine:
-    """One diagnostic; in this order they are shown."""
+    """One diagnostic; the fields are in sort order."""
 
     severity: int
     file: str
@@ -130,7 +127,7 @@ class DiagnosticLine:
 
 
 def diagnostic_lines(said: Diagnostics, root: Path) -> Iterator[tuple[str, DiagnosticLine]]:
-    """Return every diagnostic with the address of its file; files are named as seen from *root*."""
+    """Yield every diagnostic with the URI of its file; file names are relative to *root*."""
     for uri, diagnostics in said.items():
         name = _named(uri, root)
         for each in diagnostics:
@@ -163,9 +160,9 @@ def _named(uri: str, root: Path) -> str:
 
 
 def format_diagnostics(said: Iterable[Diagnostics], uri: str | None, root: Path) -> str:
-    """Return what servers *said*: of the file at *uri*, of all others, and how much that is.
+    """Format the diagnostics in *said*: those of the file at *uri*, those of others, the totals.
 
-    Empty if they have nothing to say.
+    Empty if there are none.
     """
     found = [each for one in said for each in diagnostic_lines(one, root)]
     here = sorted({line for address, line in found if address == uri})

@@ -1,9 +1,9 @@
-"""The tools by which a model changes files with the help of a language server.
+"""The tools `lsp_rename` and `lsp_replace_symbol`, which change files with a language server's help.
 
-The server only says what is to be changed. It is worked out for every file first, a person sees it, and
-then it goes through the same door to the disk as any other change: a file that somebody else has touched
-meanwhile is not written, and what it held is kept (H6). No server writes a file by itself, and none has a
-say in files outside the workspace.
+The server only proposes edits. The change of every file is computed first, permission is asked, and then
+`FileChanges` writes the files like any other change: a file that another program changed meanwhile is not
+written, and the old content is recorded (H6). Servers do not write files themselves, and edits of files
+outside the workspace are refused.
 """
 
 from collections.abc import Sequence
@@ -38,14 +38,13 @@ from crush_trio.tools.files.text import CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
 MAX_FILES: Final = 200
-"""Files that one rename may change."""
+"""Maximum files of one rename."""
 
 MAX_NAMED: Final = 10
-"""Files that are named to the person who is asked."""
+"""Maximum files named in the permission request."""
 
 APPLY_LIMIT: Final = 20.0
-"""Seconds that writing all files of a rename may take. It is not cancelled in between: half of a rename
-is worse than none."""
+"""Seconds to write all files of a rename. Shielded from cancel: half a rename is worse than none."""
 
 
 # ── Renaming ────────────────────────────────────────────────────────────────────────────────────
@@ -53,7 +52,7 @@ is worse than none."""
 
 @frozen(kw_only=True)
 class RenameArguments:
-    """What is to be called what."""
+    """The arguments of `lsp_rename`."""
 
     symbol: Annotated[str, About("The name as it stands in the code, such as `parse`.")]
     new_name: Annotated[str, About("The new name, without what stands before it.")]
@@ -74,7 +73,7 @@ class RenameTool(BuiltIn):
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Rename a symbol wherever it is used, if a person agrees."""
+        """Rename a symbol in all files; asks for permission."""
         arguments = read_arguments(call.input, RenameArguments)
         if not arguments.new_name.strip():
             raise ToolError("new_name is required")
@@ -114,16 +113,18 @@ class RenameTool(BuiltIn):
         return f"Rename {arguments.symbol} to {arguments.new_name}, {size}: {listed}"
 
     async def _propose(self, change: FileEdits, server: LspSession) -> Proposal:
-        """Work out what becomes of one file; raise if it is none of the server's business."""
+        """Compute the change of one file; raise `ToolError` if the server may not change it."""
         path = path_of(change.uri)
         if path is None:
-            raise ToolError(f"the server wants to change {change.uri}, which is no file")
+            raise ToolError(f"the server wants to change {change.uri}, which is not a file")
         known = server.documents.version(change.uri)
         if None not in {change.version, known} and change.version != known:
-            raise ToolError(f"the server speaks of another version of {path}; try again")
+            raise ToolError(f"the server answered for another version of {path}; try again")
         target = await self.changes.find(str(path))
         if not self.changes.bench.shared(target.path) or not target.exists:
-            raise ToolError(f"the server wants to change {path}, which it has no say in")
+            raise ToolError(
+                f"the server wants to change {path}, which is not a file of the project"
+            )
         try:
             after = apply_text_edits(target.text, change.edits, server.encoding)
         except LspFailure as failure:
@@ -131,7 +132,7 @@ class RenameTool(BuiltIn):
         return await self.changes.propose(target, after)
 
     async def _apply(self, call: ToolCall, proposals: Sequence[Proposal]) -> None:
-        """Write every file. If one cannot be written, say which are and which are not."""
+        """Write every file. If one cannot be written, the error names those that were."""
         written: list[str] = []
         with trio.fail_after(APPLY_LIMIT, shield=True):
             for proposal in proposals:
@@ -144,7 +145,7 @@ class RenameTool(BuiltIn):
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _diagnosed(self, proposals: Sequence[Proposal]) -> str:
-        """Tell the servers of all files, and return what they say when they know the last one."""
+        """Show the servers all changed files, and return the diagnostics after the last one."""
         servers = self.queries.servers
         await trio.lowlevel.checkpoint()
         for proposal in proposals[:-1]:
@@ -157,7 +158,7 @@ class RenameTool(BuiltIn):
 
 
 def _size(changes: Sequence[FileEdits]) -> str:
-    """Return how much a rename changes. A server may change a whole file by one edit."""
+    """Return the numbers of edits and files. Some servers replace a whole file by one edit."""
     edits = sum(len(each.edits) for each in changes)
     return f"{edits} edit{'s' * (edits != 1)} in {len(changes)} file{'s' * (len(changes) != 1)}"
 
@@ -172,7 +173,7 @@ def _few(changes: Sequence[FileEdits]) -> Sequence[FileEdits]:
 
 
 class SymbolAction(StrEnum):
-    """What to do with a symbol."""
+    """The change to make to a symbol."""
 
     REPLACE = "replace"
     ADD_BEFORE = "add_before"
@@ -182,7 +183,7 @@ class SymbolAction(StrEnum):
 
 @frozen(kw_only=True)
 class ReplaceSymbolArguments:
-    """Which symbol, and what to do with it."""
+    """The arguments of `lsp_replace_symbol`."""
 
     symbol: Annotated[str, About("The name as `lsp_symbols` shows it, such as `Parser.parse`.")]
     file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
@@ -203,7 +204,7 @@ class ReplaceSymbolTool(BuiltIn):
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Replace the lines of a symbol, or put some beside it, if a person agrees."""
+        """Replace or delete the lines of a symbol, or add lines beside it; asks for permission."""
         arguments = read_arguments(call.input, ReplaceSymbolArguments)
         if not arguments.replacement and arguments.action is not SymbolAction.DELETE:
             raise ToolError("replacement is required")
@@ -224,7 +225,7 @@ class ReplaceSymbolTool(BuiltIn):
 
 
 async def _symbol(server: LspSession, uri: str, wanted: str) -> Symbol:
-    """Return the one symbol of a document that has a name, in full or by its last part."""
+    """Return the only symbol of a document with a full or short name; raise `ToolError` if unclear."""
     symbols = list(flatten_symbols(await symbols_of(server, uri)))
     exact = [each for name, each in symbols if name == wanted]
     chosen = exact or [each for name, each in symbols if wanted == each.name]
@@ -239,7 +240,7 @@ async def _symbol(server: LspSession, uri: str, wanted: str) -> Symbol:
 def replace_symbol_lines(
     text: FileText, symbol: Symbol, arguments: ReplaceSymbolArguments
 ) -> FileText:
-    """Return *text* with the lines of a symbol replaced, or others put before or after them."""
+    """Return *text* with the lines of a symbol replaced or deleted, or lines added beside them."""
     lines = Lines(server_text(text))
     first, last = symbol.range.lines
     start, end = lines.start(first), lines.start(last + 1)
@@ -257,5 +258,5 @@ def replace_symbol_lines(
 
 
 def _ending(text: str) -> str:
-    """Return how *text* ends its last line; nothing if it is the last of the file."""
+    """Return the line ending of *text*; empty if its last line has none."""
     return next((each for each in (CRLF, LF, "\r") if text.endswith(each)), "")

@@ -1,11 +1,11 @@
-"""Places in a text as language servers name them, and edits at such places.
+"""Positions, ranges, URIs and edits of language servers, converted to offsets in Python strings.
 
-A server counts lines from 0, and in a line it counts units of an encoding that it has agreed upon,
-usually UTF-16: a letter outside the first plane is two. Here a text is Python's, so everything is
-converted, in this module and nowhere else. A byte order mark is no part of what servers see.
+A server counts lines from 0, and within a line it counts code units of the negotiated encoding, usually
+UTF-16, where a character outside the basic plane counts two. All conversions are in this module. Servers
+do not see a byte order mark.
 
-Pure. A place that does not exist is the nearest one that does, as the protocol says of characters; an
-edit that cannot be meant raises `BadEdit`.
+No I/O. A position that does not exist is moved to the nearest one that does, as the protocol requires for
+characters; an invalid edit raises `BadEdit`.
 """
 
 import re
@@ -25,7 +25,7 @@ _BREAK: Final = re.compile("\r\n|\n|\r")
 
 
 class Encoding(StrEnum):
-    """What a server counts in."""
+    """The position encoding of a server."""
 
     UTF8 = "utf-8"
     UTF16 = "utf-16"
@@ -33,54 +33,54 @@ class Encoding(StrEnum):
 
 
 class BadEdit(LspFailure):
-    """An edit that does not fit its text, or is no edit."""
+    """An edit that is malformed or overlaps another."""
 
 
-# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+# ── Positions ───────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(order=True)
 class TextPosition:
-    """A place: both numbers count from 0, the second in units of an encoding."""
+    """A position: both numbers count from 0, the second in code units of an encoding."""
 
     line: int
     character: int
 
     @classmethod
     def read(cls, span: Json, side: str) -> "TextPosition":
-        """Return one side of the range that a server sent; raises `LspFailure` if there is none."""
+        """Parse one side of a range; raises `LspFailure` if it is invalid."""
         place = span.get(side) if isinstance(span, dict) else None
         given = place if isinstance(place, dict) else {}
         line, character = given.get("line"), given.get("character")
         if not (isinstance(line, int) and isinstance(character, int)) or min(line, character) < 0:
-            raise LspFailure("the server named a place that is none")
+            raise LspFailure("the server sent an invalid position")
         return cls(line, character)
 
 
 @frozen
 class TextRange:
-    """What lies between two places."""
+    """A range between two positions."""
 
     start: TextPosition
     end: TextPosition
 
     @classmethod
     def read(cls, value: Json) -> "TextRange":
-        """Return the range that a server sent; raises `LspFailure` if it is none."""
+        """Parse a range; raises `LspFailure` if it is invalid."""
         start, end = TextPosition.read(value, "start"), TextPosition.read(value, "end")
         if end < start:
-            raise LspFailure("the server named a place that is none")
+            raise LspFailure("the server sent an invalid position")
         return cls(start, end)
 
     @property
     def lines(self) -> tuple[int, int]:
-        """The first and the last line of it; where it ends as a line begins, that line is none of it."""
+        """The first and last line; a line at whose beginning the range ends is not included."""
         within = self.end.character == 0 and self.end.line > self.start.line
         return self.start.line, self.end.line - within
 
 
 def encoded_length(text: str, encoding: Encoding) -> int:
-    """Return how long a server thinks *text* is."""
+    """Return the length of *text* in code units of *encoding*."""
     if encoding is Encoding.UTF32 or text.isascii():
         return len(text)
     if encoding is Encoding.UTF8:
@@ -89,7 +89,7 @@ def encoded_length(text: str, encoding: Encoding) -> int:
 
 
 def decode_column(line: str, character: int, encoding: Encoding) -> int:
-    """Return where in *line* a server's *character* is; inside a letter is before it."""
+    """Return the index in *line* of a server's *character*; one inside a character is before it."""
     if line.isascii() or encoding is Encoding.UTF32:
         return min(character, len(line))
     passed = 0
@@ -102,7 +102,7 @@ def decode_column(line: str, character: int, encoding: Encoding) -> int:
 
 @define(eq=False)
 class Lines:
-    """A text, by its lines."""
+    """A text with an index of its lines."""
 
     text: str = field(repr=False)
     _starts: list[int] = field(init=False, repr=False)
@@ -117,17 +117,17 @@ class Lines:
         return len(self._starts)
 
     def line(self, number: int) -> str:
-        """Return a line without its ending; one that does not exist is empty."""
+        """Return a line without its ending; empty if it does not exist."""
         if not 0 <= number < len(self):
             return ""
         return self.text[self._starts[number] : self._ends[number]]
 
     def start(self, number: int) -> int:
-        """Return where a line begins; one after the last begins at the end."""
+        """Return the offset of a line's beginning; the end of the text for a line after the last."""
         return self._starts[number] if number < len(self) else len(self.text)
 
     def offset(self, position: TextPosition, encoding: Encoding) -> int:
-        """Return where in the text a place is."""
+        """Return the offset of a position."""
         if position.line >= len(self):
             return len(self.text)
         line = self.line(position.line)
@@ -135,20 +135,20 @@ class Lines:
 
 
 def server_text(text: FileText) -> str:
-    """Return what a server sees of a file."""
+    """Return the text of a file for a server: without byte order mark."""
     return text.content.removeprefix(BOM)
 
 
-# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+# ── URIs ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def uri_of(path: Path) -> str:
-    """Return the address of a file."""
+    """Return the URI of a file."""
     return path.as_uri()
 
 
 def path_of(uri: Json) -> Path | None:
-    """Return the file at an address; None if it is not one of this machine."""
+    """Return the path of a file URI; None if it is not a file on this machine."""
     try:
         parts = urlsplit(uri) if isinstance(uri, str) else None
     except ValueError:
@@ -160,7 +160,7 @@ def path_of(uri: Json) -> Path | None:
 
 
 def normalize_uri(uri: str) -> str:
-    """Return the one spelling of an address of a file; others stay as they are."""
+    """Return the canonical form of a file URI; other URIs are unchanged."""
     path = path_of(uri)
     return uri if path is None else uri_of(path)
 
@@ -170,14 +170,14 @@ def normalize_uri(uri: str) -> str:
 
 @frozen
 class TextEdit:
-    """Put *text* in the place of what is in a range."""
+    """A replacement of the text in a range."""
 
     range: TextRange
     text: str = field(repr=False)
 
     @classmethod
     def read(cls, value: Json) -> "TextEdit":
-        """Return the edit that a server sent; raises `LspFailure` if it is none."""
+        """Parse an edit; raises `LspFailure` if it is invalid."""
         text = value.get("newText") if isinstance(value, dict) else None
         if not isinstance(text, str):
             raise BadEdit("the server sent an edit without a text")
@@ -185,9 +185,9 @@ class TextEdit:
 
 
 def apply_text_edits(text: FileText, edits: Iterable[TextEdit], encoding: Encoding) -> FileText:
-    """Return *text* after all *edits*, which were made for it as it is; none may overlap.
+    """Apply *edits*, whose ranges all refer to the original *text* and must not overlap.
 
-    What they put in ends its lines as the file does.
+    New text gets the line endings of the file.
     """
     lines = Lines(server_text(text))
     places = [

@@ -1,17 +1,14 @@
-"""One language server: whether it runs, and how it is doing.
+"""`LanguageServer`: the state of one server, its start and stop. Below it: finding and running programs.
 
-A server is started when it is needed, and then belongs to the workspace, not to the run or the request that
-needed it, which may be cancelled (T13). Whoever needs it waits for it as long as suits them. If it fails, at
-its start or later, that is a state and never the error of a run, and for a while nobody tries again.
+A server is started on demand and then belongs to the workspace, not to the run or request that needed
+it, which may be cancelled (T13). Users set their own time limit for waiting. A failure, at the start or
+later, is a state of the server and never the error of a run; it is not started again for a while.
 
-A server that is stopped and started again has two lives for a moment. Only the newest has a say in how the
-server is doing.
+A server that is stopped and restarted has two `ServerTask`s for a moment. Only the newest one may change
+the state.
 
-Language servers as programs: where they are, whether they are for a project, and how they run.
-
-A server that a user has written down is started because the user said so. Its program is looked for in
-the absolute directories of the search path only; a path that is relative to the project names a file that
-came with the project, and is taken only if the user trusts that.
+A program is searched only in the absolute directories of PATH. A path relative to the project names a
+file that came with the project, and is used only if the user trusts the project.
 """
 
 import subprocess
@@ -42,14 +39,13 @@ from crush_trio.wire.events import LspEvent, LspEventType
 from crush_trio.wire.fields import timestamp
 from crush_trio.wire.integrations import LspClientInfo, LspState
 
-
 RETRY_PAUSE: Final = 30.0
-"""Seconds before a server that failed is tried again (I.4)."""
+"""Seconds before a failed server is started again (I.4)."""
 
 
 @define(eq=False)
 class LanguageServer:
-    """A language server of a workspace, whether it runs or not."""
+    """A language server of a workspace, running or not."""
 
     spec: ServerSpec
     host: ServerHost = field(repr=False)
@@ -66,21 +62,21 @@ class LanguageServer:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self.spec.name
 
     @property
     def usable(self) -> bool:
-        """Whether it may be started at all."""
+        """Whether it may be started."""
         return self.state is not LspState.DISABLED
 
     @property
     def session(self) -> LspSession | None:
-        """The server itself, if it is ready."""
+        """Its session, if it is ready."""
         return None if self._life is None else self._life.session
 
     def info(self) -> LspClientInfo:
-        """Return what clients are told."""
+        """Return its state for clients."""
         return LspClientInfo(
             name=self.name,
             state=self.state,
@@ -96,9 +92,9 @@ class LanguageServer:
     # ── Starting and stopping ───────────────────────────────────────────────────────────────────
 
     def ensure_started(self, *, asked: bool = False) -> None:
-        """Start it unless it runs, may not, or failed a moment ago.
+        """Start it unless it runs, is disabled, or failed a short time ago.
 
-        One that somebody has stopped is started only if somebody *asked* for that.
+        A server that a client stopped is started only if a client *asked* for it.
         """
         soon = self.host.clock.monotonic() < self._failed_at + RETRY_PAUSE
         unwanted = self.state is LspState.STOPPED and not asked
@@ -111,7 +107,7 @@ class LanguageServer:
         self.host.tasks.start_soon(self._life.run, name=f"language server {self.name}")
 
     async def get_ready(self) -> LspSession:
-        """Start it if need be, and return it when it is ready; raises `ServerUnavailable`."""
+        """Start it if needed, and return its session when it is ready; raises `ServerUnavailable`."""
         await trio.lowlevel.checkpoint()
         self.ensure_started()
         if self._life is not None:
@@ -122,7 +118,7 @@ class LanguageServer:
         return self.session
 
     def stop(self) -> ServerTask | None:
-        """Stop it, from now on; return the life that is ending, if it ran."""
+        """Stop it; return the task that is ending, None if it did not run."""
         life, self._life = self._life, None
         if life is not None:
             life.leave()
@@ -132,12 +128,12 @@ class LanguageServer:
         return life
 
     def close(self) -> None:
-        """Stop it for good."""
+        """Stop and disable it."""
         self.stop()
         self.state = LspState.DISABLED
 
     async def restart(self) -> None:
-        """Start it afresh, however it is doing, and wait until it is ready or has failed."""
+        """Stop and start it, and wait until it is ready or has failed."""
         await trio.lowlevel.checkpoint()
         life = self.stop()
         if life is not None:
@@ -147,16 +143,16 @@ class LanguageServer:
         if self._life is not None:
             await self._life.decided.wait()
 
-    # ── From a life ─────────────────────────────────────────────────────────────────────────────
+    # ── For its task ────────────────────────────────────────────────────────────────────────────
 
     def ready(self, life: ServerTask) -> None:
-        """Take note that a start succeeded."""
+        """Record that a start succeeded."""
         if life is self._life:
             self._connected_at = self.host.clock.unix()
             self._become(LspState.READY)
 
     def ended(self, life: ServerTask, failure: str) -> None:
-        """Take note that a life is over, and why; no failure means that it was asked to end."""
+        """Record that a task has ended, and why; an empty failure means that it was stopped."""
         if life is not self._life:
             return
         self._life, self._connected_at = None, 0
@@ -165,7 +161,7 @@ class LanguageServer:
         self._become(LspState.ERROR if failure else LspState.STOPPED, failure)
 
     def publish(self, what: LspEventType) -> None:
-        """Tell the clients about it."""
+        """Publish an event about it."""
         self.host.publish(
             LspEvent(
                 type=what,
@@ -182,28 +178,28 @@ class LanguageServer:
 
 
 MAX_STDERR: Final = 8 * 1024
-"""Bytes kept of what a server writes about itself."""
+"""Maximum bytes kept of a server's standard error."""
 
 MAX_LAST_ERROR: Final = 200
-"""Letters of it that are shown when it has failed."""
+"""Maximum characters of it in a failure."""
 
 
 @define(eq=False)
 class ServerProgram:
-    """Satisfies `Launched`."""
+    """A running server program. Satisfies `RunningProgram`."""
 
     transport: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]
     _complaints: BoundedOutput = field(repr=False)
 
     def last_error(self) -> str:
-        """Return the last line that it wrote about an error, or else the last of all."""
+        """Return the last line of standard error that contains "error", else the last line."""
         lines = [line.strip() for line in self._complaints.text().split("\n") if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
         return (errors or lines or [""])[-1][:MAX_LAST_ERROR]
 
 
 def program_opener(clock: Clock) -> OpenProgram:
-    """Return what starts servers, each in a process group of its own that is gone with its block."""
+    """Return a function that opens a server program, in a process group that ends with the block."""
 
     @asynccontextmanager
     async def opened(command: Command) -> AsyncIterator[ServerProgram]:
@@ -222,13 +218,13 @@ def program_opener(clock: Clock) -> OpenProgram:
     return opened
 
 
-# ── On the disk: all that follows belongs in a thread ───────────────────────────────────────────
+# ── Files: the functions below read the disk and must run in a thread ───────────────────────────
 
 
 def program_of(
     config: LspServerConfig, env: Mapping[str, str], directory: Path, *, trusted: bool
 ) -> str:
-    """Return the program of a server; raises `ServerUnavailable` if there is none. Touches the disk."""
+    """Return the path of a server's program; raises `ServerUnavailable` if it is not found."""
     command = config.command
     if not command:
         raise ServerUnavailable("it is configured without a command")
@@ -246,7 +242,7 @@ def program_of(
 
 
 def has_root(directory: Path, markers: Iterable[str]) -> bool:
-    """Whether something in a directory says that it is a project of a kind. Touches the disk."""
+    """Whether a directory contains one of *markers*; True if there are no markers."""
     wanted = tuple(markers)
     if not wanted:
         return True
@@ -263,7 +259,7 @@ def has_root(directory: Path, markers: Iterable[str]) -> bool:
 
 
 def find_known_servers(directory: Path, env: Mapping[str, str]) -> dict[str, LspServerConfig]:
-    """Return the known servers that are installed and made for what is in a directory."""
+    """Return the known servers that are installed and whose project markers are in a directory."""
     found: dict[str, LspServerConfig] = {}
     for name, known in KNOWN.items():
         if has_root(directory, known.root_markers):

@@ -1,17 +1,13 @@
-"""How a tool asks language servers: for a file, or for a symbol that a model knows by its name.
+"""`SymbolQueries`: asks language servers about a file, or about a symbol that the model knows by its name.
 
-A file is shown to a server before it is asked about. A server that does not know what is at a place says
-so with nothing or with an error, and then the next place is tried; one that is gone or too slow ends the
-attempt. All that goes wrong is told to the model as the error of its call, and never ends a run.
+A file is shown to a server before any request about it. A model knows a symbol by its name, a server by
+its position. So the name is searched as a whole word in the files that some server handles, beginning
+with places that look like a definition, and the servers are asked about each in turn: an empty answer or
+an error leads to the next place; a server that is gone or too slow ends the attempt. All errors go to the
+model as the result of its call and never fail the run.
 
-Where a name stands in the files of a workspace.
-
-A model knows a symbol by its name, a server by a place. So the name is looked for as a whole word, in the
-files that some server is for; the server then says whether it is a symbol there. Places that look like a
-definition come first. Synchronous, and belongs in a worker thread, which notices a cancel.
-
-The search begins at the directory of the workspace or at what the model names, never at the directory of
-the process (L21).
+The search runs in a worker thread, which notices a cancel. It begins at the directory of the workspace or
+at the path that the model names, never at the directory of the process (L21).
 """
 
 import re
@@ -42,18 +38,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_TRIES: Final = 10
-"""Places of a name about which servers are asked."""
+"""Maximum occurrences about which servers are asked."""
 
 MAX_LISTED: Final = 100
-"""Places that a model is shown."""
+"""Maximum locations in a tool result."""
 
 COLUMNS: Final = 200
-"""Letters of a line that it is shown with them."""
+"""Maximum characters of the line shown with a location."""
 
 
 @frozen(kw_only=True)
 class Occurrence:
-    """A place where a name stands: the line counts from 0, `column` is an index into its text."""
+    """An occurrence of a name: `line` counts from 0, `column` is an index into its text."""
 
     path: Path
     line: int
@@ -62,17 +58,17 @@ class Occurrence:
 
     @property
     def defines(self) -> bool:
-        """Whether it looks like the definition."""
+        """Whether it looks like a definition."""
         return _DEFINING.search(self.text[: self.column]) is not None
 
 
 AskServer = Callable[[LspSession, dict[str, Json]], Awaitable[T]]
-"""Asks a server about a place, given the params that name it."""
+"""Sends a request about a position, given its params."""
 
 
 @frozen
 class SymbolAnswer(Generic[T]):
-    """An answer, the server that gave it, and the place it is about."""
+    """An answer about a symbol, the server that gave it, and the occurrence asked about."""
 
     session: LspSession
     spot: Occurrence
@@ -81,7 +77,7 @@ class SymbolAnswer(Generic[T]):
 
 @define(eq=False)
 class SymbolQueries:
-    """Asks the servers of a workspace in the name of its tools."""
+    """Queries of the tools to the servers of a workspace."""
 
     servers: "WorkspaceLanguageServers" = field(repr=False)
     bench: Workbench = field(repr=False)
@@ -89,17 +85,17 @@ class SymbolQueries:
     # ── About a file ────────────────────────────────────────────────────────────────────────────
 
     async def file(self, file_path: str) -> Path:
-        """Return the file that a model named; raises if no server could be for it."""
+        """Return the file that a model named; raises `ToolError` if no server handles it."""
         path = await locate(self.bench, file_path)
         if not await self.servers.servers_for(path):
-            raise ToolError(f"no language server is for {display_path(self.bench, path)}")
+            raise ToolError(f"no language server handles {display_path(self.bench, path)}")
         return path
 
     async def shown(self, path: Path, capability: str) -> list[LspSession]:
-        """Return the servers that offer something for a file, and know it as it is on the disk."""
+        """Show a file to its servers; return those that have a capability."""
         text = await document_text(path)
         if text is None:
-            raise ToolError(f"{path} does not exist, or is no text of a usual size")
+            raise ToolError(f"{path} does not exist, is too large, or is not text")
         found, failures = list[LspSession](), list[LspFailure]()
         for server in await self.servers.servers_for(path):
             try:
@@ -110,7 +106,7 @@ class SymbolQueries:
                 session.documents.show(path, text)
                 found += [session] if session.can(capability) else []
         if not found:
-            raise ToolError(_told(failures) or f"no language server can do that for {path.name}")
+            raise ToolError(_joined(failures) or f"no language server can do that for {path.name}")
         return found
 
     # ── About a symbol ──────────────────────────────────────────────────────────────────────────
@@ -118,7 +114,7 @@ class SymbolQueries:
     async def symbol(
         self, call: ToolCall, name: str, path: str, capability: str, ask: AskServer[T]
     ) -> SymbolAnswer[T]:
-        """Return the first answer that says something, of the places where *name* stands."""
+        """Ask about the occurrences of *name*; return the first answer that is not empty."""
         if not name.strip():
             raise ToolError("symbol is required")
         params = {"symbol": name, "path": path}
@@ -127,14 +123,14 @@ class SymbolQueries:
         spots = await trio.to_thread.run_sync(find_occurrences, place, name.strip(), wanted)
         if not spots:
             where = display_path(self.bench, place.root / (place.file or ""))
-            raise ToolError(f"{name} stands nowhere in {where} where a language server could look")
+            raise ToolError(f"{name} does not occur in {where} in a file of a language server")
         refusals = list[LspFailure]()
         for spot in spots[:MAX_TRIES]:
             for session in await self.shown(spot.path, capability):
                 found = await self._try(session, spot, ask, refusals)
                 if found is not None:
                     return found
-        raise ToolError(_told(refusals) or f"no language server knows a symbol {name}")
+        raise ToolError(_joined(refusals) or f"no language server knows a symbol {name}")
 
     async def _try(
         self,
@@ -143,22 +139,22 @@ class SymbolQueries:
         ask: AskServer[T],
         refusals: list[LspFailure],
     ) -> SymbolAnswer[T] | None:
-        """Ask about one place; None if the server has nothing to say about it."""
+        """Ask about one occurrence; None if the answer is empty or refused."""
         character = encoded_length(spot.text[: spot.column], session.encoding)
         position = {"line": spot.line, "character": character}
         try:
             answer = await ask(session, position_params(uri_of(spot.path), position))
         except RequestRefused as refusal:
             refusals.append(refusal)
-            return None  # noqa: ASYNC910  # queries is a checkpoint, also if it is refused
+            return None  # noqa: ASYNC910  # asking is a checkpoint, also if it is refused
         except LspFailure as failure:
-            raise ToolError(_told([failure])) from failure
+            raise ToolError(_joined([failure])) from failure
         return SymbolAnswer(session, spot, answer) if answer else None
 
-    # ── What a model sees ───────────────────────────────────────────────────────────────────────
+    # ── Text for the model ──────────────────────────────────────────────────────────────────────
 
     async def listed(self, locations: Sequence[Location]) -> str:
-        """Return places with the lines they are in, by file; those outside have no lines."""
+        """Return locations with the text of their lines; without text if outside the workspace."""
         await trio.lowlevel.checkpoint()
         lines = list[str]()
         texts: dict[str, Lines | None] = {}
@@ -177,7 +173,7 @@ class SymbolQueries:
         return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
 
     async def _lines(self, uri: str) -> Lines | None:
-        """Return the text of a document, if it is a file that may be looked at without queries."""
+        """Return the text of a document, if reading it needs no permission."""
         await trio.lowlevel.checkpoint()
         path = path_of(uri)
         if path is None or not self.bench.shared(await locate(self.bench, str(path))):
@@ -187,27 +183,27 @@ class SymbolQueries:
 
 
 async def symbols_of(server: LspSession, uri: str) -> tuple[Symbol, ...]:
-    """Return what a document defines."""
+    """Return the symbols of a document."""
     params = {"textDocument": {"uri": uri}}
     try:
         return read_symbols(await server.request("textDocument/documentSymbol", params))
     except LspFailure as failure:
-        raise ToolError(_told([failure])) from failure
+        raise ToolError(_joined([failure])) from failure
 
 
-def _told(failures: Iterable[LspFailure]) -> str:
+def _joined(failures: Iterable[LspFailure]) -> str:
     return "\n".join(dict.fromkeys(map(str, failures)))
 
 
 MAX_FILE_BYTES: Final = 1024 * 1024
-"""Bytes of a file that is searched."""
+"""Maximum bytes of a searched file."""
 
 MAX_FILES: Final = 5000
-"""Files that are searched."""
+"""Maximum searched files."""
 
 MAX_PER_FILE: Final = 20
 MAX_OCCURRENCES: Final = 200
-"""Places of a file, and in all, that are taken."""
+"""Maximum occurrences of one file, and in total."""
 
 SECONDS: Final = 5.0
 
@@ -215,15 +211,15 @@ _DEFINING: Final = re.compile(
     r"\b(?:class|const|def|enum|fn|func|function|impl|interface|let|mod|module|namespace|static"
     r"|struct|trait|type|union|val|var)\s+(?:\([^()]*\)\s*)?$"
 )
-"""What stands before a name where it is defined, in most languages."""
+"""The text before a name where it is defined, in most languages."""
 
 
 def find_occurrences(
     place: SearchScope, symbol: str, wanted: Callable[[Path], bool]
 ) -> list[Occurrence]:
-    """Return where *symbol* stands, best first. If it has parts, such as `a.b`, the last one is meant.
+    """Return the occurrences of *symbol*, definitions first, at its last part if it is `a.b`.
 
-    Where the whole is not written out, as with a method, its last part alone is looked for.
+    If the full name does not occur, as is usual for a method, only its last part is searched.
     """
     files = list(_files(place, wanted))
     parts = [part for part in re.split(r"\.|::|#|->", symbol) if part]
@@ -236,7 +232,7 @@ def find_occurrences(
 
 
 def _word(text: str) -> re.Pattern[str]:
-    """Return what finds *text* as a whole word; at an end that is no letter there is no word to end."""
+    """Return an expression for *text* as a whole word; an end that is not a letter needs no boundary."""
     before = r"(?<!\w)" if text[:1].isalnum() or text[:1] == "_" else ""
     after = r"(?!\w)" if text[-1:].isalnum() or text[-1:] == "_" else ""
     return re.compile(before + re.escape(text) + after)
@@ -270,7 +266,7 @@ def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Occurrenc
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a text file, as servers count them; another file has none."""
+    """Return the lines of a text file, as servers count them; none if it is not text."""
     try:
         snapshot = read_file(path, MAX_FILE_BYTES)
         text = "" if snapshot is None else snapshot.data.decode("utf-8")

@@ -1,4 +1,7 @@
-"""The tools by which a model asks language servers. They look and change nothing; see `lsp_changes`."""
+"""The tools that read from language servers: diagnostics, references, definitions, calls, symbols, restart.
+
+Those that change files are in `edit_tools.py`.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
     from crush_trio.integrations.lsp.servers import WorkspaceLanguageServers
 
 SYMBOLS: Final = 500
-"""Symbols of a file that a model is shown."""
+"""Maximum symbols in a tool result."""
 
 CALLS: Final = 100
-"""Callers, or called, that it is shown."""
+"""Maximum callers or called symbols in a tool result."""
 
 _PATH: Final = "The directory or file in which to look for the name; the workspace if left out."
 
@@ -65,7 +68,7 @@ def code_tools(servers: "WorkspaceLanguageServers", changes: FileChanges) -> tup
 
 @frozen(kw_only=True)
 class DiagnosticsArguments:
-    """Of what."""
+    """The arguments of `lsp_diagnostics`."""
 
     file_path: Annotated[
         str,
@@ -83,7 +86,7 @@ class DiagnosticsTool(BuiltIn):
     queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Have servers look again, at one file or at all they know, and say what they found."""
+        """Show the servers one file, or all open documents again, and return the diagnostics."""
         arguments = read_arguments(call.input, DiagnosticsArguments)
         root, servers = self.queries.bench.directory, self.queries.servers
         if arguments.file_path:
@@ -98,7 +101,7 @@ class DiagnosticsTool(BuiltIn):
 
 
 async def _all_ready(servers: Sequence[LanguageServer]) -> None:
-    """Wait until all are ready; raise if none gets there."""
+    """Wait until all are ready or failed; raise `ToolError` if all failed."""
     failures = list[LspFailure]()
     for server in servers:
         try:
@@ -111,12 +114,12 @@ async def _all_ready(servers: Sequence[LanguageServer]) -> None:
 
 
 async def _look_again(servers: Sequence[LanguageServer]) -> None:
-    """Have all servers that run look again at what they have open."""
+    """Send all running servers the current content of their open documents."""
     running = [each.session for each in servers if each.session is not None]
     if not running:
-        told = "\n".join(f"{each.name}: {_state(each)}" for each in servers)
+        states = "\n".join(f"{each.name}: {_state(each)}" for each in servers)
         raise ToolError(
-            f"no language server is running; one starts when a file of its kind is viewed\n{told}"
+            f"no language server is running; one starts when a file of its kind is viewed\n{states}"
         )
     async with trio.open_nursery() as nursery:
         for session in running:
@@ -130,12 +133,12 @@ async def _refreshed(session: LspSession) -> None:
         await session.documents.settled(heard)
 
 
-# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+# ── References and definitions ──────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class SymbolArguments:
-    """Which symbol."""
+    """The arguments of `lsp_references` and `lsp_definition`."""
 
     symbol: Annotated[
         str, About("The name as it stands in the code, such as `parse` or `Parser.parse`.")
@@ -153,7 +156,7 @@ class ReferencesTool(BuiltIn):
     queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List where a symbol is used."""
+        """Return the locations where a symbol is used."""
         arguments = read_arguments(call.input, SymbolArguments)
         found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "referencesProvider", _references
@@ -181,7 +184,7 @@ class DefinitionTool(BuiltIn):
     queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Say where a symbol is defined."""
+        """Return the locations where a symbol is defined."""
         arguments = read_arguments(call.input, SymbolArguments)
         found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "definitionProvider", _definitions
@@ -194,11 +197,11 @@ async def _definitions(server: LspSession, place: dict[str, Json]) -> tuple[Loca
     return read_locations(await server.request("textDocument/definition", place))
 
 
-# ── Who calls whom ──────────────────────────────────────────────────────────────────────────────
+# ── Call hierarchy ──────────────────────────────────────────────────────────────────────────────
 
 
 class Direction(StrEnum):
-    """Which way to look."""
+    """The direction of a call hierarchy."""
 
     INCOMING = "incoming"
     OUTGOING = "outgoing"
@@ -206,7 +209,7 @@ class Direction(StrEnum):
 
 @frozen(kw_only=True)
 class CallHierarchyArguments:
-    """Which symbol, and which way."""
+    """The arguments of `lsp_call_hierarchy`."""
 
     symbol: Annotated[str, About("The name of a function or method as it stands in the code.")]
     path: Annotated[str, About(_PATH)] = ""
@@ -226,7 +229,7 @@ class CallHierarchyTool(BuiltIn):
     queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List who calls a function, or what it calls."""
+        """Return the callers of a function, or the functions it calls."""
         arguments = read_arguments(call.input, CallHierarchyArguments)
         found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "callHierarchyProvider", _prepared
@@ -259,7 +262,7 @@ async def _prepared(server: LspSession, place: dict[str, Json]) -> list[Json]:
 
 
 async def _calls(server: LspSession, items: list[Json], incoming: bool) -> list[Symbol]:
-    """Return those that call one of *items*, or are called by it; each once."""
+    """Return the callers of *items*, or the symbols they call; without duplicates."""
     method, side = ("incomingCalls", "from") if incoming else ("outgoingCalls", "to")
     found: dict[Symbol, None] = {}
     await trio.lowlevel.checkpoint()
@@ -276,7 +279,7 @@ async def _calls(server: LspSession, items: list[Json], incoming: bool) -> list[
 
 @frozen(kw_only=True)
 class SymbolsArguments:
-    """Of which file."""
+    """The arguments of `lsp_symbols`."""
 
     file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
 
@@ -291,7 +294,7 @@ class SymbolsTool(BuiltIn):
     queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List what a file defines."""
+        """Return the symbols of a file."""
         arguments = read_arguments(call.input, SymbolsArguments)
         path = await self.queries.file(arguments.file_path)
         server, *_ = await self.queries.shown(path, "documentSymbolProvider")
@@ -309,12 +312,12 @@ def _symbol_line(name: str, symbol: Symbol) -> str:
     return f"{indent}{symbol.kind} {symbol.name} ({lines})"
 
 
-# ── Starting afresh ─────────────────────────────────────────────────────────────────────────────
+# ── Restart ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class RestartArguments:
-    """Which one."""
+    """The arguments of `lsp_restart`."""
 
     name: Annotated[str, About("The name of the language server; all of them if left out.")] = ""
 
@@ -329,7 +332,7 @@ class RestartTool(BuiltIn):
     servers: "WorkspaceLanguageServers" = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Start one server afresh, or all."""
+        """Restart one server, or all that were started."""
         wanted = read_arguments(call.input, RestartArguments).name
         there = await self.servers.startable()
         started = [each for each in there if each.state is not LspState.UNSTARTED]
@@ -347,7 +350,7 @@ class RestartTool(BuiltIn):
 
 
 async def _restarted(server: LanguageServer) -> None:
-    """Start a server afresh, and show it again what it had open."""
+    """Restart a server, and show it its open documents again."""
     before = server.session
     known = () if before is None else before.documents.opened
     await server.restart()

@@ -169,7 +169,7 @@ async def test_what_is_no_message_ends_the_connection(nonsense):
             nursery.start_soon(ask, connection, outcomes, "a")
             await far.next()
             await far.stream.send_all(nonsense)
-        assert connection.lost.startswith("what it sent is no message")
+        assert connection.lost.startswith("it sent an invalid message")
     assert isinstance(outcomes["a"], ConnectionLost)
 
 

@@ -120,7 +120,7 @@ async def test_a_server_that_wants_to_change_files_elsewhere_changes_nothing(hom
 
     async with opened(home, Reaching) as place:
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert said == f"the server wants to change {outside}, which it has no say in"
+        assert said == f"the server wants to change {outside}, which is not a file of the project"
         assert untouched(place)
         assert outside.read_text() == "def parse\n"
         assert place.person.asked == []
@@ -132,7 +132,7 @@ async def test_nor_through_a_link(home, tmp_path):
     (home.project / "link.toy").symlink_to(outside)
     async with opened(home) as place:
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert "which it has no say in" in said
+        assert "which is not a file of the project" in said
         assert (untouched(place), outside.read_text()) == (True, "def parse\n")
 
 
@@ -140,7 +140,7 @@ async def test_nor_what_is_private(home):
     secret = home.project / "keys"
     home.write(secret / "k.toy", "def parse\n")
     async with opened(home, private=(secret,)) as place:
-        assert "no say" in await refused(place, "lsp_rename", symbol="parse", new_name="read")
+        assert "not a file of the project" in await refused(place, "lsp_rename", symbol="parse", new_name="read")
         assert untouched(place)
 
 

@@ -95,7 +95,7 @@ async def test_a_path_narrows_where_a_name_is_looked_for(home):
     async with opened(home) as place:
         said = await place.said("lsp_definition", symbol="parse", path="main.toy")
         assert said.endswith("lib/parser.toy:1:5: def parse")
-        assert "stands nowhere in lib" in await refused(
+        assert "does not occur in lib" in await refused(
             place, "lsp_definition", symbol="main", path="lib"
         )
 
@@ -113,8 +113,8 @@ async def test_a_name_in_a_comment_is_no_symbol_and_the_next_place_is_tried(home
 
 async def test_what_no_server_knows_is_an_answer(home):
     async with opened(home) as place:
-        assert "stands nowhere" in await refused(place, "lsp_references", symbol="nothing")
-        assert "stands nowhere" in await refused(place, "lsp_references", symbol="pars")
+        assert "does not occur" in await refused(place, "lsp_references", symbol="nothing")
+        assert "does not occur" in await refused(place, "lsp_references", symbol="pars")
         assert await refused(place, "lsp_references", symbol=" ") == "symbol is required"
         assert "knows a symbol" in await refused(place, "lsp_definition", symbol="again")
 
@@ -173,7 +173,7 @@ async def test_the_symbols_of_a_file(home):
         )
         place.put("empty.toy", "nothing\n")
         assert "no symbols" in await place.said("lsp_symbols", file_path="empty.toy")
-        assert "no language server is for notes.txt" in await refused(
+        assert "no language server handles notes.txt" in await refused(
             place, "lsp_symbols", file_path="notes.txt"
         )
         assert "does not exist" in await refused(place, "lsp_symbols", file_path="no.toy")
