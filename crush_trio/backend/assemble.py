@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, closing
 import trio
 from attrs import define, field
 
-from crush_trio.agent.record.event_reader import Reader, new_reader
-from crush_trio.agent.record.event_tail import KEPT, Recall, Tail
+from crush_trio.agent.record.event_reader import EventReader, new_reader
+from crush_trio.agent.record.event_tail import MAX_TAIL, EventTail, StoredEventCache
 from crush_trio.agent.record.journal import StoreJournal
 from crush_trio.agent.record.recovery import Recovery, find_orphans
 from crush_trio.agent.record.transcript import PACE, Transcript
@@ -46,10 +46,10 @@ class DurableWorkspace:
     transcript: Transcript
     store: Store = field(repr=False)
     recovery: Recovery = field(repr=False)
-    recall: Recall = field(init=False, repr=False)
+    recall: StoredEventCache = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self.recall = Recall(self.store)
+        self.recall = StoredEventCache(self.store)
 
     @property
     def recovered(self) -> tuple[RunView, ...]:
@@ -61,7 +61,9 @@ class DurableWorkspace:
         """What is wrong with the workspace's store, in a sentence; None while nothing is."""
         return self.store.degraded
 
-    async def new_reader(self, form: Form | None = None, after: Position | None = None) -> Reader:
+    async def new_reader(
+        self, form: Form | None = None, after: Position | None = None
+    ) -> EventReader:
         """Return a reader that continues after *after*, also from before a restart.
 
         Without a place it begins with what is published from now on.
@@ -81,12 +83,12 @@ async def open_durable_workspace(
     capacity: Capacity | None = None,
     window: Window | None = None,
     pace: float = PACE,
-    kept: int = KEPT,
+    kept: int = MAX_TAIL,
 ) -> AsyncIterator[DurableWorkspace]:
     """Open a workspace on *store*; *make_turn* is given the transcript its turns write to."""
     clock = SystemClock() if clock is None else clock
     ids = RandomIds() if ids is None else ids
-    tail = Tail(store, kept)
+    tail = EventTail(store, kept)
     async with (
         open_event_log(store.boot_id, window=window, keeper=tail) as events,
         _open_writers() as writers,

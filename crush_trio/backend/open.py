@@ -17,7 +17,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.asks import PATIENCE, withdraw_orphans
+from crush_trio.agent.asks.asks import DEFAULT_PATIENCE, withdraw_orphans
 from crush_trio.agent.coordinator import ExtraTools, no_tools
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.agency import Agency, Asks, Extras, config_commands, make_asks, open_agency
@@ -96,7 +96,7 @@ def workspace_opener(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     logs: RecentLogs | None = None,
-    patience: float = PATIENCE,
+    patience: float = DEFAULT_PATIENCE,
     opens: OpenCommand = open_process_group,
     limits: Limits | None = None,
     sizes: SizeLimits = DEFAULTS,

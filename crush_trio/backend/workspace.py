@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from crush_trio.agent.record.event_reader import Reader, new_reader
-from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.event_reader import EventReader, new_reader
+from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.settings import Hosted
@@ -61,7 +61,7 @@ class HostedWorkspace:
     runs: Workspace
     transcript: Transcript = field(repr=False)
     recovery: Recovery = field(repr=False)
-    recall: Recall = field(repr=False)
+    recall: StoredEventCache = field(repr=False)
     agent: "Agency" = field(repr=False)
     asks: "Asks" = field(repr=False)
     clock: Clock = field(repr=False)
@@ -89,7 +89,9 @@ class HostedWorkspace:
         """What is wrong with the store, in a sentence; None while nothing is."""
         return self.store.degraded
 
-    async def new_reader(self, form: Form | None = None, after: Position | None = None) -> Reader:
+    async def new_reader(
+        self, form: Form | None = None, after: Position | None = None
+    ) -> EventReader:
         """Return a reader of events that continues after *after*, also from before a restart.
 
         Without a position it begins with what is published from now on.

@@ -32,7 +32,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from crush_trio import __version__
-from crush_trio.agent.asks.asks import PATIENCE
+from crush_trio.agent.asks.asks import DEFAULT_PATIENCE
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import (
     IDLE_VARIABLE,
@@ -112,7 +112,7 @@ class HostSettings:
     """How much the server takes, keeps and does at once."""
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     """What workspaces are configured by whose clients send no environment of their own."""
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     """Seconds that an ask waits while nobody is there to answer it."""
 
     @property
@@ -137,7 +137,7 @@ class HostSettings:
             backend=backend,
             guard=guard,
             environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
-            patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
+            patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
         )
 

@@ -11,8 +11,7 @@ import trio
 import trio.testing
 from attrs import define, evolve, field
 
-from crush_trio.agent.record.transcript import PACE, Transcript
-from crush_trio.agent.record.turn_record import Remainder
+from crush_trio.agent.record.transcript import PACE, Remainder, Transcript
 from crush_trio.backend.assemble import DurableWorkspace, open_durable_workspace
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
@@ -73,7 +72,7 @@ class Desk:
         remainder, turn = Remainder(), self.transcript.end_turn(RunId("r"), S)
         turn.close(outcome, self.transcript.clock.unix(), CountingIds("end"), remainder)
         await self.transcript.commit(*remainder.changes)
-        for change, view in remainder.told:
+        for change, view in remainder.events:
             self.transcript.publish(change, view)
 
     async def stored(self, identity="m"):

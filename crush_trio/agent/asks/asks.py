@@ -1,23 +1,18 @@
-"""What waits for a person: one ask per tool call, in the scope of its run.
+"""Asks that wait for a person, and `Attendance`, which limits how long they wait without a client.
 
-An ask is durable before anybody hears of it, waits where its tool call stands, and ends once: it is
-answered, or withdrawn because its run was stopped, or given up because nobody was there. Whatever
-ends it is one synchronous step, so two that come together have a winner and a loser, never two
-winners.
+An ask is stored before it is published, waits in the task of its tool call, and ends once: it is
+answered, or withdrawn because its run was stopped, or given up because no client was connected. Each of
+these is one synchronous step, so of two that happen together exactly one wins.
 
-The waiter stands in a parking lot of its own, and that is the truth about whether the ask waits.
-Trio takes a task that is cancelled out of its lot in the very step of the cancel, and never takes
-back one that was let go. So an answer after the cancel finds nobody, although the cancelled task has
-not run yet, and a cancel after the answer changes nothing about the answer (F2, F6).
+The waiting task is parked in the ask's own `ParkingLot`, and only that decides whether the ask waits.
+Trio removes a cancelled task from its lot in the same step as the cancel, and never takes back one that
+was unparked. So an answer after the cancel finds no waiting task, although the cancelled task has not run
+yet, and a cancel after the answer does not change the answer (F2, F6).
 
-Whether anybody is there to answer, and how long an ask waits while nobody is.
-
-Somebody is there while an event stream is open. An ask waits for as long as somebody is: a person
-may think. Once nobody has been there for a while, without a break, it is given up, so that a run
-which nobody watches cannot stand still for ever.
-
-Nothing in here waits or is woken to look. Whoever comes or goes moves the deadlines of the asks that
-wait, in the same step.
+While an event stream is open, a person may be thinking, so an ask waits without limit. If no stream was
+open for `patience` seconds without a break, the ask is given up: a run that no client watches must not
+wait for ever. There is no timer task: opening or closing a stream moves the deadlines of the waiting asks
+synchronously.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,32 +39,32 @@ from crush_trio.wire.codec import encode
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import AskId, RunId, ToolCallId
 
-PATIENCE: Final = 60.0
-"""Seconds without anybody there after which an ask is given up."""
+DEFAULT_PATIENCE: Final = 60.0
+"""Default seconds without an open stream after which an ask is given up."""
 
 
 @define(eq=False)
 class Attendance:
-    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
+    """Counts the open event streams of one workspace. Not thread-safe."""
 
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     streams: int = field(default=0, init=False)
     """How many are open now."""
     _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
 
     def arrive(self) -> None:
-        """Count one more stream; asks then wait for as long as it takes."""
+        """Count an opened stream; asks then wait without limit."""
         self.streams += 1
         self._move_deadlines()
 
     def leave(self) -> None:
-        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
+        """Count a closed stream. After the last one, every ask has `patience` seconds from now."""
         self.streams -= 1
         self._move_deadlines()
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Be there for the length of the block."""
+        """Count a stream that is open while the block runs."""
         self.arrive()
         try:
             yield
@@ -78,11 +73,10 @@ class Attendance:
 
     @contextmanager
     def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
-        """Give the body up once nobody has been there for `patience` seconds; see its scope.
+        """Cancel the body once no stream was open for `patience` seconds; the scope says whether.
 
-        What is not *interactive* was asked by a run whose own client shows it to nobody. That
-        client's stream says nothing about a person, so the body has `patience` seconds, whoever is
-        there.
+        If not *interactive*, the run's own client shows asks to no person, so its stream does not
+        count: the body has `patience` seconds in any case.
         """
         deadline = self._deadline if interactive else trio.current_time() + self.patience
         with trio.CancelScope(deadline=deadline) as scope:
@@ -103,35 +97,35 @@ class Attendance:
 
 
 Publish = Callable[[Event], object]
-"""Lets every reader of the workspace know about an event."""
+"""Publishes an event to every reader of the workspace."""
 
 R = TypeVar("R", PermissionRequest, QuestionRequest)
 
 
 class AskKind(StrEnum):
-    """What is asked, as the store records it."""
+    """The kind of an ask, as stored."""
 
     PERMISSION = "permission"
     QUESTION = "question"
 
 
 class Resolution(StrEnum):
-    """How an ask ended, as the store records it."""
+    """How an ask ended, as stored."""
 
     GRANTED = "granted"
     DENIED = "denied"
     ANSWERED = "answered"
     CANCELLED = "cancelled"
-    """A person would not answer."""
+    """A person declined to answer."""
     WITHDRAWN = "withdrawn"
-    """Its run was stopped, or died."""
+    """Its run was stopped or interrupted."""
     UNATTENDED = "unattended"
-    """Nobody was there."""
+    """No answer came in time."""
 
 
 @frozen
 class Ending:
-    """How an ask ended, with the answers of a person who was asked for some."""
+    """How an ask ended, with the responses if it was a question."""
 
     resolution: Resolution
     responses: tuple[QuestionResponse, ...] = field(default=(), repr=False)
@@ -143,7 +137,7 @@ _UNATTENDED: Final = Ending(Resolution.UNATTENDED)
 
 @define(eq=False)
 class Ask(Generic[R]):
-    """One request that waits for its answer."""
+    """One request that waits for an answer."""
 
     request: R
     run_id: RunId
@@ -159,16 +153,16 @@ class Ask(Generic[R]):
 
     @property
     def waits(self) -> bool:
-        """Whether an answer would reach somebody."""
+        """Whether a task waits for the answer."""
         return bool(self._waiter)
 
     def give(self, answer: Ending) -> None:
-        """Let the waiter go on with *answer*."""
+        """Wake the waiting task with *answer*."""
         self._answer = answer
         self._waiter.unpark()
 
     async def wait(self) -> Ending:
-        """Wait for the answer. No checkpoint lies before the waiting itself."""
+        """Wait for the answer. There is no checkpoint before the task is parked."""
         await self._waiter.park()
         return self._answer
 
@@ -187,7 +181,7 @@ class Asks(Generic[R]):
     given_up: Callable[[R, Resolution], None] = field(repr=False)
     _shown: dict[AskId, Ask[R]] = field(factory=dict, init=False)
 
-    # ── For those who answer: synchronous ───────────────────────────────────────────────────────
+    # ── For answers: synchronous ────────────────────────────────────────────────────────────────
 
     @property
     def waiting(self) -> tuple[Ask[R], ...]:
@@ -195,16 +189,16 @@ class Asks(Generic[R]):
         return tuple(ask for ask in self._shown.values() if ask.waits)
 
     def find(self, ask_id: AskId) -> Ask[R] | None:
-        """Return an ask that can be answered; None if there is none of that id, or no longer."""
+        """Return an ask that can be answered; None if the id is unknown or it no longer waits."""
         ask = self._shown.get(ask_id)
         return ask if ask is not None and ask.waits else None
 
     def settle(self, ask: Ask[R], answer: Ending) -> None:
-        """Answer an ask that waits. The last thing to be done about an answer (F4)."""
+        """Answer a waiting ask. To be called after the answer was published (F4)."""
         del self._shown[ask.id]
         ask.give(answer)
 
-    # ── For those who ask ───────────────────────────────────────────────────────────────────────
+    # ── For tool calls ──────────────────────────────────────────────────────────────────────────
 
     async def put(
         self,
@@ -214,10 +208,10 @@ class Asks(Generic[R]):
         *,
         interactive: bool = True,
     ) -> Ending:
-        """Ask, and return how that ended: with an answer, or with nobody there to give one.
+        """Store and publish a request, and wait for its ending.
 
-        *show* is called once the request is stored. It publishes the request, or settles it by
-        itself if that has become possible meanwhile. A cancel withdraws the request.
+        *show* is called once the request is stored. It publishes the request, or returns an ending
+        if a rule settles it meanwhile. A cancel withdraws the request.
         """
         ask = Ask(request, run_id)
         ending = _WITHDRAWN
@@ -235,7 +229,7 @@ class Asks(Generic[R]):
         return _UNATTENDED
 
     async def _store(self, ask: Ask[R]) -> None:
-        """Make the ask durable, however long that takes. If it is cut short it may be so all the same."""
+        """Store the ask. After a cancel it may be stored nevertheless."""
         await self.store.commit(
             AskOpened(
                 id=ask.id,
@@ -249,7 +243,7 @@ class Asks(Generic[R]):
         )
 
     def _end(self, ask: Ask[R], resolution: Resolution) -> None:
-        """Record how the ask ended; tell those who were asked, unless it was one of them."""
+        """Store how the ask ended; notify the clients unless one of them ended it."""
         self.store.post(AskResolved(id=ask.id, resolution=resolution, at=self.clock.unix()))
         if self._shown.pop(ask.id, None) is not None:
             self.given_up(ask.request, resolution)
@@ -259,7 +253,7 @@ class Asks(Generic[R]):
 
 
 def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = None) -> Fact:
-    """Return the notice of where a permission request stands; without a *resolution*, it is asked."""
+    """Return the event about a permission request: asked, or settled if *resolution* is given."""
     granted = resolution is Resolution.GRANTED
     return Fact(
         payload_type=PayloadType.PERMISSION_NOTIFICATION,
@@ -274,7 +268,7 @@ def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = 
 
 
 def question_notice(batch_id: AskId) -> Fact:
-    """Return the notice that a batch of questions waits no longer, for whatever reason."""
+    """Return the event that a batch of questions no longer waits."""
     return Fact(
         payload_type=PayloadType.QUESTION_BATCH_NOTIFICATION,
         change=EventType.CREATED,
@@ -286,7 +280,7 @@ def question_notice(batch_id: AskId) -> Fact:
 
 
 class AskStore(Changes, AskReads, Protocol):
-    """What withdrawing needs of a store."""
+    """What withdrawing asks needs from a store."""
 
 
 async def withdraw_orphans(
@@ -294,7 +288,7 @@ async def withdraw_orphans(
 ) -> tuple[PendingAsk, ...]:
     """Withdraw every ask that an earlier start of the program left waiting; return them.
 
-    Runs before anything is accepted: whatever waits then has lost its waiter.
+    Runs before any run is accepted, so every pending ask has lost its task.
     """
     orphans = await store.pending_asks()
     now = clock.unix()

@@ -140,7 +140,9 @@ async def test_nor_what_is_private(home):
     secret = home.project / "keys"
     home.write(secret / "k.toy", "def parse\n")
     async with opened(home, private=(secret,)) as place:
-        assert "not a file of the project" in await refused(place, "lsp_rename", symbol="parse", new_name="read")
+        assert "not a file of the project" in await refused(
+            place, "lsp_rename", symbol="parse", new_name="read"
+        )
         assert untouched(place)
 
 
