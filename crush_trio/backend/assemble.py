@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 import trio
 from attrs import define, field
 
-from crush_trio.agent.record.event_reader import EventReader, new_reader
+from crush_trio.agent.record.event_reader import ResumableReader, new_reader
 from crush_trio.agent.record.event_tail import MAX_TAIL, EventTail, StoredEventCache
 from crush_trio.agent.record.journal import StoreJournal
 from crush_trio.agent.record.recovery import Recovery, find_orphans
@@ -63,7 +63,7 @@ class DurableWorkspace:
 
     async def new_reader(
         self, form: Form | None = None, after: Position | None = None
-    ) -> EventReader:
+    ) -> ResumableReader:
         """Return a reader that continues after *after*, also from before a restart.
 
         Without a place it begins with what is published from now on.

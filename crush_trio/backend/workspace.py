@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from crush_trio.agent.record.event_reader import EventReader, new_reader
+from crush_trio.agent.record.event_reader import ResumableReader, new_reader
 from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
@@ -91,7 +91,7 @@ class HostedWorkspace:
 
     async def new_reader(
         self, form: Form | None = None, after: Position | None = None
-    ) -> EventReader:
+    ) -> ResumableReader:
         """Return a reader of events that continues after *after*, also from before a restart.
 
         Without a position it begins with what is published from now on.

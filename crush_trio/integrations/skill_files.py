@@ -302,7 +302,7 @@ def _block(text: str) -> str:
     except ValueError:
         raise BadFrontMatter("the second line of three hyphens is missing") from None
     if len(block) > BLOCK_LIMIT:
-        raise BadFrontMatter(f"what stands before the text has more than {BLOCK_LIMIT} characters")
+        raise BadFrontMatter(f"the front matter has more than {BLOCK_LIMIT} characters")
     return block
 
 
@@ -318,7 +318,7 @@ def _parsed(block: str) -> Mapping[str, object]:
             f"{where}this is not YAML: {error.problem}; a text with a colon in it needs quotes"
         ) from None
     except (yaml.YAMLError, RecursionError, ValueError):
-        raise BadFrontMatter("what stands before the text is not YAML") from None
+        raise BadFrontMatter("the front matter is not YAML") from None
     if not isinstance(said, dict):
         raise BadFrontMatter("expected lines with a key, a colon, a space and a value")
     return said

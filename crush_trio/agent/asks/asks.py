@@ -171,7 +171,7 @@ class Ask(Generic[R]):
 class Asks(Generic[R]):
     """The asks of one kind that wait in a workspace.
 
-    *given_up* tells the clients that a request they have heard of ended without an answer.
+    *given_up* notifies the clients that a published request ended without an answer.
     """
 
     kind: AskKind

@@ -1,4 +1,4 @@
-"""`EventReader`: reads a workspace's events, also from before a restart or far behind the log.
+"""`ResumableReader`: reads a workspace's events, also from before a restart or far behind the log.
 
 Usually it reads the log. Events that the log no longer has come from the store:
 
@@ -43,7 +43,7 @@ class ReaderStore(MessageReads, RunReads, TailReads, Protocol):
 
 
 @define(eq=False)
-class EventReader:
+class ResumableReader:
     """One reader and its position. Made by `new_reader`."""
 
     _log: EventLog
@@ -195,15 +195,15 @@ async def new_reader(
     recall: StoredEventCache,
     after: Position | None,
     form: Form | None,
-) -> EventReader:
+) -> ResumableReader:
     """Return a reader that continues after *after*, or with the next event if that is None."""
     await trio.lowlevel.checkpoint()
     if after is None or after.boot == log.boot:
-        return EventReader(log, store, recall, log.cursor(form, after))
+        return ResumableReader(log, store, recall, log.cursor(form, after))
     begin = Position(boot=log.boot, seq=0)
     if after.synced and await store.tail_after(after.boot, after.seq, limit=1) is not None:
-        return EventReader(log, store, recall, log.cursor(form, begin), exact=after)
+        return ResumableReader(log, store, recall, log.cursor(form, begin), exact=after)
     if await store.endings_after(after.boot, after.seq, upto=0, limit=1) is None:
-        return EventReader(log, store, recall, log.cursor(form, after))
+        return ResumableReader(log, store, recall, log.cursor(form, after))
     lost = Position(boot=log.boot, seq=0, synced=False)
-    return EventReader(log, store, recall, log.cursor(form, lost), endings_seen=after)
+    return ResumableReader(log, store, recall, log.cursor(form, lost), endings_seen=after)

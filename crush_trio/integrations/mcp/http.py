@@ -87,7 +87,7 @@ class ObservedStream:
     """A message stream that reports its end to `ListChanges`. Satisfies the package's `ReadStream`."""
 
     _stream: Any
-    _news: ListChanges
+    _changes: ListChanges
 
     @property
     def last_context(self) -> object:
@@ -105,7 +105,7 @@ class ObservedStream:
         try:
             return await self._stream.__anext__()
         except (StopAsyncIteration, anyio.ClosedResourceError):
-            self._news.end()
+            self._changes.end()
             raise
 
     async def aclose(self) -> None:
@@ -117,17 +117,17 @@ class ObservedStream:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self._news.end()
+        self._changes.end()
         await self.aclose()
 
 
 @asynccontextmanager
-async def open_transport(target: McpTarget, news: ListChanges) -> AsyncIterator[tuple[Any, Any]]:
-    """Connect to a server by its configured transport; *news* is told when the stream ends."""
+async def open_transport(target: McpTarget, changes: ListChanges) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect to a server by its configured transport; *changes* also records the stream's end."""
     opens: dict[McpTransport, Callable[[McpTarget], Streams]]
     opens = {McpTransport.STDIO: open_stdio, McpTransport.HTTP: _http, McpTransport.SSE: _sse}
     async with opens[target.config.type](target) as (incoming, outgoing):
-        yield ObservedStream(incoming, news), outgoing
+        yield ObservedStream(incoming, changes), outgoing
 
 
 @define(eq=False)

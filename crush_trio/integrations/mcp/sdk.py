@@ -67,7 +67,7 @@ class SdkSession:
     _name: str
     _client: ClientSession = field(repr=False)
     _can: types.ServerCapabilities = field(repr=False)
-    _news: ListChanges = field(repr=False)
+    _changes: ListChanges = field(repr=False)
     instructions: str = field(repr=False)
 
     async def ping(self) -> None:
@@ -134,7 +134,7 @@ class SdkSession:
 
     async def changed(self) -> ListKind:
         """Wait until one of its lists has changed; raises `McpFailure` at the end of the stream."""
-        return await self._news.next()
+        return await self._changes.next()
 
 
 async def _nothing() -> tuple[Any, ...]:
@@ -227,16 +227,16 @@ def _texts(content: Sequence[types.ContentBlock]) -> Iterator[str]:
 @asynccontextmanager
 async def open_session(target: McpTarget) -> AsyncIterator[SdkSession]:
     """Connect to a server, initialise the protocol, and yield the session."""
-    news = ListChanges()
-    async with open_transport(target, news) as (incoming, outgoing):
+    changes = ListChanges()
+    async with open_transport(target, changes) as (incoming, outgoing):
         async with ClientSession(
             incoming,
             outgoing,
-            message_handler=news.receive,
+            message_handler=changes.receive,
             client_info=types.Implementation(name="crush_trio", version=__version__),
         ) as client:
             with _failures():
                 greeting = await client.initialize()
             yield SdkSession(
-                target.name, client, greeting.capabilities, news, greeting.instructions or ""
+                target.name, client, greeting.capabilities, changes, greeting.instructions or ""
             )

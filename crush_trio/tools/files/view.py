@@ -73,7 +73,7 @@ class Section:
 
 
 @frozen(kw_only=True)
-class Picture:
+class ViewedImage:
     """An image file."""
 
     media: Media
@@ -112,10 +112,10 @@ class ViewTool(BuiltIn):
         await self._ask(call, path, offset, limit)
         now = self.bench.clock.unix()
         seen = await trio.to_thread.run_sync(read_view, path, offset, limit, most)
-        if isinstance(seen, Picture) and not call.images:
-            raise ToolError(f"{path} is a picture, and this model cannot look at pictures")
+        if isinstance(seen, ViewedImage) and not call.images:
+            raise ToolError(f"{path} is an image, and this model does not accept images")
         await self.history.record_read(call.session_id, path, max(now, seen.modified))
-        if isinstance(seen, Picture):
+        if isinstance(seen, ViewedImage):
             return ToolResult(
                 content=f"{path}: {seen.media.mime_type}",
                 media=seen.media,
@@ -172,7 +172,9 @@ def number_lines(lines: Sequence[str], first: int) -> str:
     return "\n".join(f"{number:>6}|{line}" for number, line in enumerate(lines, first))
 
 
-def read_view(path: Path, offset: int, limit: int, most: int = SECTION_LIMIT) -> Section | Picture:
+def read_view(
+    path: Path, offset: int, limit: int, most: int = SECTION_LIMIT
+) -> Section | ViewedImage:
     """Return *limit* lines after the first *offset*, or the whole file if it is an image.
 
     *most* limits the bytes of text. Runs in a Trio thread. Raises `ToolError` if the file does not
@@ -189,12 +191,12 @@ def read_view(path: Path, offset: int, limit: int, most: int = SECTION_LIMIT) ->
 
 def _look(
     path: Path, file: BufferedReader, offset: int, limit: int, most: int
-) -> Section | Picture:
+) -> Section | ViewedImage:
     modified = modified_at(file)
     head = file.read(_HEAD)
     file.seek(0)
     if (mime_type := picture_type(head)) is not None:
-        return Picture(media=_picture(path, file, mime_type), modified=modified)
+        return ViewedImage(media=_picture(path, file, mime_type), modified=modified)
     if b"\0" in head:
         raise ToolError(f"{path} is a binary file")
     _skip_lines(path, file, offset)

@@ -177,7 +177,7 @@ async def test_what_could_not_be_shown_was_not_read(tmp_path):
 async def test_a_picture_is_for_models_that_can_see(tmp_path):
     async with open_bench(tmp_path) as bench:
         path = bench.put("photo.jpg", PNG)
-        with pytest.raises(ToolError, match="cannot look at pictures"):
+        with pytest.raises(ToolError, match="does not accept images"):
             await bench.view("photo.jpg")
         result = await bench.view("photo.jpg", images=True)
         assert (result.media.data, result.media.mime_type) == (PNG, "image/png")

@@ -178,7 +178,7 @@ def _let_go() -> None:
 # ── The watcher ─────────────────────────────────────────────────────────────────────────────────
 
 
-class Watcher:
+class GuardWatcher:
     """The parent of the guard, which stops the command if the guard fails."""
 
     def __init__(self, channel: int, guard: ProcessId) -> None:
@@ -235,7 +235,7 @@ def main(channel: int, grace: float) -> None:
         _be_guard(channel, watched, request.split(b"\0"), grace)
     os.close(watched)
     _let_go()
-    Watcher(channel, ProcessId(guard)).watch(grace)
+    GuardWatcher(channel, ProcessId(guard)).watch(grace)
 
 
 def _request(channel: int) -> bytes | None:
