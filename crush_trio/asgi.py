@@ -35,7 +35,7 @@ from crush_trio.server.run import (
 )
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
-from crush_trio.tools.info import keeping_logs
+from crush_trio.tools.info import keep_recent_logs
 
 _ANSWER_TIME: Final = 1.0
 """Seconds that the client which asked for the shutdown has to take the answer."""
@@ -84,7 +84,7 @@ class HostedApp:
         """
         await receive()
         meters, self._worker, self._met = Meters(), None, trio.Event()
-        with keeping_logs() as logs:
+        with keep_recent_logs() as logs:
             opener = late_opener(default_workspaces(settings, logs))
             async with (
                 open_backend(

@@ -1,1 +1,1 @@
-"""What an active run does, and the record it leaves."""
+"""The agent of a workspace: the coordinator, the turns of runs, their stored record, and asks."""

@@ -54,13 +54,13 @@ from crush_trio.tools.info import (
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    known_secrets,
-    secret_variables,
+    config_secrets,
+    environment_secrets,
 )
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
-from crush_trio.tools.shell.jobs import Jobs, Opens
+from crush_trio.tools.shell.jobs import Jobs, OpenCommand
 from crush_trio.tools.shell.process import open_process_group
 from crush_trio.tools.todos import TodosTool
 from crush_trio.tools.web.download import DownloadTool
@@ -82,7 +82,7 @@ def no_tools(_bench: Workbench) -> Iterable[Tool]:
 def secrets_now(live: Configuration) -> frozenset[str]:
     """Return the secrets that a workspace is configured with: templates, and what they stand for."""
     config = live.current
-    return known_secrets(config.config) | secret_variables(config.environment)
+    return config_secrets(config.config) | environment_secrets(config.environment)
 
 
 @define(eq=False, kw_only=True)
@@ -299,7 +299,7 @@ async def open_coordinator(
     ids: IdSource,
     integrations: Integrations = NO_INTEGRATIONS,
     logs: RecentLogs | None = None,
-    opens: Opens = open_process_group,
+    opens: OpenCommand = open_process_group,
     extra_tools: ExtraTools = no_tools,
     own_providers: Mapping[str, Provider] | None = None,
     sizes: SizeLimits = DEFAULTS,

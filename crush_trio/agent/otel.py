@@ -1,16 +1,12 @@
-"""Spans for OpenTelemetry, in the words of its conventions for generative AI.
+"""`OtelSpans`: OpenTelemetry spans of runs, following its conventions for generative AI.
 
-A run is an `invoke_agent` span, a question to a model a `chat` span, a tool call an `execute_tool`
-span. The conventions have no word for a step; its span is called `step`. Those conventions are still
-in development, so the names stand here and nowhere else.
+A run is an `invoke_agent` span, a model call a `chat` span, a tool call an `execute_tool` span. The
+conventions have no name for a step; its span is called `step`. They are still in development, so all
+their names are in this module.
 
-What is said stays out: prompts, answers, arguments and results are recorded only if the variable that
-the conventions have for it says so, and then without what looks like a secret. Of an error the type
-and the code are recorded, never the message. Every span has `crush_trio.outcome`.
-
-What was said to a model and by it, in the shapes that OpenTelemetry's conventions have for it.
-
-Files are not copied into a trace: of a picture there is its type and its size.
+Content is not recorded by default: prompts, answers, arguments and results appear only if the environment
+variable of the conventions enables them, and then redacted. Files are recorded by type and size only. Of
+an error the type and the code are recorded, never the message. Every span has `crush_trio.outcome`.
 """
 
 import json
@@ -49,67 +45,8 @@ from crush_trio.wire.messages import (
 )
 from crush_trio.wire.runs import RunKind, RunState
 
-
-def system_instructions(request: ModelRequest) -> list[Json]:
-    """Return the instructions of *request*."""
-    return [_text(text) for text in request.system]
-
-
-def input_messages(request: ModelRequest) -> list[Json]:
-    """Return the conversation that *request* carries."""
-    return [
-        {"role": message.role.value, "parts": _parts(message.parts)} for message in request.messages
-    ]
-
-
-def output_messages(said: Sequence[Part], reason: str) -> list[Json]:
-    """Return a model's answer, which ended for *reason*."""
-    return [{"role": Role.ASSISTANT.value, "parts": _parts(said), "finish_reason": reason}]
-
-
-def _parts(parts: Sequence[Part]) -> list[Json]:
-    return [_part(part) for part in parts if not isinstance(part, FinishPart)]
-
-
-def _part(part: Part) -> Json:
-    match part:
-        case TextPart(text=text):
-            return _text(text)
-        case ReasoningPart(thinking=text):
-            return {"type": "reasoning", "content": text}
-        case ToolCallPart():
-            arguments = _object(part.input)
-            return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": arguments}
-        case ToolResultPart():
-            return {
-                "type": "tool_call_response",
-                "id": part.tool_call_id,
-                "response": part.content,
-            }
-        case ImageUrlPart(url=url):
-            return {"type": "uri", "modality": "image", "uri": url}
-        case BinaryPart(mime_type=mime_type, data=data):
-            return {"type": "binary", "mime_type": mime_type, "size": len(data)}
-        case ShellCommandPart(command=command, output=output):
-            return {"type": "shell_command", "command": command, "output": output}
-        case FinishPart():
-            return {"type": "finish"}
-
-
-def _text(text: str) -> Json:
-    return {"type": "text", "content": text}
-
-
-def _object(text: str) -> Json:
-    """Return the arguments of a call as they are meant; as text if they are no JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 CAPTURE_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The environment variable that says whether content is recorded."""
+"""The environment variable that enables the recording of content."""
 
 OUTCOME: Final = "crush_trio.outcome"
 ERROR_TYPE: Final = "error.type"
@@ -130,7 +67,7 @@ _PROVIDERS: Final = {
     "vertexai": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""Providers that the conventions know under another name than configurations do."""
+"""Provider names of the conventions that differ from those in configurations."""
 _REASONS: Final = {
     FinishReason.END_TURN: "stop",
     FinishReason.MAX_TOKENS: "length",
@@ -141,7 +78,7 @@ Attributes = Mapping[str, AttributeValue | None]
 
 
 def process_spans(environ: Mapping[str, str] | None = None) -> "OtelSpans | None":
-    """Return spans of the process's tracer provider; None if it has none."""
+    """Return spans for the process's tracer provider; None if it has none."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
@@ -225,7 +162,7 @@ class OtelSpans:
     def _open(
         self, name: str, attributes: Attributes, kind: SpanKind = SpanKind.INTERNAL
     ) -> Iterator[Span]:
-        """Open a span that is the current one until it is left, and says how it was left."""
+        """Open a span as the current one; an exception that leaves the block is recorded in it."""
         known = {key: value for key, value in attributes.items() if value is not None}
         known[OUTCOME] = RunState.COMPLETED.value
         with self.tracer.start_as_current_span(
@@ -261,13 +198,12 @@ class _Model:
         if ending.usage.reported:
             self.span.set_attributes(_usage(ending.usage))
         if self.content:
-            told = "gen_ai.output.messages"
-            _set_json(self.span, told, lambda: output_messages(said(), reason))
+            _set_json(self.span, "gen_ai.output.messages", lambda: output_messages(said(), reason))
 
 
 @frozen
 class _Tool:
-    """Satisfies `ToolSpan`. An error that is told to the model is one here as well."""
+    """Satisfies `ToolSpan`. A tool error that the model sees is an error of the span too."""
 
     span: Span
     content: bool
@@ -287,7 +223,7 @@ def _model(provider: str, model: str) -> dict[str, AttributeValue]:
 
 
 def _usage(usage: Usage) -> dict[str, AttributeValue]:
-    """Return what was used; the conventions count what came from a cache as input too."""
+    """Return the usage attributes; the conventions count cached tokens as input too."""
     cached = usage.cache_read_tokens + usage.cache_write_tokens
     return {
         "gen_ai.usage.input_tokens": usage.input_tokens + cached,
@@ -298,9 +234,9 @@ def _usage(usage: Usage) -> dict[str, AttributeValue]:
 
 
 def _set_json(span: Span, name: str, make: Callable[[], Json]) -> None:
-    """Record content; what is nested too deeply to be looked at is left out.
+    """Record content; values that are nested too deeply are left out.
 
-    The standard encoder, unlike ours, takes whatever else a model may have said.
+    Uses the standard encoder because orjson refuses some values, such as integers over 64 bits.
     """
     with suppress(RecursionError):
         span.set_attribute(name, json.dumps(redact(make())))
@@ -321,7 +257,7 @@ def _note_failure(span: Span, exc: BaseException) -> None:
 
 
 def _cause(exc: BaseException) -> BaseException:
-    """Return what a group was raised for: its first failure, or a cancel if it has nothing else."""
+    """Return the first error in a group that is not a cancel; a cancel if there is no other."""
     while isinstance(exc, BaseExceptionGroup):
         failures = exc.split(trio.Cancelled)[1]
         exc = (failures or exc).exceptions[0]
@@ -331,3 +267,61 @@ def _cause(exc: BaseException) -> BaseException:
 def _set_failure(span: Span, outcome: RunState, what: str) -> None:
     span.set_attributes({OUTCOME: outcome.value, ERROR_TYPE: what})
     span.set_status(Status(StatusCode.ERROR, what))
+
+
+def system_instructions(request: ModelRequest) -> list[Json]:
+    """Return the instructions of *request*."""
+    return [_text(text) for text in request.system]
+
+
+def input_messages(request: ModelRequest) -> list[Json]:
+    """Return the messages of *request*."""
+    return [
+        {"role": message.role.value, "parts": _parts(message.parts)} for message in request.messages
+    ]
+
+
+def output_messages(said: Sequence[Part], reason: str) -> list[Json]:
+    """Return a model's answer with its finish *reason*."""
+    return [{"role": Role.ASSISTANT.value, "parts": _parts(said), "finish_reason": reason}]
+
+
+def _parts(parts: Sequence[Part]) -> list[Json]:
+    return [_part(part) for part in parts if not isinstance(part, FinishPart)]
+
+
+def _part(part: Part) -> Json:
+    match part:
+        case TextPart(text=text):
+            return _text(text)
+        case ReasoningPart(thinking=text):
+            return {"type": "reasoning", "content": text}
+        case ToolCallPart():
+            arguments = _object(part.input)
+            return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": arguments}
+        case ToolResultPart():
+            return {
+                "type": "tool_call_response",
+                "id": part.tool_call_id,
+                "response": part.content,
+            }
+        case ImageUrlPart(url=url):
+            return {"type": "uri", "modality": "image", "uri": url}
+        case BinaryPart(mime_type=mime_type, data=data):
+            return {"type": "binary", "mime_type": mime_type, "size": len(data)}
+        case ShellCommandPart(command=command, output=output):
+            return {"type": "shell_command", "command": command, "output": output}
+        case FinishPart():
+            return {"type": "finish"}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "content": text}
+
+
+def _object(text: str) -> Json:
+    """Return the parsed arguments of a call; as text if they are not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

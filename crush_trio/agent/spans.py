@@ -1,11 +1,11 @@
-"""What a turn does, as the spans of a trace, if anybody traces.
+"""`Spans`: the Protocol for tracing a turn, and a default that does nothing.
 
-Spans nest as the work does: a run, its steps, and in each step the call of the model and the calls of
-tools; a task that a tool call starts is a run below that call. Which span is the current one travels
-with the task, and a task that is started takes it along, so nothing here has to be passed on.
+Spans nest like the work: a run, its steps, and in each step the model call and the tool calls; a task that
+a tool call starts is a run below that call. The current span is a context variable, which new tasks
+inherit, so spans are not passed as arguments.
 
-By default there are no spans, and opening one does nothing. With OpenTelemetry they are made by
-`agent.otel`, which is imported only if the process has a tracer provider.
+By default opening a span does nothing. OpenTelemetry spans are made by `agent.otel`, which is imported
+only if the process has a tracer provider.
 """
 
 import sys
@@ -22,33 +22,33 @@ from crush_trio.wire.messages import Part, ToolCallPart
 
 
 class RunSpan(Protocol):
-    """One run, from its first step to its last; what is stored after that is not in it."""
+    """One run, from its first step to its last; storing its ending is not included."""
 
     def planned(self, model: ChosenModel, /) -> None:
-        """Say which model the run works with."""
+        """Record the model of the run."""
         ...
 
 
 class ModelSpan(Protocol):
-    """One question to a model, with all attempts to get an answer."""
+    """One model call, including retries."""
 
     def answered(self, ending: Finished, said: Callable[[], Sequence[Part]], /) -> None:
-        """Say how the answer ended; *said* tells what it is, if that is wanted."""
+        """Record how the answer ended; *said* returns its parts, if content is recorded."""
         ...
 
 
 class ToolSpan(Protocol):
-    """One call of a tool, with the time that people took to allow it."""
+    """One tool call, including the wait for permission."""
 
     def returned(self, result: ToolResult, /) -> None:
-        """Say what came out of it."""
+        """Record the result."""
         ...
 
 
 class Spans(Protocol):
-    """Opens spans. An exception that leaves a span is noted in it and goes on.
+    """Opens spans. An exception that leaves a span is recorded in it and propagates.
 
-    None of this waits, and none of it may raise: a trace is no reason for a run to fail.
+    All methods are synchronous and must not raise: tracing must not fail a run.
     """
 
     def run(self, run: Run, /) -> AbstractContextManager[RunSpan]:
@@ -62,7 +62,7 @@ class Spans(Protocol):
     def model_call(
         self, session_id: SessionId, request: ModelRequest, /
     ) -> AbstractContextManager[ModelSpan]:
-        """Open the span of a question to a model."""
+        """Open the span of a model call."""
         ...
 
     def tool_call(self, run: Run, call: ToolCallPart, /) -> AbstractContextManager[ToolSpan]:
@@ -70,8 +70,8 @@ class Spans(Protocol):
         ...
 
 
-class _Unseen:
-    """Satisfies `Spans` and each of the spans: there is one of it, and it does nothing."""
+class _NoSpans:
+    """Satisfies `Spans` and every kind of span; does nothing."""
 
     __slots__ = ()
 
@@ -103,15 +103,15 @@ class _Unseen:
         pass
 
 
-NO_SPANS: Final[Spans] = _Unseen()
-"""Nobody traces."""
+NO_SPANS: Final[Spans] = _NoSpans()
+"""Spans that do nothing."""
 
 
 def configured_spans() -> Spans:
     """Return the spans of the process: OpenTelemetry's if it has a tracer provider, else none.
 
-    A provider can only have been set by a program that has imported OpenTelemetry. So where nobody
-    has, there is nothing to look for, and nothing is imported to look for it.
+    Only a program that has imported OpenTelemetry can have set a provider, so the import is skipped
+    if the package is not loaded.
     """
     if "opentelemetry.trace" not in sys.modules:
         return NO_SPANS

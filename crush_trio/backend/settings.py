@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, Self, TypeVar
 import trio
 from attrs import field, fields_dict, frozen
 
-from crush_trio.agent.asks.attendance import PATIENCE
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.backend.claims import CREATE_GRACE, DETACH_GRACE, Graces
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import PathInvalid
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from crush_trio.providers.base import Provider
     from crush_trio.store.open import OpenStore
     from crush_trio.tools.info import RecentLogs
-    from crush_trio.tools.shell.jobs import Opens
+    from crush_trio.tools.shell.jobs import OpenCommand
     from crush_trio.wire.config import CatalogProvider
 
 WorkspaceKey = NewType("WorkspaceKey", str)
@@ -152,7 +152,7 @@ class WorkspacePlan:
 
 
 class OpenWorkspace(Protocol[W_co]):
-    """Opens what a backend keeps, never None. Leaving the block closes it, in bounded time."""
+    """OpenCommand what a backend keeps, never None. Leaving the block closes it, in bounded time."""
 
     def __call__(self, plan: WorkspacePlan, /) -> AbstractAsyncContextManager[W_co]:
         """Return the block in which the workspace of *plan* is open."""
@@ -160,7 +160,7 @@ class OpenWorkspace(Protocol[W_co]):
 
 
 OpenConfig = Callable[["Places"], AbstractAsyncContextManager["Configuration"]]
-"""Opens the configuration of a directory."""
+"""OpenCommand the configuration of a directory."""
 
 
 @frozen(kw_only=True)
@@ -179,27 +179,27 @@ class WorkspaceSettings:
     providers: "Mapping[str, Provider]" = field(factory=dict, repr=False)
     """Models that the program reaches itself, by the id under which a configuration names them."""
     open_integrations: "OpenIntegrations | None" = field(default=None, repr=False)
-    """Opens language servers, MCP servers and skills; by default those of the disk and the configuration.
+    """OpenCommand language servers, MCP servers and skills; by default those of the disk and the configuration.
 
     Where the configuration does not come from the disk either, the default is none.
     """
     make_turn: "MakeTurn | None" = field(default=None, repr=False)
     """Makes what runs play instead of the agent, given the transcript it writes to."""
     open_config: "OpenConfig | None" = field(default=None, repr=False)
-    """Opens the configuration of a directory; by default it is read from files."""
+    """OpenCommand the configuration of a directory; by default it is read from files."""
     store: StoreSettings = field(factory=StoreSettings)
     """Which store keeps the data."""
     open_store: "OpenStore | None" = field(default=None, repr=False)
-    """Opens a store of the program's own; then the directory of a workspace need not exist."""
+    """OpenCommand a store of the program's own; then the directory of a workspace need not exist."""
     catalogue: "Sequence[CatalogProvider] | None" = field(default=None, repr=False)
     """The providers that are known without configuration; by default those that come along."""
     clock: Clock = field(factory=SystemClock)
     ids: IdSource = field(factory=RandomIds)
     logs: "RecentLogs | None" = field(default=None, repr=False)
     """What the process logged last, for the tool that shows it."""
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     """Seconds that an ask waits while no event stream is open."""
-    opens: "Opens | None" = field(default=None, repr=False)
+    opens: "OpenCommand | None" = field(default=None, repr=False)
     """Starts the commands of tools and hooks; by default in a process group of their own."""
     limits: Limits | None = None
     """How long a run may take for what cannot be cancelled."""

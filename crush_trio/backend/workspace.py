@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from crush_trio.agent.record.event_reader import Reader, new_reader
-from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.event_reader import ResumableReader, new_reader
+from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.settings import WorkspacePlan
@@ -63,7 +63,7 @@ class HostedWorkspace:
     runs: Workspace
     transcript: Transcript = field(repr=False)
     recovery: Recovery = field(repr=False)
-    recall: Recall = field(init=False, repr=False)
+    recall: StoredEventCache = field(init=False, repr=False)
     asks: "Asks" = field(repr=False)
     agent: "Coordinator" = field(repr=False)
     integrations: Integrations = field(repr=False)
@@ -73,8 +73,8 @@ class HostedWorkspace:
     agent_ready: bool = field(default=False, init=False)
 
     @recall.default
-    def _recall(self) -> Recall:
-        return Recall(self.store)
+    def _recall(self) -> StoredEventCache:
+        return StoredEventCache(self.store)
 
     @property
     def id(self) -> WorkspaceId:
@@ -96,7 +96,9 @@ class HostedWorkspace:
         """What is wrong with the store, in a sentence; None while nothing is."""
         return self.store.degraded
 
-    async def new_reader(self, form: Form | None = None, after: Position | None = None) -> Reader:
+    async def new_reader(
+        self, form: Form | None = None, after: Position | None = None
+    ) -> ResumableReader:
         """Return a reader of events that continues after *after*, also from before a restart.
 
         Without a position it begins with what is published from now on.

@@ -1,1 +1,1 @@
-"""What a workspace has from outside: language servers, MCP servers and skills."""
+"""Integrations of a workspace: language servers, MCP servers, skills and hooks."""

@@ -1,12 +1,11 @@
-"""What a workspace may have from outside, as its clients ask for it: three Protocols and their absence.
+"""Protocols of the integrations: `LanguageServers`, `McpServers`, `Skills`, and empty versions of each.
 
-What is known is told by plain functions: clients ask for it several times a second, and it must not
-wait behind anything. What has to be done may wait. A request is not what keeps it alive: a server
-that a client has started belongs to the workspace, and stays when that client hangs up (T13).
+State is read by synchronous methods: clients poll it several times a second, and it must not wait.
+Actions are async. A server that a client has started belongs to the workspace and stays when that
+client disconnects (T13).
 
-A workspace has all three, always. Where there is nothing of a kind, it has the one that says so.
-
-What can go wrong with what a workspace has from outside, as clients are told.
+A workspace always has all three. The empty versions, such as `NoMcpServers`, mean that there is nothing
+of the kind.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -40,135 +39,135 @@ if TYPE_CHECKING:
 
 
 class McpFailed(CrushError):
-    """An MCP server did not do what it was asked; the detail says which one, and why."""
+    """A request to an MCP server failed; the detail names the server and the reason."""
 
     code = "mcp_failed"
     message = "MCP server failed"
 
 
-# ── What can be asked ───────────────────────────────────────────────────────────────────────────
+# ── Protocols ───────────────────────────────────────────────────────────────────────────────────
 
 
 class LanguageServers(Protocol):
     """The language servers of a workspace."""
 
     def states(self) -> Mapping[str, LspClientInfo]:
-        """Return how each of them does, by name."""
+        """Return the state of each server, by name."""
         ...
 
     def diagnostics(self, name: str) -> Diagnostics:
-        """Return what one of them last had to say, by document; raises `LspNotFound`."""
+        """Return the current diagnostics of a server, by document; raises `LspNotFound`."""
         ...
 
     async def start(self, path: str) -> None:
-        """Start those that understand the file at *path*, as far as they do not run already."""
+        """Start the servers for the file at *path* that do not run yet."""
         ...
 
     async def stop(self) -> None:
-        """Stop them all."""
+        """Stop all servers."""
         ...
 
     async def viewed(self, path: Path) -> str:
-        """Return what they have to say about a file that an agent has looked at; often nothing."""
+        """Return the diagnostics for a file that an agent has viewed, as text; often empty."""
         ...
 
     async def changed(self, path: Path) -> str:
-        """Return what they have to say about a file that an agent has changed (H7)."""
+        """Return the diagnostics for a file that an agent has changed, as text (H7)."""
         ...
 
     def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
-        """Return the tools by which an agent asks them; those that write do it through *changes*."""
+        """Return the tools that use the servers; those that write files do it through *changes*."""
         ...
 
 
 @frozen(kw_only=True)
 class ServerInstructions:
-    """What an MCP server has to say to models about itself. It is the server's word, nobody else's."""
+    """The instructions of an MCP server for models. Untrusted text."""
 
     server: str
     text: str = field(repr=False)
 
 
 class McpServers(Protocol):
-    """The MCP servers of a workspace. One that is not there has nothing, and that is no error."""
+    """The MCP servers of a workspace."""
 
     def states(self) -> Mapping[str, McpClientInfo]:
-        """Return how each of them does, by name."""
+        """Return the state of each server, by name."""
         ...
 
     def pending_logins(self) -> tuple[PendingAuth, ...]:
-        """Return those that wait for somebody to log in, in the order of their names."""
+        """Return the pending logins, by name of the server."""
         ...
 
     def login_url(self, name: str) -> str:
-        """Return where to log in to one of them; empty if no login is under way."""
+        """Return the login URL of a server; empty if no login is pending."""
         ...
 
     async def log_in(self, name: str) -> None:
-        """Log in to one of them; returns when that is done, which a person has to see to."""
+        """Log in to a server; returns when a person has completed the login."""
         ...
 
     def prompts(self) -> tuple[McpPrompt, ...]:
-        """Return the prompts that they offer."""
+        """Return the prompts of all servers."""
         ...
 
     async def prompt(self, name: str, prompt: str, arguments: Mapping[str, str]) -> str:
-        """Return a prompt of one of them, filled in with *arguments*."""
+        """Return a prompt of a server, filled in with *arguments*."""
         ...
 
     async def read_resource(self, name: str, uri: str) -> tuple[McpResource, ...]:
-        """Return what one of them has at *uri*."""
+        """Return the contents of the resource at *uri*."""
         ...
 
     async def refresh_tools(self, name: str) -> None:
-        """Ask one of them for its tools again."""
+        """Ask a server for its tools again."""
         ...
 
     async def refresh_prompts(self, name: str) -> None:
-        """Ask one of them for its prompts again."""
+        """Ask a server for its prompts again."""
         ...
 
     async def refresh_resources(self, name: str) -> None:
-        """Ask one of them for its resources again."""
+        """Ask a server for its resources again."""
         ...
 
     async def use_docker(self, wanted: bool) -> bool:
-        """Add Docker's gateway to the configuration, or remove it; whether that changed anything."""
+        """Add Docker's gateway to the configuration or remove it; return whether it changed."""
         ...
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return what an agent can do with them now; asked before every step of a run."""
+        """Return the tools of the connected servers; called before every step of a run."""
         ...
 
     def instructions(self) -> tuple[ServerInstructions, ...]:
-        """Return what they have to say to an agent, in the order of their names."""
+        """Return the instructions of the connected servers, by name."""
         ...
 
     async def settled(self) -> None:
-        """Wait until none of them is being started. A run waits for it if no person sits at it."""
+        """Wait until no server is starting. Only runs without a person at a client wait for this."""
         ...
 
 
 @frozen(kw_only=True)
 class AgentSkill:
-    """A skill as an agent uses it: by reading its file, and what else is in the directory of that."""
+    """A skill as an agent uses it: a file to read, and other files in its directory."""
 
     info: SkillInfo
     file: Path
-    """Where the file really is, links followed."""
+    """The path of the file, with links resolved."""
     advertised: bool = True
-    """Whether a model is told of it by itself, or only if a person says so."""
+    """Whether the system prompt mentions it; if not, only a person can start it."""
 
 
 class Skills(Protocol):
     """The skills of a workspace."""
 
     def states(self) -> tuple[SkillState, ...]:
-        """Return every skill file that was found, and what is wrong with it, if anything is."""
+        """Return every skill file that was found, with its error if it has one."""
         ...
 
     def listed(self) -> tuple[SkillInfo, ...]:
-        """Return the skills that can be used."""
+        """Return the usable skills, for clients."""
         ...
 
     async def read(self, skill_id: SkillId) -> SkillContent:
@@ -176,53 +175,53 @@ class Skills(Protocol):
         ...
 
     def for_agents(self) -> tuple[AgentSkill, ...]:
-        """Return the same as an agent uses them."""
+        """Return the usable skills, for agents."""
         ...
 
     async def refresh(self) -> None:
-        """Look for them again; called before every run, so that it knows those of its moment."""
+        """Search for skills again; called before every run."""
         ...
 
 
-# ── Where there is nothing ──────────────────────────────────────────────────────────────────────
+# ── Empty versions ──────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
 class NoLanguageServers:
-    """Satisfies `LanguageServers`."""
+    """`LanguageServers` of a workspace that has none."""
 
     def states(self) -> Mapping[str, LspClientInfo]:
         """Return nothing."""
         return {}
 
     def diagnostics(self, name: str) -> Diagnostics:
-        """Say that there is no such server."""
+        """Raise `LspNotFound`."""
         raise LspNotFound(name)
 
     async def start(self, path: str) -> None:
-        """Start nothing: nothing understands any file."""
+        """Start nothing."""
         await checkpoint()
 
     async def stop(self) -> None:
         """Stop nothing."""
         await checkpoint()
 
-    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # part of every view, and costs none anything
-        """Say nothing."""
+    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # called by every view: costs nothing
+        """Return nothing."""
         return ""  # noqa: ASYNC910
 
     async def changed(self, path: Path) -> str:  # noqa: ASYNC910  # as above
-        """Say nothing."""
+        """Return nothing."""
         return ""  # noqa: ASYNC910
 
     def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
-        """Return nothing: there is nobody to ask."""
+        """Return nothing."""
         return ()
 
 
 @frozen
 class NoMcpServers:
-    """Satisfies `McpServers`."""
+    """`McpServers` of a workspace that has none."""
 
     def states(self) -> Mapping[str, McpClientInfo]:
         """Return nothing."""
@@ -233,11 +232,11 @@ class NoMcpServers:
         return ()
 
     def login_url(self, name: str) -> str:
-        """Return nothing: no login is under way."""
+        """Return nothing: no login is pending."""
         return ""
 
     async def log_in(self, name: str) -> None:
-        """Return at once: there is nothing to log in to."""
+        """Return at once."""
         await checkpoint()
 
     def prompts(self) -> tuple[McpPrompt, ...]:
@@ -255,19 +254,19 @@ class NoMcpServers:
         return ()
 
     async def refresh_tools(self, name: str) -> None:
-        """Return at once: there is nobody to ask."""
+        """Return at once."""
         await checkpoint()
 
     async def refresh_prompts(self, name: str) -> None:
-        """Return at once: there is nobody to ask."""
+        """Return at once."""
         await checkpoint()
 
     async def refresh_resources(self, name: str) -> None:
-        """Return at once: there is nobody to ask."""
+        """Return at once."""
         await checkpoint()
 
     async def use_docker(self, wanted: bool) -> bool:
-        """Change nothing, and say so."""
+        """Change nothing."""
         await checkpoint()
         return False
 
@@ -280,12 +279,12 @@ class NoMcpServers:
         return ()
 
     async def settled(self) -> None:  # noqa: ASYNC910 - there is nothing to wait for
-        """Return at once: nothing is being started."""
+        """Return at once."""
 
 
 @frozen
 class NoSkills:
-    """Satisfies `Skills`."""
+    """`Skills` of a workspace that has none."""
 
     def states(self) -> tuple[SkillState, ...]:
         """Return nothing."""
@@ -296,7 +295,7 @@ class NoSkills:
         return ()
 
     async def read(self, skill_id: SkillId) -> SkillContent:
-        """Say that there is no such skill."""
+        """Raise `SkillNotFound`."""
         await checkpoint()
         raise SkillNotFound(skill_id)
 
@@ -305,16 +304,16 @@ class NoSkills:
         return ()
 
     async def refresh(self) -> None:
-        """Return at once: there is nowhere to look."""
+        """Return at once."""
         await checkpoint()
 
 
-# ── What a workspace is given ───────────────────────────────────────────────────────────────────
+# ── The integrations of a workspace ─────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class Integrations:
-    """Everything that a workspace has from outside."""
+    """The integrations of a workspace."""
 
     lsp: LanguageServers = NoLanguageServers()
     mcp: McpServers = NoMcpServers()
@@ -322,12 +321,12 @@ class Integrations:
 
 
 NO_INTEGRATIONS = Integrations()
-"""What a workspace has that has nothing."""
+"""Integrations of a workspace that has none."""
 
 
 @frozen(kw_only=True)
 class Surroundings:
-    """The workspace that integrations are opened for.
+    """What integrations need to know of their workspace.
 
     `publish` tells its clients, at once and without waiting. After the runs of the workspace have ended
     its event log is closed, and publishing does nothing.
@@ -341,11 +340,11 @@ class Surroundings:
 
 
 OpenIntegrations = Callable[[Surroundings], AbstractAsyncContextManager[Integrations]]
-"""What opens the integrations of a workspace. They are closed after the last run that could use them."""
+"""Opens the integrations of a workspace. They are closed after the last run that could use them."""
 
 
 @asynccontextmanager
 async def open_no_integrations(_surroundings: Surroundings) -> AsyncIterator[Integrations]:
-    """Bring nothing along."""
+    """Open no integrations."""
     await checkpoint()
     yield NO_INTEGRATIONS

@@ -1,11 +1,11 @@
-"""What hooks are asked and what they answer: matched, read and put together, without waiting.
+"""Input and answers of hooks: matching, parsing and combining, without I/O.
 
-A hook answers by its exit code and by what it writes (I10). What cannot be understood is no opinion: a
-broken hook is no reason to stop somebody's work. One that says no is always heard, whatever else is
-wrong with its answer, and a call of which the hooks could be told only a part counts as refused:
-otherwise a model had only to make a command long enough.
+A hook answers by its exit code and its output (I10). An answer that cannot be parsed means "no opinion":
+a broken hook must not stop work. A denial always counts, whatever else is wrong with the answer. A call
+that does not fit into a hook's environment variables is denied; otherwise a model could avoid hooks by
+making a command long enough.
 
-Several answers become one, in the order of the configuration (I9). Who answered first does not matter.
+Several answers are combined in the order of the configuration (I9), not in the order of arrival.
 """
 
 import re
@@ -24,21 +24,21 @@ from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json, JsonObject
 
-DENIES: Final = 2
-"""The exit code by which a hook says no to one call."""
+DENY_EXIT_CODE: Final = 2
+"""The exit code by which a hook denies a call."""
 
-HALTS: Final = 49
-"""The exit code by which it also ends the turn."""
+HALT_EXIT_CODE: Final = 49
+"""The exit code by which a hook denies a call and ends the turn."""
 
-LONGEST: Final = 100_000
-"""Bytes that a variable may have. Linux starts no program with one much longer."""
+MAX_VARIABLE_BYTES: Final = 100_000
+"""Maximum bytes of a variable. Linux limits one string of the environment to 128 KiB."""
 
 METADATA: Final = "hook"
-"""Where viewers find in a result what the hooks said."""
+"""The key of the hooks' answers in the metadata of a result."""
 
 
-def matching(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
-    """Return the hooks to ask about a tool; of those with the same command only the first."""
+def matching_hooks(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
+    """Return the hooks for a tool; of several with the same command only the first."""
     found: dict[str, HookConfig] = {}
     for hook in hooks_before_tools(hooks):
         if re.search(hook.matcher, tool_name):
@@ -46,30 +46,30 @@ def matching(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
     return tuple(found.values())
 
 
-def name_of(hook: HookConfig) -> str:
-    """Return what to call a hook where people read it."""
+def hook_name(hook: HookConfig) -> str:
+    """Return the name of a hook for people: its configured name, or its redacted command."""
     return hook.name or redact_text(hook.command)
 
 
-# ── What is asked ───────────────────────────────────────────────────────────────────────────────
+# ── Input ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Question:
-    """One call, as hooks are told of it: `payload` to be read, `variables` to be looked at."""
+class HookInput:
+    """A call as hooks get it: `payload` on standard input, `variables` in the environment."""
 
     payload: bytes = field(repr=False)
     variables: Mapping[str, str] = field(repr=False)
 
     @property
-    def unfit(self) -> str:
-        """The variable that no program could be started with, if there is one."""
-        unfit = (name for name, value in self.variables.items() if not _is_fit(value))
-        return next(unfit, "")
+    def invalid_variable(self) -> str:
+        """The name of a variable that cannot be passed to a program; empty if all can."""
+        invalid = (name for name, value in self.variables.items() if not _is_valid(value))
+        return next(invalid, "")
 
 
-def question(call: ToolCall, directory: Path, root: Path) -> Question:
-    """Return what hooks are told of *call*, in a workspace at *directory* of the project at *root*."""
+def hook_input(call: ToolCall, directory: Path, root: Path) -> HookInput:
+    """Return the hook input for *call*, in a workspace at *directory* of the project at *root*."""
     arguments = orjson.loads(call.input)
     payload = {
         "event": PRE_TOOL_USE,
@@ -87,7 +87,7 @@ def question(call: ToolCall, directory: Path, root: Path) -> Question:
         "TOOL_INPUT_COMMAND": arguments.get("command"),
         "TOOL_INPUT_FILE_PATH": arguments.get("file_path"),
     }
-    return Question(
+    return HookInput(
         payload=orjson.dumps(payload, option=orjson.OPT_APPEND_NEWLINE),
         variables={
             f"CRUSH_{name}": text for name, text in variables.items() if isinstance(text, str)
@@ -95,15 +95,15 @@ def question(call: ToolCall, directory: Path, root: Path) -> Question:
     )
 
 
-def _is_fit(value: str) -> bool:
-    return "\0" not in value and len(value.encode()) <= LONGEST
+def _is_valid(value: str) -> bool:
+    return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
 
 
-# ── What one hook answers ───────────────────────────────────────────────────────────────────────
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Decision(StrEnum):
-    """What a hook thinks of a call."""
+    """The decision of a hook about a call."""
 
     NONE = "none"
     ALLOW = "allow"
@@ -112,10 +112,10 @@ class Decision(StrEnum):
 
 @frozen(kw_only=True)
 class HookAnswer:
-    """What a hook answers, or all of them together.
+    """The answer of one hook, or the combined answer of several.
 
-    `halt` ends the turn, `context` is for the model, and `patch` replaces arguments of the call, each
-    as a whole.
+    `halt` ends the turn, `context` is text for the model, and `patch` replaces whole arguments of the
+    call.
     """
 
     decision: Decision = Decision.NONE
@@ -134,18 +134,18 @@ NO_OPINION: Final = HookAnswer()
 
 
 def read_answer(exit_code: int | None, stdout: str, stderr: str) -> HookAnswer:
-    """Return what a hook that has ended by itself has answered."""
+    """Return the answer of a hook that has ended by itself."""
     if exit_code == 0:
         return _spoken(stdout)
-    if exit_code in {DENIES, HALTS}:
+    if exit_code in {DENY_EXIT_CODE, HALT_EXIT_CODE}:
         return HookAnswer(
-            decision=Decision.DENY, halt=exit_code == HALTS, reason=clipped(stderr.strip())
+            decision=Decision.DENY, halt=exit_code == HALT_EXIT_CODE, reason=clipped(stderr.strip())
         )
     return NO_OPINION
 
 
-def unfit_answer(variable: str) -> HookAnswer:
-    """Return the answer about a call that cannot be shown to a hook."""
+def invalid_variable_answer(variable: str) -> HookAnswer:
+    """Return the denial of a call that cannot be passed to a hook."""
     reason = f"no hook can be asked: {variable} would be too long, or have a null character in it"
     return HookAnswer(decision=Decision.DENY, reason=reason)
 
@@ -162,11 +162,11 @@ _ENVELOPE: Final = {
     "additionalContext": "context",
     "updatedInput": "updated_input",
 }
-"""What hooks that were written for Claude Code call the same, in an object of its own."""
+"""The keys of hooks written for Claude Code, inside `hookSpecificOutput`, and our names for them."""
 
 
 def _spoken(text: str) -> HookAnswer:
-    """Read what a hook has written. A part that has the wrong type does not spoil the others."""
+    """Parse the output of a hook. A key whose value has the wrong type is ignored."""
     said = _object(text)
     inner = _object(said.get("hookSpecificOutput"))
     said |= {ours: inner[theirs] for theirs, ours in _ENVELOPE.items() if theirs in inner}
@@ -180,7 +180,7 @@ def _spoken(text: str) -> HookAnswer:
 
 
 def _object(value: Json) -> dict[str, Json]:
-    """Return an object, also one that is written as text; an empty one in place of anything else."""
+    """Return an object, also one encoded as JSON text; an empty one for anything else."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
@@ -190,7 +190,7 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _text(value: Json) -> str:
-    """Return a text, or the texts of a list, one to a line; nothing in place of anything else."""
+    """Return a text, or the texts of a list joined by line feeds; empty for anything else."""
     texts = value if isinstance(value, list) else [value]
     return _joined(text for text in texts if isinstance(text, str))
 
@@ -199,45 +199,45 @@ def _joined(texts: Iterable[str]) -> str:
     return "\n".join(filter(None, texts))
 
 
-# ── What all of them answer ─────────────────────────────────────────────────────────────────────
+# ── The verdict ─────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Verdict:
-    """What the hooks of a call have answered: each of them, and together."""
+class HookVerdict:
+    """The answers of all hooks of a call, each and combined."""
 
     hooks: tuple[HookConfig, ...]
     answers: tuple[HookAnswer, ...]
-    together: HookAnswer
+    combined: HookAnswer
 
     def rewritten(self, call: ToolCall) -> ToolCall:
-        """Return *call* as the hooks want it to be made."""
-        if not self.together.patch:
+        """Return *call* with the arguments that the hooks have replaced."""
+        if not self.combined.patch:
             return call
-        arguments = orjson.loads(call.input) | self.together.patch
+        arguments = orjson.loads(call.input) | self.combined.patch
         return evolve(call, input=orjson.dumps(arguments).decode())
 
     def refusal(self) -> ToolResult:
-        """Return what the model is told in place of a result."""
-        stops = self.together.halt
+        """Return the error result of a denied call."""
+        stops = self.combined.halt
         text = "A hook has ended the turn" if stops else "A hook has refused this call"
-        content = ": ".join(filter(None, (text, self.together.reason)))
+        content = ": ".join(filter(None, (text, self.combined.reason)))
         return ToolResult(content=content, is_error=True, stop_turn=stops)
 
     def added_to(self, result: ToolResult) -> ToolResult:
-        """Return *result* with what the hooks say to the model, and to those who look on."""
+        """Return *result* with the hooks' context for the model and their metadata for clients."""
         return evolve(
             result,
-            content=_joined((result.content, self.together.context)),
+            content=_joined((result.content, self.combined.context)),
             metadata={**result.metadata, METADATA: self._metadata()},
         )
 
     def _metadata(self) -> JsonObject:
         return {
             "hook_count": len(self.hooks),
-            **_shown(self.together),
+            **_shown(self.combined),
             "hooks": [
-                {"name": name_of(hook), **_shown(answer), **_matcher(hook)}
+                {"name": hook_name(hook), **_shown(answer), **_matcher(hook)}
                 for hook, answer in zip(self.hooks, self.answers, strict=True)
             ],
         }
@@ -246,20 +246,20 @@ class Verdict:
 _BY_WEIGHT: Final = (Decision.DENY, Decision.ALLOW)
 
 
-def put_together(hooks: tuple[HookConfig, ...], answers: Sequence[HookAnswer]) -> Verdict:
-    """Return the verdict of all *answers*, which are in the order of their *hooks*."""
+def combine_answers(hooks: tuple[HookConfig, ...], answers: Sequence[HookAnswer]) -> HookVerdict:
+    """Combine *answers*, which are in the order of their *hooks*. A denial outweighs an approval."""
     decisions = {answer.decision for answer in answers}
     patch: dict[str, Json] = {}
     for answer in answers:
         patch |= answer.patch
-    together = HookAnswer(
+    combined = HookAnswer(
         decision=next((each for each in _BY_WEIGHT if each in decisions), Decision.NONE),
         halt=any(answer.halt for answer in answers),
         reason=_joined(answer.reason for answer in answers if answer.refuses),
         context=_joined(answer.context for answer in answers),
         patch=patch,
     )
-    return Verdict(hooks=hooks, answers=tuple(answers), together=together)
+    return HookVerdict(hooks=hooks, answers=tuple(answers), combined=combined)
 
 
 def _matcher(hook: HookConfig) -> JsonObject:

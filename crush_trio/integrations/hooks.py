@@ -1,12 +1,12 @@
-"""Hooks: commands of the user's that are asked before a tool is used (I9, I10, I11).
+"""`ConfiguredHooks`: runs the user's commands that decide about a tool call (I9, I10, I11).
 
-All hooks of a call are asked at once, each in a process of its own, in the task of the call. Whoever
-leaves that task has seen every one of them end, with everything it started: by itself, because its time
-was up, or because the run was cancelled. Each has a deadline of its own, so a slow one does not cost
-another its answer, and one that ignores being told to stop is killed a second later.
+All hooks of a call run concurrently, each in its own process, as tasks inside the call. The call
+continues only when all of them and everything they started have ended: by themselves, by their time
+limit, or by a cancel of the run. Each has its own time limit, so a slow hook does not cost another its
+answer. A hook that ignores SIGTERM is killed a second later.
 
-Which hooks there are is read from the configuration when a call is made. What came with a project that
-the user does not trust is not in there any more (`config/checks.py`).
+The hooks are read from the configuration for each call. Hooks of a project that the user does not trust
+are removed when the configuration is loaded (`config/checks.py`).
 """
 
 import logging
@@ -22,64 +22,66 @@ from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
 from crush_trio.config.redaction import redact_text
 from crush_trio.integrations.hook_answers import (
-    DENIES,
-    HALTS,
+    DENY_EXIT_CODE,
+    HALT_EXIT_CODE,
     NO_OPINION,
     HookAnswer,
-    Question,
-    Verdict,
-    matching,
-    name_of,
-    put_together,
-    question,
+    HookInput,
+    HookVerdict,
+    combine_answers,
+    hook_input,
+    hook_name,
+    invalid_variable_answer,
+    matching_hooks,
     read_answer,
-    unfit_answer,
 )
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.shell.environment import shell_argv, unattended
-from crush_trio.tools.shell.jobs import Opens, Running
+from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.jobs import OpenCommand, RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
-from crush_trio.tools.shell.process import Command, Ended, open_process_group
+from crush_trio.tools.shell.process import Command, CommandEnd, open_process_group
 from crush_trio.wire.config import HookConfig
 
 log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 30.0
-"""Seconds that a hook has, unless its configuration says otherwise."""
+"""Default time limit of a hook in seconds."""
 
 GRACE: Final = 1.0
-"""Seconds that it has to end after that, before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
-READ: Final = 1024 * 1024
-"""Bytes that are read of each of its streams."""
+MAX_OUTPUT_BYTES: Final = 1024 * 1024
+"""Maximum bytes kept of each output stream."""
 
-LOGGED: Final = 500
-"""Columns of its complaints that are logged."""
+MAX_LOGGED_COLUMNS: Final = 500
+"""Maximum columns of standard error that are logged."""
 
 
 @define(eq=False, kw_only=True)
 class ConfiguredHooks:
-    """The hooks of one workspace, as they are configured at the moment."""
+    """The hooks of one workspace, as currently configured."""
 
     live: Configuration = field(repr=False)
     directory: Path
     clock: Clock = field(repr=False)
-    opens: Opens = field(default=open_process_group, repr=False)
+    opens: OpenCommand = field(default=open_process_group, repr=False)
 
     def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
-        """Return the hooks to ask before a tool is used; mostly there are none."""
+        """Return the hooks for a tool; usually none."""
         hooks = self.live.current.config.hooks
-        return matching(hooks, tool_name) if hooks else ()
+        return matching_hooks(hooks, tool_name) if hooks else ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> Verdict:
-        """Ask *hooks* about *call*, all at once, and return what they say together."""
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> HookVerdict:
+        """Run *hooks* for *call* concurrently, and return their combined verdict."""
         config = self.live.current
-        asked = question(call, self.directory, config.project.root)
+        asked = hook_input(call, self.directory, config.project.root)
         await trio.lowlevel.checkpoint()
-        if asked.unfit:
-            return put_together(hooks, [unfit_answer(asked.unfit)] * len(hooks))
-        env = {**unattended(config.environment), **asked.variables}
+        if asked.invalid_variable:
+            return combine_answers(
+                hooks, [invalid_variable_answer(asked.invalid_variable)] * len(hooks)
+            )
+        env = {**unattended_env(config.environment), **asked.variables}
         answers = [NO_OPINION] * len(hooks)
 
         async def ask_one(index: int, hook: HookConfig) -> None:
@@ -87,17 +89,17 @@ class ConfiguredHooks:
 
         async with open_hidden_nursery() as nursery:
             for index, hook in enumerate(hooks):
-                nursery.start_soon(ask_one, index, hook, name=f"hook {name_of(hook)}")
-        return put_together(hooks, answers)
+                nursery.start_soon(ask_one, index, hook, name=f"hook {hook_name(hook)}")
+        return combine_answers(hooks, answers)
 
     async def _ask(
-        self, hook: HookConfig, env: Mapping[str, str], asked: Question, call: ToolCall
+        self, hook: HookConfig, env: Mapping[str, str], asked: HookInput, call: ToolCall
     ) -> HookAnswer:
-        """Return what one hook says. That it cannot be run, or does not end, is no opinion."""
-        stdout, stderr = BoundedOutput(READ), BoundedOutput(READ)
-        ended: Ended | None = None
+        """Run one hook and return its answer; no opinion if it cannot run or does not end."""
+        stdout, stderr = BoundedOutput(MAX_OUTPUT_BYTES), BoundedOutput(MAX_OUTPUT_BYTES)
+        ended: CommandEnd | None = None
 
-        def note(how: Ended) -> None:
+        def note(how: CommandEnd) -> None:
             nonlocal ended
             ended = how
 
@@ -115,10 +117,10 @@ class ConfiguredHooks:
                     grace=GRACE,
                     on_ended=note,
                 ) as group:
-                    await _tell(group, asked.payload)
+                    await _send_input(group, asked.payload)
                     await group.wait()
         except (OSError, ValueError) as error:
-            log.warning("hook.not_run", extra={"hook": name_of(hook), "error": str(error)})
+            log.warning("hook.not_run", extra={"hook": hook_name(hook), "error": str(error)})
             return NO_OPINION
         finally:
             if ended is not None:
@@ -127,11 +129,10 @@ class ConfiguredHooks:
         return _answer_of(hook, ended, stdout, stderr)
 
 
-async def _tell(hook: Running, payload: bytes) -> None:
-    """Write to a hook what it is asked. One that does not read it may have an opinion all the same.
+async def _send_input(hook: RunningCommand, payload: bytes) -> None:
+    """Write the input to a hook. A hook that does not read it may still answer.
 
-    Whatever a hook leaves unread, it cannot hold this up for longer than it lives: nobody but its
-    own processes has the other end.
+    This waits at most until the hook ends: only its own processes have the other end of the pipe.
     """
     await trio.lowlevel.checkpoint()
     if hook.stdin is None:
@@ -144,13 +145,13 @@ async def _tell(hook: Running, payload: bytes) -> None:
 
 
 def _answer_of(
-    hook: HookConfig, ended: Ended | None, stdout: BoundedOutput, stderr: BoundedOutput
+    hook: HookConfig, ended: CommandEnd | None, stdout: BoundedOutput, stderr: BoundedOutput
 ) -> HookAnswer:
     if ended is None or ended.stopped:
-        log.warning("hook.too_slow", extra={"hook": name_of(hook)})
+        log.warning("hook.too_slow", extra={"hook": hook_name(hook)})
         return NO_OPINION
-    if ended.exit_code not in {0, DENIES, HALTS}:
-        said = redact_text(stderr.text(LOGGED))
-        extra = {"hook": name_of(hook), "exit_code": ended.status, "stderr": said}
+    if ended.exit_code not in {0, DENY_EXIT_CODE, HALT_EXIT_CODE}:
+        said = redact_text(stderr.text(MAX_LOGGED_COLUMNS))
+        extra = {"hook": hook_name(hook), "exit_code": ended.status, "stderr": said}
         log.warning("hook.failed", extra=extra)
     return read_answer(ended.exit_code, stdout.text(), stderr.text())

@@ -1,20 +1,16 @@
-"""Finds the skills on a disk: where to look, in which order, and what is wrong with what is there.
+"""`find_skills`: searches directories for skills and parses the front matter of their files.
 
-A skill is a directory with a file `SKILL.md`. The places are gone through from the least to the most
-particular, and of two skills with one name the later is used (I7): the user's own, those that are
-configured, those of the project. Nothing that is found can make the search fail. What cannot be used
-is told, with a sentence that says why.
+A skill is a directory with a file `SKILL.md`. Directories are searched in order: the user's, the
+configured ones, the project's; of two skills with the same name the later one is used (I7). Nothing on
+disk can make the search fail. A skill that cannot be used is reported with the reason.
 
-What a checkout brought along is followed only as far as the checkout goes, as its instruction files
-are, and it does not take the place of what the user has. Trusting the project lifts both.
+In a project that is not trusted, links are followed only inside the project, and a skill of the project
+does not replace one of the user's. Trusting the project lifts both limits.
 
-Everything in here touches the disk, and belongs in a thread.
+The front matter is YAML between two lines of three hyphens. Values are taken as text: a skill may be
+called `true` or `1.0`, and the file cannot make the parser construct objects.
 
-What stands at the head of a skill's file, between two lines of three hyphens.
-
-The block is YAML. Every value is taken as the words it is written with: a skill whose name is `true`
-or `1.0` is called so, and nothing in a file can make a program build an object. What is wrong is said in
-a sentence, with the line if there is one.
+Everything here reads the disk and must run in a thread.
 """
 
 import os
@@ -33,131 +29,31 @@ from crush_trio.integrations.base import AgentSkill
 from crush_trio.wire.ids import SkillId
 from crush_trio.wire.integrations import SkillInfo, SkillLoad, SkillSource, SkillState
 
-NAME_LIMIT: Final = 64
-DESCRIPTION_LIMIT: Final = 1024
-COMPATIBILITY_LIMIT: Final = 500
-"""Characters that each may have (I7)."""
-
-BLOCK_LIMIT: Final = 8192
-"""Characters that the whole block may have."""
-
-_FENCE: Final = "---"
-_NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
-
-
-class BadFrontMatter(ValueError):
-    """The head of a skill's file cannot be read, or says too little or too much."""
-
-
-@frozen(kw_only=True)
-class FrontMatter:
-    """What a skill says about itself."""
-
-    name: str
-    description: str
-    user_invocable: bool = False
-    """Whether people are offered to start it."""
-    advertised: bool = True
-    """Whether models are told of it."""
-
-
-def read_front_matter(text: str) -> FrontMatter:
-    """Return what the head of a skill's file says, or raise `BadFrontMatter`."""
-    return _read_block(_block(text))
-
-
-@lru_cache(maxsize=256)  # skills are looked at before every run, and hardly ever change
-def _read_block(block: str) -> FrontMatter:
-    said = _parsed(block)
-    front = FrontMatter(
-        name=_text(said, "name", NAME_LIMIT),
-        description=_text(said, "description", DESCRIPTION_LIMIT),
-        user_invocable=_switch(said, "user-invocable"),
-        advertised=not _switch(said, "disable-model-invocation"),
-    )
-    _text(said, "compatibility", COMPATIBILITY_LIMIT)
-    for key, text in (("name", front.name), ("description", front.description)):
-        if not text:
-            raise BadFrontMatter(f"{key} is missing")
-    if not _NAME.fullmatch(front.name):
-        raise BadFrontMatter("name may only have letters, digits and single hyphens between them")
-    return front
-
-
-def _block(text: str) -> str:
-    """Return what is between the fences."""
-    lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
-    if lines[0] != _FENCE:
-        raise BadFrontMatter("the file does not begin with a line of three hyphens")
-    try:
-        block = "\n".join(lines[1 : lines.index(_FENCE, 1)])
-    except ValueError:
-        raise BadFrontMatter("the second line of three hyphens is missing") from None
-    if len(block) > BLOCK_LIMIT:
-        raise BadFrontMatter(f"what stands before the text has more than {BLOCK_LIMIT} characters")
-    return block
-
-
-def _parsed(block: str) -> Mapping[str, object]:
-    """Return the keys and values of a block, all words left as they are."""
-    import yaml  # most workspaces have no skills, and need none of it
-
-    try:
-        said = yaml.load(block, Loader=yaml.BaseLoader)  # it makes texts, nothing else
-    except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
-        raise BadFrontMatter(
-            f"{where}this is not YAML: {error.problem}; a text with a colon in it needs quotes"
-        ) from None
-    except (yaml.YAMLError, RecursionError, ValueError):
-        raise BadFrontMatter("what stands before the text is not YAML") from None
-    if not isinstance(said, dict):
-        raise BadFrontMatter("expected lines with a key, a colon, a space and a value")
-    return said
-
-
-def _text(said: Mapping[str, object], key: str, limit: int) -> str:
-    """Return a value in words, without the space around it; nothing if it is not there."""
-    value = said.get(key, "")
-    if not isinstance(value, str):
-        raise BadFrontMatter(f"{key} must be a text")
-    if len(value.strip()) > limit:
-        raise BadFrontMatter(f"{key} has more than {limit} characters")
-    return value.strip()
-
-
-def _switch(said: Mapping[str, object], key: str) -> bool:
-    value = _text(said, key, DESCRIPTION_LIMIT).lower() or "false"
-    if value not in {"true", "false"}:
-        raise BadFrontMatter(f"{key} must be true or false")
-    return value == "true"
-
-
 FILE_NAME: Final = "SKILL.md"
 
 SKILLS_VARIABLE: Final = "CRUSH_SKILLS_DIR"
-"""Names the one directory to look in instead of the user's usual ones."""
+"""The variable that names one directory to search instead of the user's default ones."""
 
 PROJECT_DIRECTORIES: Final = (".agents", ".crush", ".claude", ".cursor")
-"""Where a project keeps its skills, each in a directory `skills`."""
+"""The directories of a project that contain a directory `skills`."""
 
-LARGEST: Final = 1_000_000
-"""Bytes that the file of a skill may have."""
+MAX_FILE_BYTES: Final = 1_000_000
+"""Maximum bytes of a skill file."""
 
-DEEPEST: Final = 4
-"""How far below a place a skill may lie."""
+MAX_DEPTH: Final = 4
+"""Maximum depth of a skill below a searched directory."""
 
-MOST_DIRECTORIES: Final = 1000
-"""How many directories of one place are looked at."""
+MAX_DIRECTORIES: Final = 1000
+"""Maximum directories searched below one place."""
 
 _OUTSIDE: Final = "not used: it leads out of a project that is not trusted"
 _TAKEN: Final = "not used: there is a skill of yours with this name, and the project is not trusted"
-_TOO_MANY: Final = f"not searched to the end: there are more than {MOST_DIRECTORIES} directories"
+_TOO_MANY: Final = f"not searched to the end: there are more than {MAX_DIRECTORIES} directories"
 
 
 @frozen(kw_only=True)
 class SkillPlace:
-    """A directory to look in. What is found in a `confined` one must lie within the project."""
+    """A directory to search. Skills in a `confined` one must lie inside the project."""
 
     path: Path
     source: SkillSource
@@ -165,15 +61,15 @@ class SkillPlace:
 
 
 @frozen(kw_only=True)
-class Found:
-    """What a search has found: the skills to use, by name, and every file, by path."""
+class FoundSkills:
+    """The result of a search: the usable skills by name, and the state of every file by path."""
 
     skills: tuple[AgentSkill, ...] = ()
     states: tuple[SkillState, ...] = ()
 
 
-class Unusable(Exception):
-    """A skill that is there and cannot be used; `name` is empty if not even that is known."""
+class UnusableSkill(Exception):
+    """A skill that cannot be used; `name` is empty if it could not be read."""
 
     def __init__(self, reason: str, name: str = "") -> None:
         super().__init__(reason)
@@ -181,7 +77,7 @@ class Unusable(Exception):
 
 
 def user_places(places: Places) -> tuple[SkillPlace, ...]:
-    """Return where the skills of a user are, for all of the user's workspaces."""
+    """Return the directories with the user's skills, for all workspaces."""
     named = Path(places.environment.get(SKILLS_VARIABLE, ""))
     if named.is_absolute():
         return (SkillPlace(path=named, source=SkillSource.USER),)
@@ -199,8 +95,8 @@ def user_places(places: Places) -> tuple[SkillPlace, ...]:
 
 def find_skills(
     places: Iterable[SkillPlace], project: Project, disabled: Iterable[str] = ()
-) -> Found:
-    """Look into all *places*, the strongest last; what is *disabled* is as if it were not there."""
+) -> FoundSkills:
+    """Search all *places*; later ones override earlier ones, and *disabled* skills are skipped."""
     search = _Search(project, frozenset(name.casefold() for name in disabled))
     for place in places:
         search.look_into(place)
@@ -208,13 +104,13 @@ def find_skills(
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as text that can be sent, whatever bytes it is made of."""
+    """Return a path as valid Unicode; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 @define(eq=False)
 class _Search:
-    """One search. A file to which several ways lead counts where it was found first."""
+    """One search. A file that is found by several paths counts only the first time."""
 
     project: Project
     disabled: frozenset[str]
@@ -222,17 +118,17 @@ class _Search:
     _states: dict[str, SkillState] = field(factory=dict, init=False)
     _seen: set[Path] = field(factory=set, init=False)
 
-    def found(self) -> Found:
-        """Return the outcome, in an order that has nothing to do with the disk."""
+    def found(self) -> FoundSkills:
+        """Return the result, sorted."""
         by_name = sorted(self._skills)
         by_path = sorted(self._states)
-        return Found(
+        return FoundSkills(
             skills=tuple(self._skills[name] for name in by_name),
             states=tuple(self._states[path] for path in by_path),
         )
 
     def look_into(self, place: SkillPlace) -> None:
-        """Take note of every skill in *place*."""
+        """Record every skill in *place*."""
         try:
             for file in self._files(place):
                 real = real_path(file)
@@ -243,18 +139,18 @@ class _Search:
             self._tell(place.path, error="not used: no file can have this name")
 
     def _take(self, file: Path, real: Path, place: SkillPlace) -> None:
-        """Take note of one file: of the skill that it is, or of what is wrong with it."""
+        """Record one file: its skill, or its error."""
         try:
             if place.confined and not real.is_relative_to(self.project.root):
-                raise Unusable(_OUTSIDE)
+                raise UnusableSkill(_OUTSIDE)
             front = _read(file, real)
             name = front.name.casefold()
             if name in self.disabled:
                 return
             held = self._skills.get(name)
             if place.confined and held is not None and held.info.source is not SkillSource.PROJECT:
-                raise Unusable(_TAKEN, front.name)
-        except Unusable as unusable:
+                raise UnusableSkill(_TAKEN, front.name)
+        except UnusableSkill as unusable:
             self._tell(file, unusable.name, str(unusable))
         else:
             self._tell(file, front.name)
@@ -266,9 +162,9 @@ class _Search:
         self._states[shown] = SkillState(name=name, path=shown, state=load, error=error)
 
     def _files(self, place: SkillPlace) -> Iterator[Path]:
-        """Return the skill files of a place, nearest first; links are followed, no way goes in circles.
+        """Yield the skill files of a place, nearest first. Links are followed, each target once.
 
-        What lies within a skill belongs to it, and is not searched.
+        The directory of a skill is not searched for further skills.
         """
         entered: set[Path] = set()
         waiting = deque([(place.path, 0)])
@@ -280,14 +176,14 @@ class _Search:
             if place.confined and not real.is_relative_to(self.project.root):
                 self._tell(directory, error=_OUTSIDE)
                 continue
-            if len(entered) == MOST_DIRECTORIES:
+            if len(entered) == MAX_DIRECTORIES:
                 self._tell(place.path, error=_TOO_MANY)
                 return
             entered.add(real)
             names = _names(directory)
             if FILE_NAME in names:
                 yield directory / FILE_NAME
-            elif depth < DEEPEST:
+            elif depth < MAX_DEPTH:
                 inner = (name for name in names if not name.startswith("."))
                 waiting.extend((directory / name, depth + 1) for name in inner)
 
@@ -306,6 +202,22 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
+class BadFrontMatter(ValueError):
+    """The front matter of a skill file is invalid; the text says why."""
+
+
+@frozen(kw_only=True)
+class FrontMatter:
+    """The front matter of a skill file."""
+
+    name: str
+    description: str
+    user_invocable: bool = False
+    """Whether clients offer it as a command."""
+    advertised: bool = True
+    """Whether the system prompt mentions it."""
+
+
 def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> AgentSkill:
     info = SkillInfo(
         id=SkillId(shown_path(file)),
@@ -319,27 +231,111 @@ def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> A
 
 
 def _read(file: Path, real: Path) -> FrontMatter:
-    """Return what the head of a skill's file says, or raise `Unusable`."""
+    """Return the front matter of a skill file, or raise `UnusableSkill`."""
     try:
         front = read_front_matter(read_skill(real).decode())
     except UnicodeDecodeError:
-        raise Unusable("the file is not UTF-8 text") from None
+        raise UnusableSkill("the file is not UTF-8 text") from None
     except BadFrontMatter as bad:
-        raise Unusable(str(bad)) from None
+        raise UnusableSkill(str(bad)) from None
     directories = {each.parent.name.casefold() for each in (file, real)}
     if front.name.casefold() not in directories:
-        raise Unusable("name differs from the name of the directory", front.name)
+        raise UnusableSkill("name differs from the name of the directory", front.name)
     return front
 
 
 def read_skill(file: Path) -> bytes:
-    """Return the whole file of a skill, or raise `Unusable`."""
+    """Return the whole file of a skill, or raise `UnusableSkill`."""
     try:
-        content = read_file(file, LARGEST + 1)
+        content = read_file(file, MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise Unusable(f"the file cannot be read: {error.strerror}") from None
+        raise UnusableSkill(f"the file cannot be read: {error.strerror}") from None
     if content is None:
-        raise Unusable("the file is a link to nowhere")
-    if len(content) > LARGEST:
-        raise Unusable(f"the file has more than {LARGEST} bytes")
+        raise UnusableSkill("the file is a link to nowhere")
+    if len(content) > MAX_FILE_BYTES:
+        raise UnusableSkill(f"the file has more than {MAX_FILE_BYTES} bytes")
     return content
+
+
+NAME_LIMIT: Final = 64
+DESCRIPTION_LIMIT: Final = 1024
+COMPATIBILITY_LIMIT: Final = 500
+"""Maximum characters of each value (I7)."""
+
+BLOCK_LIMIT: Final = 8192
+"""Maximum characters of the whole block."""
+
+_FENCE: Final = "---"
+_NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
+
+
+def read_front_matter(text: str) -> FrontMatter:
+    """Parse the front matter of a skill file, or raise `BadFrontMatter`."""
+    return _read_block(_block(text))
+
+
+@lru_cache(maxsize=256)  # skills are searched before every run and hardly ever change
+def _read_block(block: str) -> FrontMatter:
+    said = _parsed(block)
+    front = FrontMatter(
+        name=_text(said, "name", NAME_LIMIT),
+        description=_text(said, "description", DESCRIPTION_LIMIT),
+        user_invocable=_switch(said, "user-invocable"),
+        advertised=not _switch(said, "disable-model-invocation"),
+    )
+    _text(said, "compatibility", COMPATIBILITY_LIMIT)
+    for key, text in (("name", front.name), ("description", front.description)):
+        if not text:
+            raise BadFrontMatter(f"{key} is missing")
+    if not _NAME.fullmatch(front.name):
+        raise BadFrontMatter("name may only have letters, digits and single hyphens between them")
+    return front
+
+
+def _block(text: str) -> str:
+    """Return the text between the two lines of hyphens."""
+    lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
+    if lines[0] != _FENCE:
+        raise BadFrontMatter("the file does not begin with a line of three hyphens")
+    try:
+        block = "\n".join(lines[1 : lines.index(_FENCE, 1)])
+    except ValueError:
+        raise BadFrontMatter("the second line of three hyphens is missing") from None
+    if len(block) > BLOCK_LIMIT:
+        raise BadFrontMatter(f"the front matter has more than {BLOCK_LIMIT} characters")
+    return block
+
+
+def _parsed(block: str) -> Mapping[str, object]:
+    """Return the keys and values of a block; all scalars are text."""
+    import yaml  # most workspaces have no skills and do not need it
+
+    try:
+        said = yaml.load(block, Loader=yaml.BaseLoader)  # makes only texts, lists and dicts
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
+        raise BadFrontMatter(
+            f"{where}this is not YAML: {error.problem}; a text with a colon in it needs quotes"
+        ) from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise BadFrontMatter("the front matter is not YAML") from None
+    if not isinstance(said, dict):
+        raise BadFrontMatter("expected lines with a key, a colon, a space and a value")
+    return said
+
+
+def _text(said: Mapping[str, object], key: str, limit: int) -> str:
+    """Return a value as stripped text; empty if the key is missing."""
+    value = said.get(key, "")
+    if not isinstance(value, str):
+        raise BadFrontMatter(f"{key} must be a text")
+    if len(value.strip()) > limit:
+        raise BadFrontMatter(f"{key} has more than {limit} characters")
+    return value.strip()
+
+
+def _switch(said: Mapping[str, object], key: str) -> bool:
+    value = _text(said, key, DESCRIPTION_LIMIT).lower() or "false"
+    if value not in {"true", "false"}:
+        raise BadFrontMatter(f"{key} must be true or false")
+    return value == "true"

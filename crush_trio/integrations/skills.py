@@ -1,9 +1,8 @@
-"""The skills of a workspace that are files on a disk (I7, I8).
+"""`FileSkills`: the skills of a workspace, found on disk (I7, I8).
 
-They are looked for when the workspace opens, whenever its configuration has changed, and before every
-run. A search is one call in a thread, and what it found takes the place of what was found before in
-one step: whoever asks meanwhile gets the one or the other, whole. Searches go one at a time, and one
-for a configuration that no longer holds does not have the last word.
+They are searched when the workspace opens, when its configuration changes, and before every run. A
+search is one call in a thread, and its result replaces the previous one atomically. Searches run one at
+a time; the result of a search for an outdated configuration is dropped.
 """
 
 import logging
@@ -23,9 +22,9 @@ from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import AgentSkill, Surroundings
 from crush_trio.integrations.skill_files import (
     PROJECT_DIRECTORIES,
-    Found,
+    FoundSkills,
     SkillPlace,
-    Unusable,
+    UnusableSkill,
     find_skills,
     read_skill,
     user_places,
@@ -49,27 +48,27 @@ class FileSkills:
     """Satisfies `Skills`. Made by `open_skills`."""
 
     _surroundings: Surroundings
-    _found: Found = field(factory=Found, init=False)
+    _found: FoundSkills = field(factory=FoundSkills, init=False)
     _revision: int = field(default=0, init=False)
-    """The configuration for which it was found."""
-    _door: trio.CapacityLimiter = field(
+    """The revision of the configuration that `_found` belongs to."""
+    _searches: trio.CapacityLimiter = field(
         factory=partial(trio.CapacityLimiter, 1), init=False, repr=False
     )
 
     def states(self) -> tuple[SkillState, ...]:
-        """Return every skill file, and what is wrong with it, if anything is."""
+        """Return every skill file, with its error if it has one."""
         return self._found.states
 
     def listed(self) -> tuple[SkillInfo, ...]:
-        """Return the skills that can be used, by name."""
+        """Return the usable skills by name, for clients."""
         return tuple(skill.info for skill in self._found.skills)
 
     def for_agents(self) -> tuple[AgentSkill, ...]:
-        """Return the same as an agent uses them."""
+        """Return the usable skills by name, for agents."""
         return self._found.skills
 
     async def read(self, skill_id: SkillId) -> SkillContent:
-        """Return the file of a skill as it is now."""
+        """Return the current content of a skill file."""
         await trio.lowlevel.checkpoint()
         for skill in self._found.skills:
             if skill.info.id == skill_id:
@@ -77,16 +76,16 @@ class FileSkills:
         raise SkillNotFound(skill_id)
 
     async def refresh(self) -> None:
-        """Look for skills again, and tell the clients if anything is different."""
+        """Search for skills again, and publish an event if anything changed."""
         config = self._surroundings.live.current
         places = await skill_places(config)
         search = partial(find_skills, places, config.project, config.config.options.disabled_skills)
-        found = await trio.to_thread.run_sync(search, limiter=self._door)
+        found = await trio.to_thread.run_sync(search, limiter=self._searches)
         if config.revision >= self._revision:
             self._revision = config.revision
             self._replace(found)
 
-    def _replace(self, found: Found) -> None:
+    def _replace(self, found: FoundSkills) -> None:
         if found == self._found:
             return
         self._found = found
@@ -99,7 +98,7 @@ class FileSkills:
         )
 
     async def follow(self, revision: int) -> None:
-        """Look again whenever there is a configuration after *revision*, until there will be none."""
+        """Search again for every configuration after *revision*, until the workspace closes."""
         live = self._surroundings.live
         while True:
             try:
@@ -110,13 +109,13 @@ class FileSkills:
 
 
 def _content(skill: AgentSkill) -> SkillContent:
-    """Return the file of a skill, if it is still the one that was found. Touches the disk."""
+    """Return the content of a skill file, if its path still leads to the same file. Reads the disk."""
     info = skill.info
     try:
         if real_path(skill.file) != skill.file:
-            raise Unusable("the file is another one now")
+            raise UnusableSkill("the file is another one now")
         content = read_skill(skill.file)
-    except Unusable:
+    except UnusableSkill:
         raise SkillNotFound(info.id) from None
     about = SkillSummary(
         name=info.name,
@@ -128,7 +127,7 @@ def _content(skill: AgentSkill) -> SkillContent:
 
 
 async def skill_places(config: LoadedConfig) -> tuple[SkillPlace, ...]:
-    """Return where a workspace's skills are looked for, the strongest last."""
+    """Return the directories to search for a workspace; later ones override earlier ones."""
     project = config.project
     own = (
         SkillPlace(
@@ -143,7 +142,7 @@ async def skill_places(config: LoadedConfig) -> tuple[SkillPlace, ...]:
 
 
 async def _configured(config: LoadedConfig) -> tuple[SkillPlace, ...]:
-    """Return the places that the configuration names; if it fails to, there are none."""
+    """Return the directories that the configuration names; none if they cannot be expanded."""
     try:
         paths = await config.skills_paths()
     except ExpansionFailed as error:
@@ -162,11 +161,11 @@ def _source(config: LoadedConfig, place: ContextPath) -> SkillSource:
 
 @asynccontextmanager
 async def open_skills(surroundings: Surroundings) -> AsyncIterator[FileSkills]:
-    """Find the skills of a workspace, and keep them up to date for the length of the block."""
+    """Find the skills of a workspace, and keep them up to date while the block runs."""
     skills, revision = FileSkills(surroundings), surroundings.live.current.revision
     await skills.refresh()
     async with open_hidden_nursery() as nursery:
-        # A change that comes before the task has begun is not missed: it is after *revision*.
+        # A change before the task has begun is not missed, because it is newer than *revision*.
         nursery.start_soon(skills.follow, revision)  # noqa: ASYNC113
         yield skills
         nursery.cancel_scope.cancel()

@@ -39,7 +39,7 @@ from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
-from crush_trio.tools.info import RecentLogs, keeping_logs
+from crush_trio.tools.info import RecentLogs, keep_recent_logs
 
 HEAD_START: Final = 0.1
 """Seconds before the import ahead begins: the first requests and the import share one interpreter."""
@@ -99,7 +99,7 @@ async def run_server(
     """
     settings = ServerSettings() if settings is None else settings
     meters = Meters()
-    with trio.CancelScope() as life, keeping_logs() as logs:
+    with trio.CancelScope() as life, keep_recent_logs() as logs:
         opener = late_opener(
             default_workspaces(settings, logs) if workspaces is None else workspaces
         )

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from attrs import evolve, field, frozen
 
-from crush_trio.agent.asks.attendance import PATIENCE
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.config.load import chosen_limits
 from crush_trio.errors import CrushError
@@ -80,7 +80,7 @@ class ServerSettings:
     """Limits on what the server accepts, stores and does at once."""
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     """The environment that configures workspaces whose clients send none of their own."""
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     """Seconds that an ask waits while no client is attached to answer it."""
 
     @property
@@ -104,7 +104,7 @@ class ServerSettings:
             backend=backend,
             guard=GuardSettings(token=load_token(environ)),
             environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
-            patience=whole_seconds(environ, PATIENCE_VARIABLE, PATIENCE),
+            patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
         )
 

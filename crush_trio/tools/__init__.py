@@ -1,1 +1,1 @@
-"""What a model may do: one module per tool, its description for the model beside it."""
+"""The built-in tools; the description of each for the model is the file `<tool>.md` beside its module."""

@@ -1,14 +1,12 @@
-"""The arguments of a tool: one attrs class says what they are, for the model and for us.
+"""Arguments and descriptions of the built-in tools.
 
-From the class comes the JSON Schema that the model is given, and into it goes what the model sends.
-A field says what it is for in its annotation, `Annotated[str, About("…")]`; a field without default
-is required. What does not fit is told to the model in one sentence, never guessed at.
+An attrs class declares the arguments of a tool. Its JSON Schema is sent to the model, and the model's
+arguments are decoded into it. A field is documented in its annotation, `Annotated[str, About("…")]`; a
+field without default is required. Arguments that do not match the class become a `ToolError` of one
+sentence; nothing is guessed.
 
-What the tools of this package have in common: how a model is told of them.
-
-A tool names the class of its arguments, and its description stands in `<name>.md` beside its module.
-Both are the same for every run, and a model is told of every tool in every step, so what is made of
-them is made once.
+The description of a tool is the file `<name>.md` in the folder of its module. Schema and description
+are the same for every run and are needed in every step, so both are cached.
 """
 
 from enum import Enum
@@ -28,23 +26,71 @@ from crush_trio.wire.fields import Json, JsonObject, wire_fields
 
 A = TypeVar("A", bound=attrs.AttrsInstance)
 
-_PLAIN: Final[dict[Any, str]] = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-}
+
+INVALID_JSON: Final = "the arguments of this tool call were not valid JSON"
+"""The error result for arguments that are not JSON (D14b)."""
 
 
 @frozen
 class About:
-    """What an argument is for, in words for the model."""
+    """The description of an argument, for the model."""
 
     text: str
 
 
+class BuiltIn:
+    """Base class of the built-in tools. A subclass adds `run` and is then a `Tool`."""
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    parallel: ClassVar[bool] = False
+    arguments: ClassVar[type[Any]]
+
+    @property
+    def description(self) -> str:
+        """The text of `<name>.md` beside the tool's module."""
+        return _read_description(type(self).__module__.rpartition(".")[0], self.name)
+
+    @property
+    def parameters(self) -> JsonObject:
+        """The JSON Schema of the arguments."""
+        return _cached_schema(self.arguments)  # type: ignore[arg-type]  # mypy: a class is not Hashable
+
+
+@cache
+def _read_description(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+@cache
+def _cached_schema(arguments: type[Any]) -> JsonObject:
+    return schema_of(arguments)
+
+
+def read_arguments(text: str, cls: type[A]) -> A:
+    """Return the model's arguments as a *cls*; raise a `ToolError` that says what is wrong.
+
+    Unknown arguments are ignored, because models sometimes add meaningless ones.
+    """
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError as exc:
+        raise ToolError(INVALID_JSON) from exc
+    if not isinstance(value, dict):
+        raise ToolError("the arguments are not a JSON object")
+    required = (each for each in wire_fields(cls) if each.required)
+    missing = [each.key for each in required if value.get(each.key) is None]
+    if missing:
+        raise ToolError(f"{missing[0]} is required")
+    try:
+        return structure(value, cls)
+    except DecodeError as exc:
+        raise ToolError(f"invalid arguments: {exc.detail}") from exc
+
+
 def schema_of(cls: type[Any]) -> dict[str, Json]:
-    """Return the JSON Schema of the arguments *cls*, complete in itself."""
+    """Return the JSON Schema of the arguments class *cls*, without references."""
     annotations = {each.name: each.type for each in attrs.fields(cls)}
     fields = wire_fields(cls)
     schema: dict[str, Json] = {
@@ -54,6 +100,14 @@ def schema_of(cls: type[Any]) -> dict[str, Json]:
         "additionalProperties": False,
     }
     return schema
+
+
+_PLAIN: Final[dict[Any, str]] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+}
 
 
 def _schema(shape: Any) -> dict[str, Json]:  # noqa: ANN401 - a class, an alias or a union
@@ -72,58 +126,3 @@ def _schema(shape: Any) -> dict[str, Json]:  # noqa: ANN401 - a class, an alias 
     if issubclass(shape, Enum):
         return {"type": "string", "enum": [member.value for member in shape]}
     return schema_of(shape)
-
-
-def read_arguments(text: str, cls: type[A]) -> A:
-    """Return the model's arguments as a *cls*; raise a `ToolError` that says what is wrong.
-
-    Unknown arguments are ignored: models add some now and then, and mean nothing by it.
-    """
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError as exc:
-        raise ToolError(INVALID_JSON) from exc
-    if not isinstance(value, dict):
-        raise ToolError("the arguments are not a JSON object")
-    required = (each for each in wire_fields(cls) if each.required)
-    missing = [each.key for each in required if value.get(each.key) is None]
-    if missing:
-        raise ToolError(f"{missing[0]} is required")
-    try:
-        return structure(value, cls)
-    except DecodeError as exc:
-        raise ToolError(f"invalid arguments: {exc.detail}") from exc
-
-
-INVALID_JSON: Final = "the arguments of this tool call were not valid JSON"
-"""What a model is told whose arguments could not be read at all (D14b)."""
-
-
-class BuiltIn:
-    """A tool of ours, less what it does: `run` is all that it lacks to be a `Tool`."""
-
-    __slots__ = ()
-
-    name: ClassVar[str]
-    parallel: ClassVar[bool] = False
-    arguments: ClassVar[type[Any]]
-
-    @property
-    def description(self) -> str:
-        """What the model is told."""
-        return _described(type(self).__module__.rpartition(".")[0], self.name)
-
-    @property
-    def parameters(self) -> JsonObject:
-        """The schema of the arguments."""
-        return _cached_schema(self.arguments)  # type: ignore[arg-type]  # mypy: a class is not Hashable
-
-
-@cache
-def _described(package: str, name: str) -> str:
-    return files(package).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
-
-
-@cache
-def _cached_schema(arguments: type[Any]) -> JsonObject:
-    return schema_of(arguments)

@@ -1,8 +1,8 @@
-"""What a tool is, what it is given, and what it answers.
+"""Protocols and values of tools: `Tool`, `ToolCall`, `ToolResult`, `ToolError`, permissions.
 
-A tool answers with content, or with an error that the model sees and may act on (`ToolError`), or it
-raises anything else, and the run fails (H1). It runs in the task of its call, inside the run's scope:
-a cancel reaches it like everything else, and what it started must be gone when it has left.
+A tool returns content, or raises `ToolError`, which the model sees and may act on. Any other
+exception fails the run (H1). A tool runs in the task of its call, inside the run's cancel scope, so a
+cancel reaches it; everything it started must have ended when `Tool.run` returns or raises.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 
 @frozen(kw_only=True)
 class Media:
-    """A picture, or another file that is no text."""
+    """An image, or another file that is not text."""
 
     data: bytes = field(repr=False)
     mime_type: str
@@ -27,10 +27,10 @@ class Media:
 
 @frozen(kw_only=True)
 class ToolResult:
-    """What a tool answers. `metadata` is for viewers; the model does not see it.
+    """The result of a tool call. `metadata` is for clients; the model does not see it.
 
-    `stop_turn` ends the turn with this step: a person said no, and the model must not go on. The
-    calls of the step that come behind are not made.
+    `stop_turn` ends the turn with this step, because a person denied the call. The remaining calls of
+    the step are not made.
     """
 
     content: str = ""
@@ -41,7 +41,7 @@ class ToolResult:
 
 
 class ToolError(Exception):
-    """Raised by a tool to answer with an error that the model sees (H1)."""
+    """Raised by a tool to return an error result that the model sees (H1)."""
 
     def __init__(
         self, content: str, *, stop_turn: bool = False, metadata: JsonObject | None = None
@@ -57,10 +57,10 @@ class ToolError(Exception):
 
 @frozen(kw_only=True)
 class Wanted:
-    """What a tool wants to do, for a person to judge (F10).
+    """A request for permission: what a tool wants to do (F10).
 
-    `path` is what the action touches, absolute and resolved. `denied` is metadata for the result
-    of a denial: the change that did not happen (F5).
+    `path` is what the action touches, absolute and resolved. `denied` is the metadata of the result
+    if permission is denied: the change that was not made (F5).
     """
 
     action: str
@@ -71,30 +71,30 @@ class Wanted:
 
 
 class Permit(Protocol):
-    """Asks for permission, in the name of one tool call."""
+    """Asks for permission on behalf of one tool call."""
 
     async def __call__(self, wanted: Wanted, /) -> None:
-        """Return if *wanted* is allowed. Raise a `ToolError` that stops the turn if it is not."""
+        """Return if *wanted* is allowed, else raise a `ToolError` that stops the turn."""
         ...
 
 
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Reaped(Protocol):
-    """Takes note of processes, for the receipt of the cancel that stops a call."""
+class ReportProcesses(Protocol):
+    """Records process ids for the stop receipt of the cancel that ends a call."""
 
     def __call__(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
-        """Add those that had to be *stopped* because the call was, and those that could not be."""
+        """Add the processes *stopped* because the call was, and those that could not be stopped."""
         ...
 
 
 @frozen(kw_only=True)
 class ToolCall:
-    """One call of a tool: for whom, and what it may see and ask.
+    """One call of a tool: its ids, its input, and its way to ask for permission.
 
-    `message_id` is the assistant message that made the call. `images` says whether the model can
-    look at pictures.
+    `message_id` is the assistant message that made the call. `images` says whether the model accepts
+    images.
     """
 
     id: ToolCallId
@@ -106,28 +106,28 @@ class ToolCall:
     permit: Permit = field(repr=False)
     images: bool = False
     interactive: bool = True
-    reaped: Reaped = field(default=lambda stopped, left=(): None, repr=False)
+    reaped: ReportProcesses = field(default=lambda stopped, left=(): None, repr=False)
 
 
 class Tool(Protocol):
-    """Something that a model may do."""
+    """A tool that a model may call."""
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
+        """The name by which the model calls it."""
         ...
 
     @property
     def parallel(self) -> bool:
-        """Whether it may run beside other calls of its step (∥ in H).
+        """Whether it may run concurrently with other calls of its step (∥ in H).
 
-        True of tools that only look, and of those that change nothing another call could see.
+        True for tools that only read, and for those that change nothing another call could see.
         """
         ...
 
     @property
     def description(self) -> str:
-        """What the tool does and when to use it, in words for the model."""
+        """What the tool does and when to use it; text for the model."""
         ...
 
     @property
@@ -136,9 +136,9 @@ class Tool(Protocol):
         ...
 
     async def run(self, call: ToolCall, /) -> ToolResult:
-        """Do it. Raises `ToolError` for what the model should know and can act on."""
+        """Execute the call. Raises `ToolError` for an error that the model can act on."""
         ...
 
 
 Metadata = dict[str, Json]
-"""What a tool tells the viewers."""
+"""The metadata of a tool result, for clients."""

@@ -1,15 +1,12 @@
-"""Reports how a workspace is set up, in a fixed order and without secrets.
+"""The tools `crush_info` and `crush_logs`, and `RecentLogs`, the log records that the latter shows.
 
-What is shown is chosen field by field: a key of the configuration that nobody thought of here does not
-appear. What appears is redacted all the same, because a command line or an error may quote a secret.
+`crush_info` reports the setup of a workspace in a fixed order. The fields are chosen one by one, so a
+configuration key that is not listed here does not appear. The text is redacted in addition, because a
+command line or an error may contain a secret.
 
-The last things the process logged, kept in memory for whoever looks for a fault.
-
-`RecentLogs` is a `logging` handler that the server installs. It is bounded by count and by bytes, and
-what is too long to be useful is not kept. A record that belongs to a workspace (`logging_context.py`)
-is shown to nobody else; one that does not is about the process as a whole.
-
-Shows what the server logged last, as far as it concerns this workspace.
+`RecentLogs` is a `logging` handler that the server installs. It keeps the most recent records in
+memory, bounded by number and by size. A record that belongs to a workspace (`log_context.py`) is shown
+in that workspace only; a record without workspace concerns the whole process and is shown in all.
 """
 
 import logging
@@ -42,153 +39,38 @@ from crush_trio.wire.config import (
 from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, SkillState
 
-RECORDS: Final = 2000
-SIZE: Final = 4 * 1024 * 1024
-LONGEST: Final = 1024 * 1024
-"""Characters of one line; a longer one is skipped."""
-
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-@frozen
-class Line:
-    """One record, as it is shown. `workspace_id` is None if it belongs to no workspace."""
-
-    text: str = field(repr=False)
-    workspace_id: str | None
-
-
-class RecentLogs(logging.Handler):
-    """Keeps the most recent records. Safe to use from any thread."""
-
-    def __init__(self, *, records: int = RECORDS, size: int = SIZE) -> None:
-        super().__init__()
-        self._lines: deque[Line] = deque()
-        self._records = records
-        self._size = size
-        self._used = 0
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record; called with the handler's lock held."""
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001  # a record that cannot be formatted must not hurt its author
-            self.handleError(record)
-            return
-        if len(text) > LONGEST:
-            return
-        self._lines.append(Line(text, owner_of(record)))
-        self._used += len(text)
-        while self._lines and (len(self._lines) > self._records or self._used > self._size):
-            self._used -= len(self._lines.popleft().text)
-
-    @override
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a record as one line: when, how serious, where, what, and the extra fields."""
-        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        told = {**extra, **owner_field(record)}
-        fields = "".join(f" {name}={value!r}" for name, value in sorted(told.items()))
-        failure = ""
-        if record.exc_info:
-            trace = logging.Formatter().formatException(record.exc_info)
-            failure = f" exception={trace!r}"
-        message = record.getMessage().replace("\n", "\\n")
-        return f"{when} {record.levelname} {record.name} {message}{fields}{failure}"
-
-    def tail(
-        self, count: int, *, workspace_id: str | None, secrets: Collection[str] = ()
-    ) -> list[str]:
-        """Return the last *count* lines that this workspace may see, oldest first, without secrets."""
-        self.acquire()
-        try:
-            lines = tuple(self._lines)
-        finally:
-            self.release()
-        visible = (
-            line.text for line in reversed(lines) if line.workspace_id in {None, workspace_id}
-        )
-        return [redact_text(text, secrets=secrets) for text in islice(visible, count)][::-1]
-
-
-@contextmanager
-def keeping_logs() -> Iterator[RecentLogs]:
-    """Keep what this package logs, for the length of the block."""
-    logs, ours = RecentLogs(), logging.getLogger("crush_trio")
-    ours.addHandler(logs)
-    try:
-        yield logs
-    finally:
-        ours.removeHandler(logs)
-
-
-LINES: Final = 50
-MOST_LINES: Final = 100
-
-
-@frozen(kw_only=True)
-class CrushLogsArguments:
-    """How much to show."""
-
-    lines: Annotated[int, About("How many lines; 50 if left out, 100 at most.")] = 0
-
-
-@define(eq=False)
-class CrushLogsTool(BuiltIn):
-    """The tool `crush_logs`. `secrets` are those that the configuration holds at the moment."""
-
-    name = "crush_logs"
-    parallel = True
-    arguments = CrushLogsArguments
-
-    logs: RecentLogs
-    workspace_id: str
-    secrets: Callable[[], Collection[str]] = field(default=tuple, kw_only=True)
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Show the last lines."""
-        arguments = read_arguments(call.input, CrushLogsArguments)
-        count = min(arguments.lines, MOST_LINES) if arguments.lines > 0 else LINES
-        tail = partial(
-            self.logs.tail, count, workspace_id=self.workspace_id, secrets=self.secrets()
-        )
-        lines = await trio.to_thread.run_sync(tail)
-        return ToolResult(content="\n".join(lines) or "Nothing has been logged.")
-
-
 T = TypeVar("T")
 
 
 @frozen(kw_only=True)
 class InfoReport:
-    """What a workspace knows about itself at one moment."""
+    """The setup and state of a workspace at one moment."""
 
     version: str
     directory: str
     config: Config = field(repr=False)
     config_files: tuple[str, ...] = ()
-    """The files that the configuration was read from, the strongest last."""
+    """The files that the configuration was read from; later ones override earlier ones."""
     notices: tuple[str, ...] = ()
-    """What loading the configuration had to say."""
+    """Configuration warnings."""
     tools: tuple[str, ...] = ()
-    """The tools that the model has."""
+    """The tools that the model may call."""
     skip_permissions: bool = False
     mcp: tuple[McpClientInfo, ...] = ()
     lsp: tuple[LspClientInfo, ...] = ()
     skills: tuple[SkillState, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Texts that must not appear, besides those in `config`."""
+    """Texts to redact, besides the secrets in `config`."""
 
 
 @frozen(kw_only=True)
 class CrushInfoArguments:
-    """Nothing: there is one report."""
+    """No arguments."""
 
 
 @define(eq=False)
 class CrushInfoTool(BuiltIn):
-    """The tool `crush_info`. `report` is called for each use of it."""
+    """The tool `crush_info`. `report` is called for each call."""
 
     name = "crush_info"
     parallel = True
@@ -197,37 +79,16 @@ class CrushInfoTool(BuiltIn):
     report: Callable[[], InfoReport]
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Report."""
+        """Return the report."""
         read_arguments(call.input, CrushInfoArguments)
         await checkpoint()
-        return ToolResult(content=written(self.report()))
-
-
-def known_secrets(config: Config) -> frozenset[str]:
-    """Return the texts in a configuration that are kept under a secret's name."""
-    return searchable_secrets(_secrets(unstructure(config), False))
-
-
-def secret_variables(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the values in an environment that are kept under a secret's name."""
-    return searchable_secrets(value for name, value in environment.items() if is_secret_name(name))
-
-
-def _secrets(value: Json, secret: bool) -> Iterator[str]:
-    if isinstance(value, str) and secret:
-        yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _secrets(item, secret or is_secret_name(str(name)))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _secrets(item, secret)
+        return ToolResult(content=format_report(self.report()))
 
 
 # ── The report ──────────────────────────────────────────────────────────────────────────────────
 
 
-def written(report: InfoReport) -> str:
+def format_report(report: InfoReport) -> str:
     """Return a report as text: a section per subject, a line per thing, sorted by name."""
     config = report.config
     sections = {
@@ -257,7 +118,7 @@ def written(report: InfoReport) -> str:
         "env": [", ".join(sorted(config.env))] if config.env else [],
     }
     blocks = ["\n".join((f"[{name}]", *lines)) for name, lines in sections.items() if lines]
-    return redact_text("\n\n".join(blocks), secrets=known_secrets(config) | report.secrets)
+    return redact_text("\n\n".join(blocks), secrets=config_secrets(config) | report.secrets)
 
 
 def _lines(named: Mapping[str, T], show: Callable[[T], str]) -> list[str]:
@@ -265,7 +126,7 @@ def _lines(named: Mapping[str, T], show: Callable[[T], str]) -> list[str]:
 
 
 def _words(*said: str, disabled: bool = False) -> str:
-    """Return what there is to say about a thing, as one line."""
+    """Join the parts that are not empty to one line."""
     words = [*said, "disabled" if disabled else ""]
     return ", ".join(" ".join(word.split()) for word in words if word)
 
@@ -291,7 +152,7 @@ def _mcp(server: McpServerConfig) -> str:
 
 
 def _states(clients: Iterable[McpClientInfo | LspClientInfo]) -> list[str]:
-    """Return how the servers do, which is another matter than how they are configured."""
+    """Return the states of the servers, a line each."""
     lines = []
     for client in sorted(clients, key=lambda each: each.name):
         tools = f"{client.tool_count} tools" if isinstance(client, McpClientInfo) else ""
@@ -318,10 +179,146 @@ def _permissions(report: InfoReport) -> list[str]:
 
 
 def _options(config: Config) -> list[str]:
-    """Return the options that are set, except those that have a section of their own or only a look."""
+    """Return the options that are set, without those shown elsewhere and those of the terminal."""
     options = unstructure(config.options)
     return [
         f"{name} = {orjson.dumps(options[name]).decode()}"
         for name in sorted(options)
         if name not in {"tui", "disabled_tools"}
     ]
+
+
+def config_secrets(config: Config) -> frozenset[str]:
+    """Return the values of the secret keys in a configuration."""
+    return searchable_secrets(_secrets(unstructure(config), False))
+
+
+def environment_secrets(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the values of the secret variables in an environment."""
+    return searchable_secrets(value for name, value in environment.items() if is_secret_name(name))
+
+
+def _secrets(value: Json, secret: bool) -> Iterator[str]:
+    if isinstance(value, str) and secret:
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _secrets(item, secret or is_secret_name(str(name)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secrets(item, secret)
+
+
+MAX_RECORDS: Final = 2000
+MAX_CHARACTERS: Final = 4 * 1024 * 1024
+MAX_LINE_LENGTH: Final = 1024 * 1024
+"""Characters of one line; longer ones are not kept."""
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@frozen
+class LogLine:
+    """One formatted record. `workspace_id` is None if it belongs to no workspace."""
+
+    text: str = field(repr=False)
+    workspace_id: str | None
+
+
+class RecentLogs(logging.Handler):
+    """A log handler that keeps the most recent records. Safe to use from any thread."""
+
+    def __init__(self, *, records: int = MAX_RECORDS, size: int = MAX_CHARACTERS) -> None:
+        super().__init__()
+        self._lines: deque[LogLine] = deque()
+        self._records = records
+        self._size = size
+        self._used = 0
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record; called with the handler's lock held."""
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  # a record that cannot be formatted must not hurt its author
+            self.handleError(record)
+            return
+        if len(text) > MAX_LINE_LENGTH:
+            return
+        self._lines.append(LogLine(text, owner_of(record)))
+        self._used += len(text)
+        while self._lines and (len(self._lines) > self._records or self._used > self._size):
+            self._used -= len(self._lines.popleft().text)
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line: time, level, logger, message, extra fields, exception."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        shown = {**extra, **owner_field(record)}
+        fields = "".join(f" {name}={value!r}" for name, value in sorted(shown.items()))
+        failure = ""
+        if record.exc_info:
+            trace = logging.Formatter().formatException(record.exc_info)
+            failure = f" exception={trace!r}"
+        message = record.getMessage().replace("\n", "\\n")
+        return f"{when} {record.levelname} {record.name} {message}{fields}{failure}"
+
+    def tail(
+        self, count: int, *, workspace_id: str | None, secrets: Collection[str] = ()
+    ) -> list[str]:
+        """Return the last *count* lines that this workspace may see, oldest first, redacted."""
+        self.acquire()
+        try:
+            lines = tuple(self._lines)
+        finally:
+            self.release()
+        visible = (
+            line.text for line in reversed(lines) if line.workspace_id in {None, workspace_id}
+        )
+        return [redact_text(text, secrets=secrets) for text in islice(visible, count)][::-1]
+
+
+@contextmanager
+def keep_recent_logs() -> Iterator[RecentLogs]:
+    """Keep the log records of this package while the block runs."""
+    logs, ours = RecentLogs(), logging.getLogger("crush_trio")
+    ours.addHandler(logs)
+    try:
+        yield logs
+    finally:
+        ours.removeHandler(logs)
+
+
+DEFAULT_LINES: Final = 50
+MAX_LINES: Final = 100
+
+
+@frozen(kw_only=True)
+class CrushLogsArguments:
+    """The arguments of `crush_logs`."""
+
+    lines: Annotated[int, About("How many lines; 50 if left out, 100 at most.")] = 0
+
+
+@define(eq=False)
+class CrushLogsTool(BuiltIn):
+    """The tool `crush_logs`. `secrets` returns the secrets of the current configuration."""
+
+    name = "crush_logs"
+    parallel = True
+    arguments = CrushLogsArguments
+
+    logs: RecentLogs
+    workspace_id: str
+    secrets: Callable[[], Collection[str]] = field(default=tuple, kw_only=True)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Return the last lines."""
+        arguments = read_arguments(call.input, CrushLogsArguments)
+        count = min(arguments.lines, MAX_LINES) if arguments.lines > 0 else DEFAULT_LINES
+        tail = partial(
+            self.logs.tail, count, workspace_id=self.workspace_id, secrets=self.secrets()
+        )
+        lines = await trio.to_thread.run_sync(tail)
+        return ToolResult(content="\n".join(lines) or "Nothing has been logged.")

@@ -1,4 +1,4 @@
-"""The tool `todos`: the list of what the session is about to do, replaced as a whole."""
+"""The tool `todos`: replaces the todo list of the session."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -15,12 +15,12 @@ from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.views import Todo, TodoStatus
 
 STORE_LIMIT: Final = 5.0
-"""Seconds that the store may take before the run is told that it failed."""
+"""Seconds that the store may take to write; after that the run fails."""
 
 
 @frozen(kw_only=True)
 class TodoArgument:
-    """One task, as the model is told to write it."""
+    """One todo, as the schema for the model describes it."""
 
     content: Annotated[str, About("What is to be done, as an instruction: Run the tests.")]
     status: Annotated[TodoStatus, About("How far it has come.")]
@@ -29,14 +29,14 @@ class TodoArgument:
 
 @frozen(kw_only=True)
 class TodosArguments:
-    """What the model is told to say."""
+    """The arguments, as the schema for the model describes them."""
 
     todos: Annotated[tuple[TodoArgument, ...], About("The whole list, in order.")]
 
 
 @frozen(kw_only=True)
 class SentTodo:
-    """One task as the model wrote it, whatever it calls the status."""
+    """One todo as the model sent it; the status is not checked yet."""
 
     content: str
     status: str = ""
@@ -45,7 +45,7 @@ class SentTodo:
 
 @frozen(kw_only=True)
 class SentTodos:
-    """What the model said."""
+    """The arguments as the model sent them."""
 
     todos: tuple[SentTodo, ...]
 
@@ -60,7 +60,7 @@ class TodosTool(BuiltIn):
     bench: Workbench
 
     async def run(self, call: ToolCall, /) -> ToolResult:
-        """Store the list and tell everybody. A status that does not exist fails the run."""
+        """Store the list and publish the session. An unknown status fails the run."""
         todos = _read(read_arguments(call.input, SentTodos).todos)
         before = (await self.bench.store.session(call.session_id)).todos
         await self._store(call, todos)
@@ -73,7 +73,7 @@ class TodosTool(BuiltIn):
         return ToolResult(content=content, metadata=progress(before, todos))
 
     async def _store(self, call: ToolCall, todos: tuple[Todo, ...]) -> None:
-        """Store the list and publish the session; a cancel does not come in between."""
+        """Store the list and publish the session; shielded, so that no cancel separates the two."""
         store, now = self.bench.store, self.bench.clock.unix()
         edited = SessionEdited(id=call.session_id, at=now, todos=todos)
         session = await store.submit(edited, session=call.session_id).certain(STORE_LIMIT)
@@ -84,7 +84,7 @@ class TodosTool(BuiltIn):
 
 
 def _read(sent: Sequence[SentTodo]) -> tuple[Todo, ...]:
-    """Return the list; raise `ValueError` for a status that does not exist."""
+    """Return the list; raise `ValueError` for an unknown status."""
     for index, todo in enumerate(sent):
         if not todo.content.strip():
             raise ToolError(f"todos[{index}].content is required")
@@ -102,7 +102,7 @@ def _status(text: str) -> TodoStatus:
 
 
 def progress(before: Sequence[Todo], after: Sequence[Todo]) -> Metadata:
-    """Return what viewers are told: how far the list has come, and what changed in it."""
+    """Return the metadata for clients: how much is completed, and what changed."""
     was = {todo.content: todo.status for todo in before}
     completed = [todo for todo in after if todo.status is TodoStatus.COMPLETED]
     just_completed = [

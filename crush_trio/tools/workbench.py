@@ -1,17 +1,15 @@
-"""What the tools of one workspace share.
+"""`Workbench`: what the tools of one workspace share. `History`: read marks and versions of files.
 
-Everything a tool touches is in here, explicitly: the directory it works in, the environment of its
-commands, the store. Nothing is taken from the process: two workspaces in one server have nothing in
-common (L20, L21).
+A tool gets everything it uses from the workbench: the directory, the environment of its commands, the
+store. Nothing is read from the process, so two workspaces in one server share nothing (L20, L21).
 
-What a session has seen of files, and what it made of them.
+`History` keeps two records, both by absolute, resolved path (L21). A *read mark* says when a session
+last read a file; an edit requires that the session has read the file's current content (H5).
+*Versions* are the content of a file before the session first changed it, and after each change (H6);
+clients show them as one diff.
 
-Two records, both by absolute, resolved path (L21). The *read marks* say when a session last saw a
-file; whoever edits one must have seen it as it is (H5). The *versions* are what a file held before
-the session first changed it, and after each change (H6); clients show them as one difference.
-
-A version is published when it is stored, and a cancel does not come in between: the store would know
-of it and no reader.
+Storing a version and publishing it is shielded from cancellation. Otherwise a cancel between the two
+would leave a version in the store that no client was told of.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,15 +29,15 @@ from crush_trio.wire.ids import FileId, SessionId
 
 
 class ToolStore(Changes, SessionReads, FileHistory, Protocol):
-    """What tools need of a store: file versions, read marks, the session's own row."""
+    """What tools need from a store: file versions, read marks, the session's own row."""
 
 
 @define(eq=False)
 class Workbench:
-    """One workspace, as its tools see it. `directory` is absolute and resolved, and so is `private`.
+    """One workspace, as its tools see it. `directory` and `private` are absolute and resolved.
 
-    What is `private` is not the project's but the program's and the user's: keys, conversations. It may
-    lie inside the directory, and nobody gets to see it without asking.
+    `private` paths hold data of the program and the user, such as keys and conversations. They may lie
+    inside the directory; reading them always needs permission.
     """
 
     directory: Path
@@ -51,7 +49,7 @@ class Workbench:
     private: tuple[Path, ...] = ()
 
     def resolve(self, path: str) -> Path:
-        """Return where *path* really leads: absolute, `..` and links followed (H4)."""
+        """Return *path* absolute, with `..` and symbolic links resolved (H4)."""
         return (self.directory / self._expanded(path)).resolve()
 
     def _expanded(self, path: str) -> Path:
@@ -71,7 +69,7 @@ class Workbench:
 
 
 STORE_LIMIT: Final = 5.0
-"""Seconds that the store may take to keep a version before the run is told that it failed."""
+"""Seconds that the store may take to write; after that the run fails."""
 
 
 @define(eq=False)
@@ -83,11 +81,11 @@ class History:
     # ── Read marks ──────────────────────────────────────────────────────────────────────────────
 
     async def record_read(self, session_id: SessionId, path: Path, at: int) -> None:
-        """Take note that a session has seen *path* as it was in the second *at*."""
+        """Record that a session has read *path* as it was at the Unix second *at*."""
         await self._bench.store.commit(FileRead(session_id=session_id, path=str(path), at=at))
 
     async def check_fresh(self, session_id: SessionId, path: Path, modified: int) -> None:
-        """Raise a `ToolError` unless the session has seen *path* as it was last *modified*."""
+        """Raise a `ToolError` unless the session has read *path* since it was last *modified*."""
         seen = await self._bench.store.last_read(session_id, str(path))
         if seen is None:
             raise ToolError(
@@ -101,10 +99,10 @@ class History:
     # ── Versions ────────────────────────────────────────────────────────────────────────────────
 
     async def keep_before(self, session_id: SessionId, path: Path, content: str) -> None:
-        """Store what the file holds before a change, unless that is the newest version already.
+        """Store the content of a file before a change, unless the newest version is the same.
 
-        It is the session's first version of the file, or what somebody else made of it since the
-        last one. For a file that is about to be created it is empty.
+        This is the session's first version of the file, or what another program has written since
+        the last version. For a file that is about to be created it is empty.
         """
         with trio.fail_after(STORE_LIMIT, shield=True):
             latest = await self._bench.store.latest_file(session_id, str(path))
@@ -114,7 +112,7 @@ class History:
     async def keep_after(
         self, session_id: SessionId, path: Path, content: str, modified: int
     ) -> None:
-        """Store what the session has just written, and that it knows it."""
+        """Store what the session has just written, and mark the file as read."""
         with trio.fail_after(STORE_LIMIT, shield=True):
             await self._add(session_id, path, content)
             await self.record_read(session_id, path, modified)

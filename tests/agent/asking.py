@@ -11,7 +11,7 @@ import orjson
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.agent.asks.attendance import PATIENCE, Attendance
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE, Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions, QuestionTool
 from crush_trio.clock import CountingIds, TrioClock
@@ -64,7 +64,7 @@ class Office:
     """Permissions and questions of one workspace."""
 
     store: FaultyStore = field(factory=lambda: FaultyStore(MemoryStore("b1")))
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     directory: Path = ROOT
     allowed: list[str] = field(factory=list)
     log: EventLog = field(factory=lambda: EventLog("b1"), init=False)

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 from attrs import define, evolve, field
+from crush_trio.agent.record.turn_record import Remainder
 
 from crush_trio.agent.record.event_reader import new_reader
 from crush_trio.agent.record.event_tail import Recall
 from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
 from crush_trio.agent.record.transcript import PACE, Transcript
-from crush_trio.agent.record.turn_record import Remainder
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
@@ -75,7 +75,7 @@ class Desk:
         remainder, turn = Remainder(), self.transcript.end_turn(RunId("r"), S)
         turn.close(outcome, self.transcript.clock.unix(), CountingIds("end"), remainder)
         await self.transcript.commit(*remainder.changes)
-        for change, view in remainder.told:
+        for change, view in remainder.events:
             self.transcript.publish(change, view)
 
     async def stored(self, identity="m"):

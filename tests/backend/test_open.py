@@ -16,7 +16,7 @@ from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.server.agent import ScriptedTool
 from crush_trio.testing.server.config import no_commands
 from crush_trio.tools.base import ToolResult
-from crush_trio.tools.info import keeping_logs
+from crush_trio.tools.info import keep_recent_logs
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import Scope
 from crush_trio.wire.runs import RunState
@@ -203,7 +203,7 @@ async def test_data_in_the_workspace_itself_leaves_the_rest_of_it_open(tmp_path)
 
 
 async def test_what_the_configuration_has_to_say_is_logged_once_and_again_only_if_new(tmp_path):
-    with keeping_logs() as logs:
+    with keep_recent_logs() as logs:
         async with open_project(tmp_path / "p", entry={"nonsense": 1}) as (opened, _model):
             revision = opened.config.current.revision
             await opened.config.set(Scope.WORKSPACE, "other_nonsense", 1)
@@ -230,7 +230,7 @@ async def test_the_failure_of_a_run_is_logged_for_its_workspace_whoever_started_
             await done.wait()
 
     done = trio.Event()
-    with keeping_logs() as logs:
+    with keep_recent_logs() as logs:
         async with trio.open_nursery() as nursery:
             opened = await nursery.start(hold)
             await outcome_of(opened)

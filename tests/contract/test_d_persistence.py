@@ -8,8 +8,7 @@ import trio
 import trio.testing
 
 from crush_trio.agent.record.message_writer import RETRY
-from crush_trio.agent.record.transcript import PACE
-from crush_trio.agent.record.turn_record import TOOL_CANCELLED, TOOL_FAILED
+from crush_trio.agent.record.transcript import PACE, TOOL_CANCELLED, TOOL_FAILED
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.store.changes import (
     MessageCreated,

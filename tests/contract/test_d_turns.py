@@ -7,7 +7,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from crush_trio.agent.record.turn_record import TOOL_CANCELLED
+from crush_trio.agent.record.transcript import TOOL_CANCELLED
 from crush_trio.agent.turn.prompt import INTERRUPTED, affinity
 from crush_trio.agent.turn.summary import FAILED, REQUEST
 from crush_trio.agent.turn.title import INSTRUCTIONS

@@ -11,7 +11,7 @@ from attrs import define, field
 from crush_trio.clock import TrioClock
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.tools.base import ToolCall
-from crush_trio.tools.shell.process import Command, Ended
+from crush_trio.tools.shell.process import Command, CommandEnd
 from crush_trio.wire.config import Config, HookConfig
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 
@@ -29,17 +29,19 @@ class Program:
     grace: float
     play: object
     stdin: object = None
-    ended: Ended | None = None
+    ended: CommandEnd | None = None
 
     async def wait(self):
         code = await self.play(self)
-        self.ended = Ended(exit_code=code, started_at=0, ended_at=0)
+        self.ended = CommandEnd(exit_code=code, started_at=0, ended_at=0)
 
     async def leave(self):
         if self.ended is None:
             with trio.CancelScope(shield=True):
                 await trio.sleep(STOPPING)
-            self.ended = Ended(exit_code=None, stopped=True, reaped=(7,), started_at=0, ended_at=0)
+            self.ended = CommandEnd(
+                exit_code=None, stopped=True, reaped=(7,), started_at=0, ended_at=0
+            )
 
 
 @define(eq=False)

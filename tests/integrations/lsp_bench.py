@@ -9,9 +9,9 @@ import trio.testing
 from attrs import define, field
 
 from crush_trio.clock import TrioClock
-from crush_trio.integrations.lsp.connection import Frames, framed
+from crush_trio.integrations.lsp.connection import FrameDecoder, frame_message
 from crush_trio.integrations.lsp.known_servers import ServerSpec
-from crush_trio.integrations.lsp.server import Server
+from crush_trio.integrations.lsp.server import LanguageServer
 from crush_trio.tools.shell.process import Command
 from crush_trio.wire.config import LspServerConfig
 from tests.integrations.lsp_program import Toy
@@ -22,7 +22,7 @@ class Far:
     """The other end of a connection: a test reads and writes messages there."""
 
     stream: trio.StapledStream
-    _frames: Frames = field(factory=Frames)
+    _frames: FrameDecoder = field(factory=FrameDecoder)
     _unread: list = field(factory=list)
 
     async def next(self):
@@ -36,7 +36,7 @@ class Far:
         return self._unread.pop(0)
 
     async def say(self, **message):
-        await self.stream.send_all(framed(orjson.dumps({"jsonrpc": "2.0", **message})))
+        await self.stream.send_all(frame_message(orjson.dumps({"jsonrpc": "2.0", **message})))
 
     async def answer(self, request, result):
         await self.say(id=request["id"], result=result)
@@ -77,7 +77,7 @@ class Launched:
     transport: object
     words: str = ""
 
-    def last_words(self):
+    def last_error(self):
         return self.words
 
 
@@ -117,7 +117,7 @@ class Programs:
 class FakeHost:
     """Satisfies `Host`, with programs in memory and nothing to look up."""
 
-    lives: trio.Nursery
+    tasks: trio.Nursery
     programs: Programs = field(factory=Programs)
     directory: Path = Path("/w")
     clock: TrioClock = field(factory=TrioClock)
@@ -136,14 +136,14 @@ class FakeHost:
         argv = (spec.config.command, *spec.config.args)
         return Command(argv=argv, working_dir=self.directory, env={}), spec.config
 
-    def tell(self, event):
+    def publish(self, event):
         self.told.append(event)
         self.programs.news.tell()
 
     def redacted(self, text):
         return text.replace("hush", "[redacted]")
 
-    def note(self, name, text):
+    def log_message(self, name, text):
         self.noted.append((name, text))
 
     def states(self):
@@ -158,8 +158,8 @@ def spec(name="toy", **config):
 @asynccontextmanager
 async def open_server(**config):
     """Open a server that is not started, and its host; it is stopped in the end."""
-    async with trio.open_nursery() as lives:
-        host = FakeHost(lives)
-        server = Server(spec(**config), host)
+    async with trio.open_nursery() as tasks:
+        host = FakeHost(tasks)
+        server = LanguageServer(spec(**config), host)
         yield server, host
         server.close()

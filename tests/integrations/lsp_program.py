@@ -49,13 +49,13 @@ class Toy:
     def __init__(self, *flags):
         self.flags = flags
         self.documents = {}
-        self.heard = []
+        self.updates = []
         self.root = None
         self.ended = False
 
     def handle(self, message):
         method, params = message.get("method"), message.get("params")
-        self.heard.append((method, params))
+        self.updates.append((method, params))
         if method is None:
             return []
         last = method.rpartition("/")[2]

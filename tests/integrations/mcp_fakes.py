@@ -11,7 +11,7 @@ from crush_trio.clock import TrioClock
 from crush_trio.config.sources import Places
 from crush_trio.integrations.base import Surroundings
 from crush_trio.integrations.mcp.servers import open_mcp_servers
-from crush_trio.integrations.mcp.session import Answer, Listing, McpFailure, OfferedTool
+from crush_trio.integrations.mcp.session import ListKind, McpAnswer, McpFailure, OfferedTool
 from crush_trio.testing.server.config import open_fixed_config
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.ids import WorkspaceId
@@ -67,7 +67,7 @@ class Desk:
             self.log.append("close")
             self.open -= 1
 
-    def change(self, listing=Listing.TOOLS):
+    def change(self, listing=ListKind.TOOLS):
         """Say that a list is another one."""
         self._news.append(listing)
         self._lot.unpark_all()
@@ -130,7 +130,7 @@ class Session:
         self.desk.log.append(("call", tool, arguments))
         if self.desk.slow_calls:
             await self.desk.wait_for_ever(self)
-        return Answer(text=f"{tool} did it")
+        return McpAnswer(text=f"{tool} did it")
 
     async def prompt(self, prompt, arguments):
         await self._ask()

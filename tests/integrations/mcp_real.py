@@ -48,5 +48,5 @@ async def open_real(home):
 
 async def use(place, tool, arguments=None, name="desk"):
     """Call a tool of a server, and return its answer."""
-    server = place.servers._now().server(name)
+    server = place.servers.server(name)
     return await server.use(lambda session: session.call(tool, arguments or {}))

@@ -7,15 +7,15 @@ import pytest
 from attrs import evolve
 
 from crush_trio.integrations.hook_answers import (
-    LONGEST,
+    MAX_VARIABLE_BYTES,
     NO_OPINION,
     Decision,
     HookAnswer,
-    matching,
-    put_together,
-    question,
+    combine_answers,
+    hook_input,
+    invalid_variable_answer,
+    matching_hooks,
     read_answer,
-    unfit_answer,
 )
 from crush_trio.tools.base import Media, ToolCall, ToolResult
 from crush_trio.tools.shell.jobs import COLUMNS
@@ -47,7 +47,7 @@ def said(**parts):
 
 
 def together(*answers):
-    return put_together(tuple(hook(str(n)) for n in range(len(answers))), answers).together
+    return combine_answers(tuple(hook(str(n)) for n in range(len(answers))), answers).combined
 
 
 # ── Which are asked ─────────────────────────────────────────────────────────────────────────────
@@ -67,7 +67,7 @@ def together(*answers):
     ],
 )
 def test_an_event_is_known_by_its_letters(event, asked):
-    assert matching({event: (hook(),)}, "bash") == ((hook(),) if asked else ())
+    assert matching_hooks({event: (hook(),)}, "bash") == ((hook(),) if asked else ())
 
 
 @pytest.mark.item("I9")
@@ -77,7 +77,9 @@ def test_an_event_is_known_by_its_letters(event, asked):
 )
 def test_a_matcher_is_looked_for_in_the_name_of_the_tool(matcher, asked):
     hooks = {"PreToolUse": (hook(matcher=matcher),)}
-    assert [name for name in ("bash", "edit", "view") if matching(hooks, name)] == asked.split()
+    assert [
+        name for name in ("bash", "edit", "view") if matching_hooks(hooks, name)
+    ] == asked.split()
 
 
 @pytest.mark.item("I9")
@@ -87,7 +89,7 @@ def test_a_command_is_asked_once_in_the_order_of_the_configuration():
         "pre_tool_use": (hook("a", name="second"), hook("c")),
         "Stop": (hook("d"),),
     }
-    assert matching(hooks, "bash") == (hook("a", name="first"), hook("b"), hook("c"))
+    assert matching_hooks(hooks, "bash") == (hook("a", name="first"), hook("b"), hook("c"))
 
 
 # ── What they are told ──────────────────────────────────────────────────────────────────────────
@@ -95,7 +97,7 @@ def test_a_command_is_asked_once_in_the_order_of_the_configuration():
 
 @pytest.mark.item("I10")
 def test_a_hook_is_told_of_the_call():
-    asked = question(call(command="ls", file_path="/a"), Path("/project/work"), Path("/project"))
+    asked = hook_input(call(command="ls", file_path="/a"), Path("/project/work"), Path("/project"))
     assert asked.payload.endswith(b"}\n")
     assert orjson.loads(asked.payload) == {
         "event": "PreToolUse",
@@ -118,18 +120,23 @@ def test_a_hook_is_told_of_the_call():
 @pytest.mark.item("I10")
 @pytest.mark.parametrize("arguments", [{}, {"command": 5}, {"command": ["ls"], "path": "/a"}])
 def test_there_is_no_variable_for_what_is_no_text(arguments):
-    asked = question(call(**arguments), Path("/w"), Path("/w"))
+    asked = hook_input(call(**arguments), Path("/w"), Path("/w"))
     assert not any(name.startswith("CRUSH_TOOL_INPUT") for name in asked.variables)
 
 
 @pytest.mark.parametrize(
     ("command", "unfit"),
-    [("x" * LONGEST, False), ("é" * LONGEST, True), ("x" * (LONGEST + 1), True), ("a\0b", True)],
+    [
+        ("x" * MAX_VARIABLE_BYTES, False),
+        ("é" * MAX_VARIABLE_BYTES, True),
+        ("x" * (MAX_VARIABLE_BYTES + 1), True),
+        ("a\0b", True),
+    ],
 )
 def test_a_call_that_no_program_can_be_started_with_is_refused(command, unfit):
-    asked = question(call(command=command), Path("/w"), Path("/w"))
-    assert asked.unfit == ("CRUSH_TOOL_INPUT_COMMAND" if unfit else "")
-    answer = unfit_answer("CRUSH_TOOL_INPUT_COMMAND")
+    asked = hook_input(call(command=command), Path("/w"), Path("/w"))
+    assert asked.invalid_variable == ("CRUSH_TOOL_INPUT_COMMAND" if unfit else "")
+    answer = invalid_variable_answer("CRUSH_TOOL_INPUT_COMMAND")
     assert answer.refuses
     assert "CRUSH_TOOL_INPUT_COMMAND" in answer.reason
 
@@ -263,7 +270,7 @@ def test_reasons_of_refusals_and_all_contexts_are_joined_in_order():
 @pytest.mark.item("I9", "I11")
 def test_patches_replace_whole_arguments_and_the_last_one_wins():
     patches = [{"a": {"x": 1}, "b": 1}, {}, {"b": 2, "c": None}]
-    verdict = put_together(
+    verdict = combine_answers(
         (hook("1"), hook("2"), hook("3")), [HookAnswer(patch=patch) for patch in patches]
     )
     given = call(a={"y": 0}, z=9)
@@ -275,7 +282,7 @@ def test_patches_replace_whole_arguments_and_the_last_one_wins():
 @pytest.mark.item("I11")
 def test_a_call_that_nobody_changes_stays_the_same():
     given = call(a=1)
-    assert put_together((hook(),), [ALLOW]).rewritten(given) is given
+    assert combine_answers((hook(),), [ALLOW]).rewritten(given) is given
 
 
 # ── What becomes of it ──────────────────────────────────────────────────────────────────────────
@@ -291,7 +298,7 @@ def test_a_call_that_nobody_changes_stays_the_same():
     ],
 )
 def test_a_refusal_is_an_error_that_the_model_sees(answer, content, stops):
-    refusal = put_together((hook(),), [answer]).refusal()
+    refusal = combine_answers((hook(),), [answer]).refusal()
     assert refusal == ToolResult(content=content, is_error=True, stop_turn=stops)
 
 
@@ -299,7 +306,7 @@ def test_a_refusal_is_an_error_that_the_model_sees(answer, content, stops):
 @pytest.mark.parametrize(("content", "added"), [("seen", "seen\nmore"), ("", "more")])
 def test_context_follows_what_the_tool_said(content, added):
     media = Media(data=b"x", mime_type="image/png")
-    verdict = put_together((hook(),), [HookAnswer(context="more")])
+    verdict = combine_answers((hook(),), [HookAnswer(context="more")])
     result = verdict.added_to(ToolResult(content=content, is_error=True, media=media))
     assert (result.content, result.is_error, result.media) == (added, True, media)
 
@@ -312,7 +319,7 @@ def test_those_who_look_on_see_what_each_hook_said():
         HookAnswer(patch={"a": 1}),
         HookAnswer(decision=Decision.DENY, halt=True, reason="why", context="secret of the model"),
     ]
-    result = put_together(hooks, answers).added_to(ToolResult(metadata={"diff": "d"}))
+    result = combine_answers(hooks, answers).added_to(ToolResult(metadata={"diff": "d"}))
     assert result.metadata == {
         "diff": "d",
         "hook": {

@@ -57,7 +57,7 @@ async def test_a_hook_reads_the_call_and_sees_it(ask, tmp_path):
     ],
 )
 async def test_a_hook_answers(ask, script, decision, halt, reason):
-    answer = (await ask(script)).together
+    answer = (await ask(script)).combined
     assert (answer.decision, answer.halt, answer.reason) == (decision, halt, reason)
 
 
@@ -66,20 +66,20 @@ async def test_a_hook_answers(ask, script, decision, halt, reason):
 async def test_a_hook_need_not_read_what_it_is_told(ask, script):
     """The call is more than a pipe holds."""
     verdict = await ask(script, asked=call("write", content="x" * 300_000))
-    assert verdict.together.decision is Decision.DENY
+    assert verdict.combined.decision is Decision.DENY
 
 
 @pytest.mark.item("I10")
 async def test_a_whole_large_call_reaches_a_hook(ask):
     asked = call("write", content="x" * 300_000)
     verdict = await ask("""echo "{\\"context\\": \\"$(wc -c)\\"}" """, asked=asked)
-    assert int(verdict.together.context) > 300_000
+    assert int(verdict.combined.context) > 300_000
 
 
 @pytest.mark.item("I10")
 async def test_more_than_can_be_read_is_no_opinion_and_does_not_block(ask):
     verdict = await ask("""printf '{"decision": "deny", "context": "'; head -c 3000000 /dev/zero""")
-    assert verdict.together == NO_OPINION
+    assert verdict.combined == NO_OPINION
 
 
 @pytest.mark.item("I10")
@@ -97,7 +97,7 @@ async def test_a_hook_that_does_not_stop_is_killed_a_second_after_its_time(ask, 
 @pytest.mark.item("I10")
 async def test_what_a_hook_leaves_behind_does_not_outlive_it(ask, tmp_path):
     verdict = await ask("setsid sleep 60 & echo $! > child; exit 2")
-    assert verdict.together.decision is Decision.DENY
+    assert verdict.combined.decision is Decision.DENY
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "child").read_text()), 0)
 

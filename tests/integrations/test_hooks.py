@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.integrations.hook_answers import LONGEST, NO_OPINION, Decision
+from crush_trio.integrations.hook_answers import MAX_VARIABLE_BYTES, NO_OPINION, Decision
 from crush_trio.integrations.hooks import GRACE, TIMEOUT
 from crush_trio.wire.config import HookConfig
 from tests.integrations.hook_programs import STOPPING, answering, call, configured, played
@@ -45,7 +45,7 @@ async def test_answers_count_in_the_order_of_the_configuration_not_of_their_comi
             "fast": answering(seconds=1, context="two", updated_input={"a": 2}),
         }
     )
-    together = (await ask(hooks)).together
+    together = (await ask(hooks)).combined
     assert together.context == "one\ntwo"
     assert together.patch == {"a": 2, "b": 1}
 
@@ -57,7 +57,7 @@ async def test_a_no_that_comes_first_waits_for_the_others():
     )
     verdict = await ask(hooks)
     assert [each.decision for each in verdict.answers] == [Decision.DENY, Decision.ALLOW]
-    assert verdict.together.refuses
+    assert verdict.combined.refuses
 
 
 @pytest.mark.item("I9", "I10")
@@ -86,14 +86,14 @@ async def test_a_hook_that_cannot_be_started_has_no_opinion(failure, logged):
     hooks, _ = played({"broken": failure, "yes": answering(decision="allow")})
     verdict = await ask(hooks)
     assert verdict.answers[0] is NO_OPINION
-    assert verdict.together.decision is Decision.ALLOW
+    assert verdict.combined.decision is Decision.ALLOW
     assert [each.message for each in logged()] == ["hook.not_run"]
 
 
 @pytest.mark.item("I10")
 async def test_a_command_with_a_null_character_in_it_has_no_opinion(logged):
     hooks, programs = played({}, "a\0b")
-    assert (await ask(hooks)).together == NO_OPINION
+    assert (await ask(hooks)).combined == NO_OPINION
     assert programs.opened == []
     assert [each.message for each in logged()] == ["hook.not_run"]
 
@@ -101,7 +101,7 @@ async def test_a_command_with_a_null_character_in_it_has_no_opinion(logged):
 @pytest.mark.item("I10")
 async def test_how_a_hook_failed_is_logged_without_secrets(logged):
     hooks, _ = played({"check --token=abc": answering(3, reason="api_key=hush went wrong")})
-    assert (await ask(hooks)).together == NO_OPINION
+    assert (await ask(hooks)).combined == NO_OPINION
     [record] = logged()
     assert (record.message, record.exit_code) == ("hook.failed", 3)
     assert record.hook == "check --token=[redacted]"
@@ -128,8 +128,8 @@ async def test_a_hook_runs_in_the_workspace_with_its_environment():
 
 async def test_a_command_that_hooks_cannot_be_told_of_is_refused_and_nothing_is_started():
     hooks, programs = played({"look": answering(decision="allow")})
-    verdict = await ask(hooks, call(command="x" * (LONGEST + 1)))
-    assert verdict.together.refuses
+    verdict = await ask(hooks, call(command="x" * (MAX_VARIABLE_BYTES + 1)))
+    assert verdict.combined.refuses
     assert programs.opened == []
 
 

@@ -13,7 +13,7 @@ from crush_trio.clock import SystemClock
 from crush_trio.config.load import read_draft
 from crush_trio.config.sources import Places
 from crush_trio.integrations import hook_answers, hooks
-from crush_trio.integrations.hook_answers import question
+from crush_trio.integrations.hook_answers import hook_input
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.tools.base import ToolResult
 from tests.integrations.hook_programs import call
@@ -54,7 +54,7 @@ async def ask(home, example, asked):
 async def test_the_hook_to_try_does_what_the_page_says(tmp_path, command, refused):
     verdict = await ask(tmp_path, blocks("json")[0], call(command=command))
     assert len(verdict.hooks) == 1
-    assert verdict.together.refuses is refused
+    assert verdict.combined.refuses is refused
     if refused:
         assert f"> {verdict.refusal().content}\n" in PAGE
 
@@ -69,16 +69,16 @@ async def test_the_short_hook_tells_the_model_something(tmp_path):
 
 def test_the_call_on_the_page_is_what_a_hook_reads():
     [shown] = blocks("text")
-    told = question(call(command="ls", description="look"), Path("/srv/app"), Path("/"))
+    told = hook_input(call(command="ls", description="look"), Path("/srv/app"), Path("/"))
     assert orjson.loads(shown) | {"session_id": "s1"} == orjson.loads(told.payload)
 
 
 def test_every_variable_key_and_number_is_on_the_page():
-    told = question(call(command="", file_path=""), Path("/"), Path("/"))
+    told = hook_input(call(command="", file_path=""), Path("/"), Path("/"))
     named = set(told.variables) | set(hook_answers._ENVELOPE) | set(hook_answers._ENVELOPE.values())
     assert named | {"halt", "continue", "stopReason", hook_answers.METADATA} <= CODE
-    assert f"{hook_answers.LONGEST:,} bytes" in PAGE
+    assert f"{hook_answers.MAX_VARIABLE_BYTES:,} bytes" in PAGE
     assert f"has {hooks.TIMEOUT:g} seconds" in PAGE
-    assert hooks.READ == 1024**2
-    assert f"| {hook_answers.DENIES} | the call is refused" in PAGE
-    assert f"| {hook_answers.HALTS} | the same" in PAGE
+    assert hooks.MAX_OUTPUT_BYTES == 1024**2
+    assert f"| {hook_answers.DENY_EXIT_CODE} | the call is refused" in PAGE
+    assert f"| {hook_answers.HALT_EXIT_CODE} | the same" in PAGE

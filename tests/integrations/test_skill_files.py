@@ -6,8 +6,8 @@ import pytest
 
 from crush_trio.config.sources import Places, Project
 from crush_trio.integrations.skill_files import (
-    LARGEST,
-    MOST_DIRECTORIES,
+    MAX_DIRECTORIES,
+    MAX_FILE_BYTES,
     SkillPlace,
     find_skills,
     user_places,
@@ -138,7 +138,7 @@ def test_a_broken_file_is_a_state_and_no_failure(home, project):
     put_skill(skills, "good")
     put_skill(skills, "bad").write_text("# no head")
     put_skill(skills, "binary").write_bytes(b"---\n\xff\n---\n")
-    put_skill(skills, "huge", text="x" * LARGEST)
+    put_skill(skills, "huge", text="x" * MAX_FILE_BYTES)
     (skills / "gone").mkdir()
     (skills / "gone" / "SKILL.md").symlink_to(home / "nowhere")
     (skills / "directory" / "SKILL.md").mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_a_broken_file_is_a_state_and_no_failure(home, project):
         "binary": "the file is not UTF-8 text",
         "directory": "the file cannot be read: not a regular file",
         "gone": "the file is a link to nowhere",
-        "huge": f"the file has more than {LARGEST} bytes",
+        "huge": f"the file has more than {MAX_FILE_BYTES} bytes",
         "pipe": "the file cannot be read: not a regular file",
     }
 
@@ -169,7 +169,7 @@ def test_names_that_are_no_text_can_be_told(home, project):
 
 
 def test_a_search_comes_to_an_end(home, project):
-    for number in range(MOST_DIRECTORIES):
+    for number in range(MAX_DIRECTORIES):
         (home / "skills" / f"{number:04}").mkdir(parents=True)
     put_skill(home / "skills" / "0000", "late")
     found = find_skills([users(home / "skills")], project)

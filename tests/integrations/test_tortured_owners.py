@@ -14,7 +14,7 @@ from crush_trio.clock import SystemClock
 from crush_trio.config.template import CommandFailed
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.integrations.lsp.server import program_opener
-from crush_trio.integrations.mcp.session import Target
+from crush_trio.integrations.mcp.session import McpTarget
 from crush_trio.integrations.mcp.stdio import open_stdio
 from crush_trio.tools.shell.environment import config_commands
 from crush_trio.tools.shell.process import Command
@@ -43,7 +43,7 @@ def argv(request, probe):
 
 async def test_an_mcp_server_leaves_nothing(probe, argv):
     config = McpServerConfig(command=argv[0], args=argv[1:])
-    target = Target(
+    target = McpTarget(
         name="one",
         config=config,
         directory=Path("/"),

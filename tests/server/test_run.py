@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import define
 
-from crush_trio.agent.asks.attendance import PATIENCE
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.backend import open as opening
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
@@ -150,11 +150,12 @@ def test_commands_do_not_see_the_token_of_the_server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [("5", 5.0), ("0", 0.0), ("", PATIENCE), ("soon", PATIENCE)]
+    ("value", "seconds"),
+    [("5", 5.0), ("0", 0.0), ("", DEFAULT_PATIENCE), ("soon", DEFAULT_PATIENCE)],
 )
 def test_how_long_an_ask_waits_for_somebody_can_be_set(value, seconds):
     assert ServerSettings.from_environment({"CRUSH_TRIO_PATIENCE": value}).patience == seconds
-    assert ServerSettings.from_environment({}).patience == PATIENCE
+    assert ServerSettings.from_environment({}).patience == DEFAULT_PATIENCE
 
 
 async def test_the_workspaces_of_a_server_have_its_patience(tmp_path, monkeypatch):

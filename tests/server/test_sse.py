@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.agent.record.event_reader import new_reader
-from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.events import Batch, Form, MessageChange, open_event_log
 from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.server.sse import HEARTBEAT, LOST, RETRY, Drain, position_from, stream
@@ -271,7 +271,7 @@ async def test_text_that_is_no_place_is_answered_with_a_resync(text):
     async with open_event_log("boot") as log:
         log.publish(fact())
         store = MemoryStore()
-        reader = await new_reader(log, store, Recall(store), LOST, Form.NATIVE)
+        reader = await new_reader(log, store, StoredEventCache(store), LOST, Form.NATIVE)
         client = Client()
         log.close()
         await client.take(log, reader)

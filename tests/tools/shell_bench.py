@@ -11,7 +11,7 @@ from crush_trio.clock import CountingIds, SystemClock, TrioClock
 from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
 from crush_trio.tools.shell.jobs import Jobs
-from crush_trio.tools.shell.process import Command, Ended, open_process_group
+from crush_trio.tools.shell.process import Command, CommandEnd, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 
@@ -26,7 +26,7 @@ class Scripted:
     ending: float
     on_ended: object
     pid: int = 7
-    ended: Ended | None = None
+    ended: CommandEnd | None = None
     _done: trio.Event = field(factory=trio.Event)
     _code: int = 0
 
@@ -43,7 +43,7 @@ class Scripted:
             with trio.CancelScope(shield=True):
                 await trio.sleep(self.ending)
         code = self._code if ended else None
-        self.ended = Ended(exit_code=code, stopped=not ended, started_at=0, ended_at=1000)
+        self.ended = CommandEnd(exit_code=code, stopped=not ended, started_at=0, ended_at=1000)
         self.on_ended(self.ended)
 
 

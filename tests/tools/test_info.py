@@ -10,9 +10,9 @@ from crush_trio.tools.info import (
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    known_secrets,
-    secret_variables,
-    written,
+    config_secrets,
+    environment_secrets,
+    format_report,
 )
 from crush_trio.wire.config import (
     CatalogModel,
@@ -88,7 +88,7 @@ REPORT = InfoReport(
 
 @pytest.fixture
 def text():
-    return written(REPORT)
+    return format_report(REPORT)
 
 
 def section(text, name):
@@ -127,16 +127,16 @@ def test_no_secret_is_in_the_report(text):
 
 def test_notices_are_told_and_hold_none_of_the_secrets_that_the_caller_knows():
     report = evolve(REPORT, notices=("/x: key: bad\nthing",), secrets=frozenset({"bad"}))
-    assert section(written(report), "notices") == ["/x: key: [redacted] thing"]
+    assert section(format_report(report), "notices") == ["/x: key: [redacted] thing"]
 
 
 def test_secret_variables_are_those_with_telling_names():
     environment = {"A_TOKEN": "long-enough", "B_TOKEN": "short", "PATH": "/usr/local/bin"}
-    assert secret_variables(environment) == {"long-enough"}
+    assert environment_secrets(environment) == {"long-enough"}
 
 
 def test_report_of_an_empty_configuration_is_short():
-    empty = written(InfoReport(version="1", directory="/w", config=Config()))
+    empty = format_report(InfoReport(version="1", directory="/w", config=Config()))
     assert [line for line in empty.split("\n") if line.startswith("[")] == [
         "[workspace]",
         "[permissions]",
@@ -145,10 +145,10 @@ def test_report_of_an_empty_configuration_is_short():
 
 
 def test_secrets_of_a_configuration_are_those_under_telling_names():
-    secrets = known_secrets(CONFIG)
+    secrets = config_secrets(CONFIG)
     assert {"very-secret-key", "oauth-secret", "token-secret"} <= secrets
     assert "/w" not in secrets
-    assert known_secrets(Config(providers={"p": ProviderConfig(api_key="x")})) == frozenset()
+    assert config_secrets(Config(providers={"p": ProviderConfig(api_key="x")})) == frozenset()
 
 
 async def test_tool_reports_what_holds_now(tmp_path):

@@ -9,7 +9,7 @@ from attrs import evolve
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
-from crush_trio.tools.search.walk import Ignoring, Rules
+from crush_trio.tools.search.walk import IgnoreFilter, IgnoreRules
 from tests.tools.file_bench import make_bench
 from tests.tools.search_bench import search_bench
 from tests.tools.shell_bench import open_shell_bench
@@ -77,8 +77,8 @@ async def test_viewing_what_is_private_asks_first_and_for_that_directory_only(tm
 
 def test_no_rule_brings_back_what_is_private(tmp_path):
     (tmp_path / ".gitignore").write_text("!data/\n")
-    more = Rules.parse(["!data/"])
-    ignoring = Ignoring(tmp_path, tmp_path, more=more, private=(tmp_path / "data",))
+    more = IgnoreRules.parse(["!data/"])
+    ignoring = IgnoreFilter(tmp_path, tmp_path, more=more, private=(tmp_path / "data",))
     assert ignoring.leaves_out_file(("data", "crush.json"))
     assert not ignoring.leaves_out_file(("data2", "crush.json"))
     assert not ignoring.leaves_out_file(("src", "data", "crush.json"))

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from crush_trio.log_context import logged_for
-from crush_trio.tools.info import LONGEST, RecentLogs
+from crush_trio.tools.info import MAX_LINE_LENGTH, RecentLogs
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_bytes_are_bounded_too(logger):
 
 def test_lines_that_are_too_long_are_skipped(logger):
     logs = attached(logger)
-    logger.info("x" * (LONGEST + 1))
+    logger.info("x" * (MAX_LINE_LENGTH + 1))
     logger.info("short")
     assert messages(logs) == ["short"]
 

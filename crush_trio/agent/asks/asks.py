@@ -5,7 +5,7 @@ from typing import Protocol
 
 from attrs import define, field
 
-from crush_trio.agent.asks.attendance import PATIENCE, Attendance
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE, Attendance
 from crush_trio.agent.asks.pending import (
     AskKind,
     Publish,
@@ -40,7 +40,7 @@ def make_asks(
     clock: Clock,
     ids: IdSource,
     skip: bool = False,
-    patience: float = PATIENCE,
+    patience: float = DEFAULT_PATIENCE,
 ) -> Asks:
     """Return the asks of a workspace; its permissions follow *config*.
 
@@ -71,7 +71,7 @@ def _allowed_tools(config: Configuration) -> tuple[str, ...]:
 
 
 class AskStore(Changes, AskReads, Protocol):
-    """What `withdraw_orphans` needs of a store."""
+    """What withdrawing asks needs from a store."""
 
 
 async def withdraw_orphans(
@@ -79,7 +79,7 @@ async def withdraw_orphans(
 ) -> tuple[PendingAsk, ...]:
     """Withdraw every ask that an earlier start of the program left waiting; return them.
 
-    Runs before anything is accepted: whatever waits then has lost its waiter.
+    Runs before any run is accepted, so every pending ask has lost its task.
     """
     orphans = await store.pending_asks()
     now = clock.unix()

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-PATIENCE: Final = 60.0
+DEFAULT_PATIENCE: Final = 60.0
 """Seconds without an open stream after which an ask is given up."""
 
 
@@ -24,7 +24,7 @@ PATIENCE: Final = 60.0
 class Attendance:
     """The streams of one workspace, counted. All of it happens inside `trio.run`."""
 
-    patience: float = PATIENCE
+    patience: float = DEFAULT_PATIENCE
     streams: int = field(default=0, init=False)
     """How many are open now."""
     _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)

@@ -1,11 +1,14 @@
-"""Whether a tool may do what it wants to do: by a rule, or by asking a person.
+"""`Permissions`: decides whether a tool may do what it wants, by rules or by asking a person.
 
-The rules come first, in the order of F.1, and are judged in one synchronous step: what a rule
-settles never waits, whoever else is being asked meanwhile (L24). Only what no rule settles becomes
-an ask. It waits in the scope of its run, as long as somebody is there; the first answer counts.
+The rules come first, in the order of F.1, and are checked synchronously: a request that a rule settles
+never waits, whatever else is being asked (L24). Only a request that no rule settles becomes an ask. It
+waits in the cancel scope of its run while a client is connected; the first answer counts.
 
-Kept, for each request that the clients hear of: one notice that it is asked, and one that it is
-settled, whatever settles it (F4).
+Invariant: for each request that clients hear of, there is one notice that it is asked and one that it is
+settled, however it is settled (F4).
+
+A `Grant` is an answer that also holds for later requests. What it covers comes from the request that was
+answered, never from the answer (L46). Grants last as long as their workspace is open (F7).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,7 +21,6 @@ import trio
 from attrs import define, field
 
 from crush_trio.agent.asks.attendance import Attendance
-from crush_trio.agent.asks.grants import Grants, covers, directory_of, listed
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
@@ -48,16 +50,94 @@ from crush_trio.wire.ids import AskId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 
 DENIED: Final = "User denied permission"
-"""What the model is told when a person said no (F5)."""
+"""The tool error if a person denied permission (F5)."""
 
-FORBIDDEN: Final = "Permission denied: this run may neither do that nor ask anybody for it"
-"""What it is told when the submission said so."""
+FORBIDDEN: Final = "Permission denied: the permission policy of this run does not allow it"
+"""The tool error if the policy of the submission denies everything that would be asked."""
 
-UNATTENDED: Final = "Permission denied: nobody was there to ask for {seconds:g} seconds"
-"""What it is told when nobody said anything."""
+UNATTENDED: Final = "Permission denied: no client was connected for {seconds:g} seconds"
+"""The tool error if an ask was given up because no client was connected."""
 
-UNANSWERED: Final = "Permission denied: nobody answered within {seconds:g} seconds"
-"""The same, of a run whose own client cannot answer."""
+UNANSWERED: Final = "Permission denied: no answer within {seconds:g} seconds"
+"""The tool error if an ask of a run was given up whose own client cannot answer."""
+
+
+# ── Grants: rules without I/O, except one check of a path ───────────────────────────────────────
+
+
+def in_allow_list(entries: Collection[str], tool_name: str, action: str) -> bool:
+    """Whether an allow-list contains the tool, or this action of it."""
+    return tool_name in entries or f"{tool_name}:{action}" in entries
+
+
+def directory_of(path: Path, working_directory: Path) -> str:
+    """Return the directory for which permission of an action on *path* is asked (F1).
+
+    That is the parent of an existing file, and any other path itself. The check needs no thread:
+    the tool has just resolved the path, so its entry is in the kernel's cache.
+    """
+    absolute = working_directory / path
+    try:
+        is_file = absolute.is_file()
+    except OSError:  # a parent directory may not be read
+        is_file = False
+    return str(absolute.parent if is_file else absolute)
+
+
+def covers(grant: Grant, request: PermissionRequest, run_id: RunId) -> bool:
+    """Whether *grant* settles a request of a run."""
+    same = (grant.tool_name, grant.action, grant.path) == (
+        request.tool_name,
+        request.action,
+        request.path,
+    )
+    match grant.scope:
+        case GrantScope.ONCE:
+            return False
+        case GrantScope.RUN:
+            return same and grant.run_id == run_id
+        case GrantScope.SESSION:
+            return same and grant.session_id == request.session_id
+        case GrantScope.PROJECT:
+            return same
+
+
+@define(eq=False)
+class Grants:
+    """The grants of one workspace."""
+
+    _by_id: dict[AskId, Grant] = field(factory=dict, init=False)
+
+    @property
+    def all(self) -> tuple[Grant, ...]:
+        """All grants, oldest first."""
+        return tuple(self._by_id.values())
+
+    def cover(self, request: PermissionRequest, run_id: RunId) -> bool:
+        """Whether any grant settles a request of a run."""
+        return any(covers(grant, request, run_id) for grant in self._by_id.values())
+
+    def remember(self, grant: Grant) -> None:
+        """Add *grant*."""
+        self._by_id[grant.id] = grant
+
+    def revoke(self, grant_id: AskId) -> bool:
+        """Remove a grant; False if the id is unknown."""
+        return self._by_id.pop(grant_id, None) is not None
+
+    def forget_run(self, run_id: RunId) -> None:
+        """Remove the grants of a run that has ended."""
+        self._keep(lambda grant: grant.scope is not GrantScope.RUN or grant.run_id != run_id)
+
+    def forget_session(self, session_id: SessionId) -> None:
+        """Remove the grants of a deleted session."""
+        self._keep(
+            lambda grant: grant.scope is not GrantScope.SESSION or grant.session_id != session_id
+        )
+
+    def _keep(self, wanted: Callable[[Grant], bool]) -> None:
+        self._by_id = {grant.id: grant for grant in self.all if wanted(grant)}
+
 
 _SENTENCES: Final[Mapping[Refusal, str]] = {
     Refusal.DENIED: DENIED,
@@ -71,8 +151,8 @@ _SENTENCES: Final[Mapping[Refusal, str]] = {
 class Permissions:
     """The permissions of one workspace.
 
-    *allowed_tools* is asked each time, so that it follows the configuration. `skip` is read when a
-    request is judged: setting it changes nothing for those who wait already (F7).
+    *allowed_tools* is called for each request, so it follows the configuration. `skip` is read when a
+    request is judged: setting it does not affect requests that wait already (F7).
     """
 
     directory: Path
@@ -92,7 +172,7 @@ class Permissions:
             AskKind.PERMISSION, self.store, self.clock, self.attendance, self._given_up
         )
 
-    # ── For those who run tools ─────────────────────────────────────────────────────────────────
+    # ── For tool calls ──────────────────────────────────────────────────────────────────────────
 
     def permit_for(
         self,
@@ -104,10 +184,10 @@ class Permissions:
         policy: PermissionPolicy | None = None,
         interactive: bool = True,
     ) -> "CallPermit":
-        """Return what asks in the name of one tool call; satisfies `tools.base.Permit`.
+        """Return the permit of one tool call; satisfies `tools.base.Permit`.
 
-        A run whose client shows no person what it is asked is not *interactive*: others may answer
-        for it, but are not waited for as long as they are there.
+        If not *interactive*, the run's client shows asks to no person: other clients may answer, but
+        the wait is limited even while they are connected.
         """
         return CallPermit(
             self,
@@ -120,7 +200,7 @@ class Permissions:
         )
 
     def permit_call(self, run: Run, call: ToolCallPart) -> "CallPermit":
-        """Return the same for a call of *run*, as the run was submitted."""
+        """Return the permit of a call of *run*, with the policy of its submission."""
         return self.permit_for(
             session_id=run.session_id,
             run_id=run.id,
@@ -132,41 +212,41 @@ class Permissions:
 
     @contextmanager
     def granting(self, run_id: RunId) -> Iterator[None]:
-        """Let what is granted for a run hold until the end of the block, and no longer."""
+        """Remove the grants of a run when the block is left."""
         try:
             yield
         finally:
             self._grants.forget_run(run_id)
 
     def auto_approve(self, session_id: SessionId) -> None:
-        """Ask nobody about anything that is done in a session (F9)."""
+        """Grant everything in a session without asking (F9)."""
         self._auto_approved.add(session_id)
 
     def forget_session(self, session_id: SessionId) -> None:
-        """Drop what is remembered of a session that is gone."""
+        """Remove the grants and the auto-approval of a deleted session."""
         self._auto_approved.discard(session_id)
         self._grants.forget_session(session_id)
 
-    # ── For those who answer ────────────────────────────────────────────────────────────────────
+    # ── For clients ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def pending(self) -> tuple[PermissionRequest, ...]:
-        """What waits for an answer, oldest first."""
+        """The requests that wait for an answer, oldest first."""
         return tuple(ask.request for ask in self._asks.waiting)
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """What holds beyond the request it was granted for, oldest first."""
+        """The current grants, oldest first."""
         return self._grants.all
 
     def answer(
         self, ask_id: AskId, action: PermissionAction, scope: GrantScope | None = None
     ) -> bool:
-        """Settle a request; False if it does not wait, or not any more (F2, F3).
+        """Settle a request; False if it does not wait or no longer waits (F2, F3).
 
-        *scope* says how far an `allow` reaches, and wins over what the action says about that. A
-        grant that reaches further settles whatever else waits that it covers: it would be granted
-        now without being asked.
+        *scope* is the scope of an `allow`, and overrides the scope that the action implies. A grant
+        also settles the other waiting requests that it covers, because new ones like them would be
+        granted without asking.
         """
         ask = self._asks.find(ask_id)
         if ask is None:
@@ -184,17 +264,17 @@ class Permissions:
         return True
 
     def revoke(self, grant_id: AskId) -> bool:
-        """Let a grant hold no longer; False if there is none. What was done with it is done."""
+        """Remove a grant; False if there is none. Actions that it permitted are not undone."""
         return self._grants.revoke(grant_id)
 
-    # ── Judging: no `await` ─────────────────────────────────────────────────────────────────────
+    # ── Rules: synchronous ──────────────────────────────────────────────────────────────────────
 
     def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
-        """Return what the rules say (F.1), or the request that a person has to be asked."""
+        """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
         if self.skip or policy.mode is PermissionMode.ALLOW:
             return Resolution.GRANTED
-        if listed((*self.allowed_tools(), *policy.allow_list), tool_name, action):
+        if in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action):
             return Resolution.GRANTED
         if call.approved:
             self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
@@ -223,14 +303,14 @@ class Permissions:
     # ── Asking ──────────────────────────────────────────────────────────────────────────────────
 
     async def ask(self, call: "CallPermit", request: PermissionRequest) -> Resolution:
-        """Ask for what no rule settles, and wait for the answer."""
+        """Ask a request that no rule settles, and wait for the answer."""
         ending = await self._asks.put(
             request, call.run_id, partial(self._show, call, request), interactive=call.interactive
         )
         return ending.resolution
 
     def _show(self, call: "CallPermit", request: PermissionRequest) -> Ending | None:
-        """Ask the clients, unless a grant was given while the request was being stored."""
+        """Publish the request, unless a grant was given while it was being stored."""
         if self._grants.cover(request, call.run_id):
             return Ending(self._at_once(call, Resolution.GRANTED))
         self.publish(permission_notice(call.tool_call_id))
@@ -244,7 +324,7 @@ class Permissions:
         return None
 
     def _grant(self, grant: Grant) -> None:
-        """Remember a grant and settle what waits for it: first the request it was given for."""
+        """Add a grant and settle the requests it covers, first the one it was given for."""
         self._grants.remember(grant)
         for ask in sorted(self._asks.waiting, key=lambda ask: ask.id != grant.id):
             if covers(grant, ask.request, ask.run_id):
@@ -259,7 +339,7 @@ class Permissions:
 
 
 def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int) -> Grant:
-    """Return the grant that an answer gives. All of it is from what we asked (L46)."""
+    """Return the grant of an answer; all its values come from the stored request (L46)."""
     request = ask.request
     return Grant(
         id=request.id,
@@ -275,7 +355,7 @@ def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int) -> Grant:
 
 @define(eq=False)
 class CallPermit:
-    """Asks for permission in the name of one tool call. Made by `Permissions.permit_for`."""
+    """The permit of one tool call. Made by `Permissions.permit_for`."""
 
     _permissions: Permissions = field(repr=False)
     session_id: SessionId
@@ -285,10 +365,10 @@ class CallPermit:
     policy: PermissionPolicy
     interactive: bool
     approved: bool = field(default=False, init=False)
-    """Whether a hook has approved this very call; there is no way for it to reach another (F8)."""
+    """Whether a hook has approved this call; it cannot apply to another (F8)."""
 
     def approve(self) -> None:
-        """Ask nobody about what this call wants to do: a hook has said yes."""
+        """Grant what this call wants without asking, because a hook has approved it."""
         self.approved = True
 
     async def __call__(self, wanted: Wanted, /) -> None:

@@ -1,15 +1,12 @@
-"""Questions that a model asks a person, and their answers.
+"""`Questions`: batches of questions to a person, and the tool `question`, by which a model asks them.
 
-A batch of questions waits as a permission does: in the scope of its run, for as long as somebody is
-there, until the first answer. Batches are known by their ids and any number may wait (L17). Clients
-of the Go program answer without an id. Such an answer goes to the oldest batch that has the
-questions it answers, so one that comes too late does not hit the next batch.
+A batch waits like a permission request: in the cancel scope of its run, while a client is connected, until
+the first answer. Batches have ids, and any number may wait (L17). Clients of the Go program answer without
+an id. Such an answer goes to the oldest batch that has all the answered questions, so a late answer does
+not hit the next batch.
 
-The `question` tool: from what a model asks to what a person is shown, and back.
-
-What a model writes is judged before anybody is bothered with it: a batch that breaks a limit is an
-error for the model, and nothing is published (F11). It exists for agents that a person talks to;
-whoever builds the tools of a run leaves it out for all others (F17).
+The model's arguments are checked first: a batch that breaks a limit is a tool error, and nothing is
+published (F11). Only interactive runs have the tool; the planner leaves it out of all others (F17).
 """
 
 from functools import partial
@@ -60,17 +57,17 @@ class Questions:
             AskKind.QUESTION, self.store, self.clock, self.attendance, self._given_up
         )
 
-    # ── For those who answer: synchronous ───────────────────────────────────────────────────────
+    # ── For clients: synchronous ────────────────────────────────────────────────────────────────
 
     @property
     def pending(self) -> tuple[QuestionRequest, ...]:
-        """What waits for an answer, oldest first."""
+        """The batches that wait for an answer, oldest first."""
         return tuple(ask.request for ask in self._asks.waiting)
 
     def answer(self, batch_id: AskId, responses: tuple[QuestionResponse, ...]) -> bool:
-        """Answer a batch; False if it does not wait, or not any more (F13).
+        """Answer a batch; False if it does not wait or no longer waits (F13).
 
-        Without an id: the oldest batch that has every question that is answered.
+        Without an id, the oldest batch that has all the answered questions.
         """
         ask = self._find(batch_id, responses)
         if ask is None:
@@ -79,7 +76,7 @@ class Questions:
         return True
 
     def cancel(self, batch_id: AskId = NO_ASK) -> bool:
-        """Refuse to answer a batch, or the oldest without an id; False if none waits (F14)."""
+        """Decline to answer a batch, or the oldest without an id; False if none waits (F14)."""
         ask = self._find(batch_id)
         if ask is None:
             return False
@@ -94,10 +91,10 @@ class Questions:
         fitting = (ask for ask in self._asks.waiting if _fits(ask.request, responses))
         return next(fitting, None)
 
-    # ── For those who ask ───────────────────────────────────────────────────────────────────────
+    # ── For the tool ────────────────────────────────────────────────────────────────────────────
 
     async def ask(self, request: QuestionRequest, run_id: RunId) -> Ending:
-        """Ask, and return how that ended; a cancel withdraws the batch."""
+        """Ask a batch, and return its ending; a cancel withdraws the batch."""
         return await self._asks.put(request, run_id, partial(self._show, request))
 
     def _show(self, request: QuestionRequest) -> None:
@@ -118,23 +115,23 @@ class Questions:
 
 
 def _fits(request: QuestionRequest, responses: tuple[QuestionResponse, ...]) -> bool:
-    """Whether *responses* can be meant for *request*."""
+    """Whether *request* has all the questions of *responses*."""
     return {response.request_id for response in responses} <= {
         question.id for question in request.questions
     }
 
 
 CANCELLED: Final = "User cancelled this question"
-"""What the model is told when a person would not answer (F14)."""
+"""The tool error if a person declined to answer (F14)."""
 
 SKIPPED: Final = "User skipped this question"
-"""What it is told of a question that a person left out."""
+"""The answer of a question that a person left out."""
 
-UNATTENDED: Final = "Nobody was there to answer for {seconds:g} seconds"
-"""What it is told when nobody said anything."""
+UNATTENDED: Final = "No answer: no client was connected for {seconds:g} seconds"
+"""The tool error if the batch was given up because no client was connected."""
 
-UNASKABLE: Final = "Nobody can be asked anything in this run"
-"""What it is told in a run that no person talks to."""
+UNASKABLE: Final = "Questions are not available in this run"
+"""The tool error in a run that is not interactive."""
 
 QUESTIONS: Final = range(1, 6)
 CHOICES: Final = range(2, 6)
@@ -148,12 +145,12 @@ CONFIRM_DESCRIPTION: Final = "You can go back and change any of them."
 _WITH_CHOICES: Final = {QuestionType.SINGLE_CHOICE, QuestionType.MULTI_CHOICE}
 
 
-# ── What a model writes ─────────────────────────────────────────────────────────────────────────
+# ── Arguments ───────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class AskedChoice:
-    """One of the answers on offer."""
+    """One choice of a question, as the model writes it."""
 
     id: Annotated[str, About("what you get back if it is chosen; unique within the question")]
     label: Annotated[str, About("what the person reads, at most 200 bytes")]
@@ -162,7 +159,7 @@ class AskedChoice:
 
 @frozen(kw_only=True)
 class AskedQuestion:
-    """One question."""
+    """One question, as the model writes it."""
 
     type: QuestionType
     question: Annotated[str, About("the question itself, at most 240 bytes")]
@@ -176,7 +173,7 @@ class AskedQuestion:
 
 @frozen(kw_only=True)
 class QuestionArguments:
-    """What the tool takes."""
+    """The arguments of `question`."""
 
     questions: Annotated[tuple[AskedQuestion, ...], About("one to five questions")]
     confirm_title: Annotated[str, About("the heading above all answers, before they are sent")] = ""
@@ -184,7 +181,7 @@ class QuestionArguments:
 
 
 def read_questions(text: str) -> QuestionArguments:
-    """Return what the model asks; raise a `ToolError` that names the first limit it breaks."""
+    """Parse the model's arguments; raise a `ToolError` that names the first broken limit."""
     asked = read_arguments(_usual_form(text), QuestionArguments)
     if len(asked.questions) not in QUESTIONS:
         raise ToolError(f"{len(asked.questions)} questions: ask at least 1 and at most 5")
@@ -197,9 +194,9 @@ def read_questions(text: str) -> QuestionArguments:
 
 
 def _usual_form(text: str) -> str:
-    """Return the arguments as they should be: models are known to write some of them otherwise.
+    """Correct common mistakes of models in the arguments.
 
-    `questions` may be the JSON of the list, and `choices` may be called `options` (F17).
+    `questions` may be JSON text instead of a list, and `choices` may be called `options` (F17).
     """
     try:
         tree = orjson.loads(text)
@@ -209,7 +206,7 @@ def _usual_form(text: str) -> str:
             if "options" in question and "choices" not in question:
                 question["choices"] = question.pop("options")
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
-        return text  # whoever reads it next can say what is wrong with it
+        return text  # `read_arguments` reports the error
     return orjson.dumps(tree).decode()
 
 
@@ -236,11 +233,11 @@ def _check_text(what: str, text: str, most: int, *, required: bool = True) -> No
         raise ToolError(f"{what} has {len(text.encode())} bytes: at most {most} are allowed")
 
 
-# ── What a model reads ──────────────────────────────────────────────────────────────────────────
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def answers_text(request: QuestionRequest, responses: tuple[QuestionResponse, ...]) -> str:
-    """Return the answers in words for the model, question by question (F15)."""
+    """Return the answers as text for the model, question by question (F15)."""
     by_question = {response.request_id: response for response in responses}
     return "\n\n".join(
         f"{question.question}\n{_answer_text(question, by_question.get(question.id))}"
@@ -267,7 +264,7 @@ def _answer_text(question: Question, response: QuestionResponse | None) -> str:
 
 @define(eq=False)
 class QuestionTool(BuiltIn):
-    """Asks a person and waits. Satisfies `tools.base.Tool`."""
+    """The tool `question`: asks a person and waits for the answers."""
 
     name = "question"
     arguments = QuestionArguments
@@ -275,7 +272,7 @@ class QuestionTool(BuiltIn):
     _questions: Questions = field(repr=False)
 
     async def run(self, call: ToolCall, /) -> ToolResult:
-        """Ask, and answer with what the person said; one who would not say ends the turn."""
+        """Ask, and return the answers; if the person declines, the turn ends."""
         if not call.interactive:
             raise ToolError(UNASKABLE)
         request = self._request(call, read_questions(call.input))
@@ -290,7 +287,7 @@ class QuestionTool(BuiltIn):
                 raise ToolError(UNATTENDED.format(seconds=patience), stop_turn=True)
 
     def _request(self, call: ToolCall, asked: QuestionArguments) -> QuestionRequest:
-        """Return what the person is shown: ids and a confirmation are made up where missing (F12)."""
+        """Return the request for clients, with generated ids and confirmation if missing (F12)."""
         several = len(asked.questions) > 1
         return QuestionRequest(
             id=AskId(self._new_id()),

@@ -1,17 +1,18 @@
-"""A reader of a workspace's events that may have begun before a restart, or fallen far behind.
+"""`ResumableReader`: reads a workspace's events, also from before a restart or far behind the log.
 
-Most of the time it reads the log. What the log cannot tell comes from the store:
+Usually it reads the log. Events that the log no longer has come from the store:
 
-* a reader with a place in an earlier start of the program gets exactly what it missed, if all starts
-  since then ended in good order and nothing was trimmed (`missed`);
-* a reader that has lost its place gets every ending it has not seen, each once, and then the state of
-  now. In the same start these are the endings that the log has forgotten; from an earlier start, all
-  since its place, also those that a killed program had stored and could not tell any more.
+* A reader with a position in an earlier start of the program gets exactly the events it missed, if all
+  starts since then ended cleanly and nothing was trimmed (`missed`).
+* A reader that has lost its position gets every ending it has not seen, each once, and then a resync
+  with the current state. Within one start these are the endings that the log has dropped; from an
+  earlier start, all endings since its position, including those that a killed program had stored but
+  not published.
 
-A place in a start that the store does not know has seen nothing we know of. Such a reader gets the
-state of now with the newest endings that the log has.
+If the store does not know the start of a position, the reader gets the current state with the newest
+endings that the log has.
 
-Everything comes in pages: a reader that does not read holds no more than one.
+The store is read in pages, so a reader that does not read holds at most one page.
 """
 
 from collections import deque
@@ -22,7 +23,7 @@ import orjson
 import trio
 from attrs import define, field
 
-from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.events.cursor import Batch, Cursor
 from crush_trio.events.entry import ByteMeter, LogEntry
 from crush_trio.events.facts import Position, RunChange
@@ -34,33 +35,33 @@ from crush_trio.wire.events import EventType
 
 PAGE: Final = 32
 PAGE_SIZE: Final = 8 * 1024
-"""How many rows of the store are read at a time, or how many characters."""
+"""The size of a page of rows from the store, in rows and in characters."""
 
 
 class ReaderStore(MessageReads, RunReads, TailReads, Protocol):
-    """What readers need of a store."""
+    """What readers need from a store."""
 
 
 @define(eq=False)
-class Reader:
-    """One reader's place. Made by `new_reader`."""
+class ResumableReader:
+    """One reader and its position. Made by `new_reader`."""
 
     _log: EventLog
     _store: ReaderStore
-    _recall: Recall
+    _recall: StoredEventCache
     _cursor: Cursor
     _exact: Position | None = field(default=None, kw_only=True)
-    """The place in an earlier start from which the reader continues exactly; None in this one."""
-    _told: Position | None = field(default=None, kw_only=True)
-    """The place in an earlier start up to which a lost reader knows all endings."""
+    """The position in an earlier start from which the reader continues exactly; else None."""
+    _endings_seen: Position | None = field(default=None, kw_only=True)
+    """The position in an earlier start up to which a lost reader has seen all endings; else None."""
     _page: deque[tuple[TailEvent, bool]] = field(factory=deque, init=False, repr=False)
-    """Events to be told next, and whether each is about a message that is new to the reader."""
-    _recalled: list[LogEntry] = field(factory=list, init=False, repr=False)
-    """Long events of the last batch: other readers find them while this one is being sent them."""
+    """The next events, and whether each is about a message that is new to the reader."""
+    _held: list[LogEntry] = field(factory=list, init=False, repr=False)
+    """Long events of the last batch. The reference keeps them in `StoredEventCache` for other readers."""
 
     @property
     def form(self) -> Form | None:
-        """How the reader wants its events."""
+        """The format of the reader's events."""
         return self._cursor.form
 
     @property
@@ -70,12 +71,12 @@ class Reader:
 
     @property
     def lost(self) -> bool:
-        """Whether the next thing to read is a resync."""
+        """Whether the next batch is a resync."""
         return self._cursor.lost
 
     @property
     def lag(self) -> int:
-        """How many events of this start were published that this reader has not read."""
+        """How many published events of this start the reader has not read."""
         return self._cursor.lag
 
     @property
@@ -84,19 +85,21 @@ class Reader:
         return self._cursor.behind
 
     def rewind(self, after: int) -> None:
-        """Go back to *after*, a place in the batch of this start that was read last."""
+        """Go back to *after*, a position in the last batch of this start."""
         self._cursor.rewind(after)
 
     async def read(self) -> Batch:
-        """Wait for something new and return it; raise `LogClosed` when nothing can come.
+        """Wait for new events and return them; raise `LogClosed` at the end.
 
-        For readers that have read all that was `missed`.
+        To be called after `missed` has returned None.
         """
-        cursor, self._recalled = self._cursor, []
+        cursor, self._held = self._cursor, []
         while True:
             await cursor.wait()
-            if self._told is None and not cursor.forgotten:
-                return cursor.take()  # in the step in which it was clear that this is all
+            if self._endings_seen is None and not cursor.forgotten:
+                return (
+                    cursor.take()
+                )  # no checkpoint since the test above, so nothing was dropped since
             endings = await self._endings()
             if endings:
                 return Batch(self.after, endings, endings=True, more=True)
@@ -104,9 +107,9 @@ class Reader:
     # ── Endings ─────────────────────────────────────────────────────────────────────────────────
 
     async def _endings(self) -> tuple[LogEntry, ...]:
-        """Return the next endings that the store knows and the log does not; move on behind them."""
+        """Return the next endings that only the store has, and advance after them."""
         forgotten = self._log.forgotten
-        place = self._told or Position(boot=self._log.boot, seq=self.after)
+        place = self._endings_seen or Position(boot=self._log.boot, seq=self.after)
         rows = await self._store.endings_after(
             place.boot, place.seq, upto=forgotten, limit=PAGE, size=PAGE_SIZE
         )
@@ -114,9 +117,9 @@ class Reader:
         entries = [await self._ending(row) for row in rows or ()]
         self._hold(entries)
         if rows and rows[-1].boot_id != self._log.boot:
-            self._told = Position(boot=rows[-1].boot_id, seq=rows[-1].seq)
+            self._endings_seen = Position(boot=rows[-1].boot_id, seq=rows[-1].seq)
         else:
-            self._told = None
+            self._endings_seen = None
             self._cursor.skip_endings(rows[-1].seq if rows else forgotten)
         return tuple(entries)
 
@@ -126,12 +129,12 @@ class Reader:
         await trio.lowlevel.checkpoint()
         return LogEntry(row.seq, RunChange(run=row.run), row.boot_id, ByteMeter())
 
-    # ── Exactly what was missed ─────────────────────────────────────────────────────────────────
+    # ── Missed events ───────────────────────────────────────────────────────────────────────────
 
     async def missed(self) -> Batch | None:
-        """Return the next events of earlier starts that the reader missed; None after the last.
+        """Return the next missed events of earlier starts; None after the last.
 
-        If it turns out on the way that some are not there any more, the reader is lost.
+        If some turn out to be trimmed meanwhile, the reader becomes lost.
         """
         await trio.lowlevel.checkpoint()
         entries: list[LogEntry] = []
@@ -151,7 +154,7 @@ class Reader:
 
     def _hold(self, entries: Sequence[LogEntry]) -> None:
         form = self.form
-        self._recalled = [
+        self._held = [
             entry for entry in entries if form is not None and len(entry.content(form)) > PIECE
         ]
 
@@ -161,7 +164,7 @@ class Reader:
         if not rows:
             self._exact = None
             if rows is None:
-                self._told = place
+                self._endings_seen = place
                 self._cursor.skip_endings(0)
             return False
         self._page.extend(_newest(rows))
@@ -169,13 +172,13 @@ class Reader:
 
 
 def _up_to_a_long_one(rows: list[StoredEnding]) -> list[StoredEnding]:
-    """Return the first of *rows*, with no more than one answer that has to be read from the store."""
+    """Return the first of *rows*, with at most one answer that must be read from the store."""
     cut = next((index for index, row in enumerate(rows) if row.cut), len(rows))
     return rows[: cut + 1]
 
 
 def _newest(rows: Sequence[TailEvent]) -> list[tuple[TailEvent, bool]]:
-    """Return the rows of a page, of each message only the last, and which messages are new."""
+    """Return the rows of a page, only the last one of each message, and whether it is new."""
     parsed = [(row, orjson.loads(row.event)) for row in rows]
     last = {named["message"]: row for row, named in parsed if "message" in named}
     created = {named["message"] for _, named in parsed if named.get("change") == EventType.CREATED}
@@ -187,16 +190,20 @@ def _newest(rows: Sequence[TailEvent]) -> list[tuple[TailEvent, bool]]:
 
 
 async def new_reader(
-    log: EventLog, store: ReaderStore, recall: Recall, after: Position | None, form: Form | None
-) -> Reader:
-    """Return a reader that continues after *after*, or begins with what is published from now on."""
+    log: EventLog,
+    store: ReaderStore,
+    recall: StoredEventCache,
+    after: Position | None,
+    form: Form | None,
+) -> ResumableReader:
+    """Return a reader that continues after *after*, or with the next event if that is None."""
     await trio.lowlevel.checkpoint()
     if after is None or after.boot == log.boot:
-        return Reader(log, store, recall, log.cursor(form, after))
+        return ResumableReader(log, store, recall, log.cursor(form, after))
     begin = Position(boot=log.boot, seq=0)
     if after.synced and await store.tail_after(after.boot, after.seq, limit=1) is not None:
-        return Reader(log, store, recall, log.cursor(form, begin), exact=after)
+        return ResumableReader(log, store, recall, log.cursor(form, begin), exact=after)
     if await store.endings_after(after.boot, after.seq, upto=0, limit=1) is None:
-        return Reader(log, store, recall, log.cursor(form, after))
+        return ResumableReader(log, store, recall, log.cursor(form, after))
     lost = Position(boot=log.boot, seq=0, synced=False)
-    return Reader(log, store, recall, log.cursor(form, lost), told=after)
+    return ResumableReader(log, store, recall, log.cursor(form, lost), endings_seen=after)

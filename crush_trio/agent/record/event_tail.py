@@ -1,17 +1,15 @@
-"""Events that outlive the program that published them.
+"""`EventTail`: stores the newest events for readers after a restart. `StoredEventCache`: reads them.
 
-The store remembers the newest events that nothing later says again: endings, structural changes
-of messages, and facts. What is remembered of a message or a run is its name: the store has the thing
-itself, in its newest state, and a reader takes any state as the newest.
+The store keeps the newest events that no later event repeats: endings, structural changes of messages,
+and facts. Of a message or a run only its id is kept: the store has its current state, and readers accept
+any state as the newest.
 
-Of endings the store also remembers the places, for as long as it has the runs. A reader that can come
-back after a crash is not shown an ending before its place is stored. So after a crash it is certain
-which endings each reader has seen. `agent.reader` makes use of both.
+Of endings the store also keeps the positions, as long as it has the runs. A reader that may resume after
+a crash is not shown an ending before its position is stored. So after a crash it is certain which endings
+each reader has seen. `event_reader.py` uses both.
 
-Stored events as entries again, shared by all readers that want them.
-
-After a restart many readers come back at once and want the same events. Each event is read from the
-store once, and is there for as long as a reader is in the middle of it.
+After a restart many readers resume at once and want the same events. Each event is read from the store
+once, and stays cached while a reader uses it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,114 +35,32 @@ from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role
 
-Key: TypeAlias = tuple[str, int, bool]
-"""The place of an event, and whether it is to be told as something new."""
-
-
-class RecallStore(MessageReads, RunReads, Protocol):
-    """What recalling needs of a store."""
-
-
-@define(eq=False)
-class Recall:
-    """The stored events that readers of a workspace are being told."""
-
-    store: RecallStore
-    _entries: WeakValueDictionary[Key, LogEntry] = field(factory=WeakValueDictionary, init=False)
-    _loading: dict[Key, trio.Event] = field(factory=dict, init=False)
-
-    async def event(self, row: TailEvent, *, new: bool) -> LogEntry | None:
-        """Return a kept event; None if the message it is about has gone with its session.
-
-        It shows a message in its newest state; *new* says that the reader does not know it.
-        """
-        return await self._entry((row.boot_id, row.seq, new), partial(self._event, row, new=new))
-
-    async def ending(self, row: StoredEnding) -> LogEntry:
-        """Return an ending with the whole answer."""
-
-        async def whole() -> Event:
-            return RunChange(run=(await self.store.run(row.run.id)).view)
-
-        entry = await self._entry((row.boot_id, row.seq, False), whole)
-        assert entry is not None
-        return entry
-
-    async def _entry(
-        self, key: Key, load: Callable[[], Awaitable[Event | None]]
-    ) -> LogEntry | None:
-        """Return an entry, loaded once for all readers that want it at the same time."""
-        await trio.lowlevel.checkpoint()
-        while key in self._loading:
-            await self._loading[key].wait()
-        if (known := self._entries.get(key)) is not None:
-            return known
-        loaded = self._loading[key] = trio.Event()
-        try:
-            event = await load()
-            if event is None:
-                return None
-            entry = self._entries[key] = LogEntry(key[1], event, key[0], ByteMeter())
-        finally:
-            del self._loading[key]
-            loaded.set()
-        return entry
-
-    async def _event(self, row: TailEvent, *, new: bool) -> Event | None:
-        named: Mapping[str, Json] = orjson.loads(row.event)
-        if "message" in named:
-            return await self._message(named, new=new)
-        if "run" in named:
-            return RunChange(run=(await self.store.run(RunId(named["run"]))).view)
-        await trio.lowlevel.checkpoint()
-        envelope = decode(row.event, Envelope)
-        return Fact(
-            payload_type=envelope.payload_type,
-            change=envelope.event_type,
-            entity=envelope.entity,
-        )
-
-    async def _message(self, named: Mapping[str, Json], *, new: bool) -> MessageChange | None:
-        """Return the newest state of a message; None if it has gone with its session."""
-        await trio.lowlevel.checkpoint()
-        message_id = MessageId(named["message"])
-        if named["change"] == EventType.DELETED:
-            gone = Message(id=message_id, role=Role.UNSET, session_id=SessionId(named["session"]))
-            return MessageChange(change=EventType.DELETED, view=GrowingMessage(gone).view())
-        try:
-            stored = await self.store.message(message_id)
-        except MessageNotFound:
-            return None
-        change = EventType.CREATED if new else EventType.UPDATED
-        return MessageChange(change=change, view=GrowingMessage(stored.message).view())
-
-
-KEPT: Final = 10_000
-"""How many events a store remembers unless told otherwise."""
+MAX_TAIL: Final = 10_000
+"""Default number of events that a store keeps."""
 
 STORE_LIMIT: Final = 1.0
-"""Seconds that readers wait for the place of an ending to be stored; then they see it all the same."""
+"""Seconds that readers wait for the position of an ending to be stored; then they see it anyway."""
 
 
 @define(eq=False)
-class Tail(EventKeeper):
-    """Gives the store the events to remember; those that are published together, together."""
+class EventTail(EventKeeper):
+    """Stores events; those that are published in one step are stored in one commit."""
 
     store: Changes
-    kept: int = KEPT
+    kept: int = MAX_TAIL
     last: int = field(default=0, init=False)
-    """The seq of the last event that was given to keep."""
+    """The seq of the last kept event."""
     _gathered: list[TailKept] = field(factory=list, init=False)
     _ending: int = field(default=0, init=False)
-    """The seq of the last ending that was given to keep."""
+    """The seq of the last kept ending."""
     _settled: int = field(default=0, init=False)
-    """The seq of the last ending that the log was told of."""
+    """The seq of the last ending that was settled in the log."""
     _log: EventLog | None = field(default=None, init=False)
     _tasks: trio.Nursery | None = field(default=None, init=False)
     _closing: trio.Event = field(factory=trio.Event, init=False)
 
     def attach(self, log: EventLog, tasks: trio.Nursery) -> None:
-        """Keep what *log* publishes from now on, and tell it which endings are stored.
+        """Store what *log* publishes from now on, and settle its endings when they are stored.
 
         All endings of the log come after this: it is attached before the first run.
         """
@@ -152,15 +68,15 @@ class Tail(EventKeeper):
         log.keeper = self
 
     def close(self) -> None:
-        """Hand over what was gathered, and try nothing again from now on."""
+        """Store the collected events, and retry nothing from now on."""
         self._closing.set()
         self.flush()
 
     @override
     def keep(self, seq: int, event: Event) -> bool:
-        """Remember *event*, unless a later one will say all it says.
+        """Keep *event*, unless a later one will repeat it.
 
-        Return whether it is an ending that the log will be told about.
+        Return whether it is an ending that will be settled in the log.
         """
         text = _remembered(event)
         if text is None:
@@ -188,16 +104,16 @@ class Tail(EventKeeper):
 
     @override
     def flush(self) -> None:
-        """Hand over what was gathered."""
+        """Store the collected events."""
         if self._gathered:
             self.store.post(*self._gathered)
             self._gathered.clear()
 
     async def _hand_over(self) -> None:  # noqa: ASYNC910 - it is a task of its own
-        """Hand over what was gathered in one moment; a task for each such moment.
+        """Store the events collected in one step; one task for each such step.
 
-        If there are endings, the log is told when their places are stored, or when readers have waited
-        long enough for that. Places that could not be stored are tried again.
+        Endings are settled in the log when their positions are stored, or after STORE_LIMIT, so that
+        a slow store does not hide endings. Positions that could not be stored are retried.
         """
         if self._settled == self._ending:
             self.flush()
@@ -230,3 +146,87 @@ def _remembered(event: Event) -> str | None:
             return orjson.dumps({"run": run.id}).decode()
         case _:
             return None
+
+
+EventKey: TypeAlias = tuple[str, int, bool]
+"""The position of an event (start and seq), and whether its message is new to the reader."""
+
+
+class StoredEventReads(MessageReads, RunReads, Protocol):
+    """What the cache needs from a store."""
+
+
+@define(eq=False)
+class StoredEventCache:
+    """The stored events that readers of a workspace are using, as log entries."""
+
+    store: StoredEventReads
+    _entries: WeakValueDictionary[EventKey, LogEntry] = field(
+        factory=WeakValueDictionary, init=False
+    )
+    _loading: dict[EventKey, trio.Event] = field(factory=dict, init=False)
+
+    async def event(self, row: TailEvent, *, new: bool) -> LogEntry | None:
+        """Return a stored event; None if its message was deleted with its session.
+
+        A message is in its newest state; *new* says that the reader does not know it yet.
+        """
+        return await self._entry((row.boot_id, row.seq, new), partial(self._event, row, new=new))
+
+    async def ending(self, row: StoredEnding) -> LogEntry:
+        """Return an ending with the whole answer."""
+
+        async def whole() -> Event:
+            return RunChange(run=(await self.store.run(row.run.id)).view)
+
+        entry = await self._entry((row.boot_id, row.seq, False), whole)
+        assert entry is not None
+        return entry
+
+    async def _entry(
+        self, key: EventKey, load: Callable[[], Awaitable[Event | None]]
+    ) -> LogEntry | None:
+        """Return an entry; concurrent readers share one load."""
+        await trio.lowlevel.checkpoint()
+        while key in self._loading:
+            await self._loading[key].wait()
+        if (known := self._entries.get(key)) is not None:
+            return known
+        loaded = self._loading[key] = trio.Event()
+        try:
+            event = await load()
+            if event is None:
+                return None
+            entry = self._entries[key] = LogEntry(key[1], event, key[0], ByteMeter())
+        finally:
+            del self._loading[key]
+            loaded.set()
+        return entry
+
+    async def _event(self, row: TailEvent, *, new: bool) -> Event | None:
+        named: Mapping[str, Json] = orjson.loads(row.event)
+        if "message" in named:
+            return await self._message(named, new=new)
+        if "run" in named:
+            return RunChange(run=(await self.store.run(RunId(named["run"]))).view)
+        await trio.lowlevel.checkpoint()
+        envelope = decode(row.event, Envelope)
+        return Fact(
+            payload_type=envelope.payload_type,
+            change=envelope.event_type,
+            entity=envelope.entity,
+        )
+
+    async def _message(self, named: Mapping[str, Json], *, new: bool) -> MessageChange | None:
+        """Return the newest state of a message; None if it was deleted with its session."""
+        await trio.lowlevel.checkpoint()
+        message_id = MessageId(named["message"])
+        if named["change"] == EventType.DELETED:
+            gone = Message(id=message_id, role=Role.UNSET, session_id=SessionId(named["session"]))
+            return MessageChange(change=EventType.DELETED, view=GrowingMessage(gone).view())
+        try:
+            stored = await self.store.message(message_id)
+        except MessageNotFound:
+            return None
+        change = EventType.CREATED if new else EventType.UPDATED
+        return MessageChange(change=change, view=GrowingMessage(stored.message).view())

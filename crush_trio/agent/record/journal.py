@@ -1,18 +1,18 @@
-"""The runtime's journal, on a store.
+"""`StoreJournal`: the runtime's journal on a store.
 
-Every change of a run is one commit, handed over in the step in which it happens: an acceptance, with
-the prompt if the run begins at once; the beginning of a turn, with the prompt otherwise; prompts that
-another run folds; runs that are cancelled before they begin; an ending, with all that the record of its
-turn still lacks. After a crash each of them is there as a whole, or not at all.
+Every change of a run is one commit, submitted synchronously when it happens: an acceptance, with the
+prompt if the run begins at once; the beginning of a turn, with the prompt otherwise; prompts that another
+run folds; runs that are cancelled before they begin; an ending, with everything that the record of its
+turn still lacks. After a crash each of them is stored completely or not at all.
 """
 
 from collections.abc import Callable, Sequence
 
 from attrs import define, field
 
-from crush_trio.agent.record.transcript import Transcript
-from crush_trio.agent.record.turn_record import (
+from crush_trio.agent.record.transcript import (
     Remainder,
+    Transcript,
     TurnRecord,
     closing_answer,
     prompt_message,
@@ -41,19 +41,19 @@ from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Session
 
 Publish = Callable[[Session | None], None]
-"""Tells readers what was stored, given the session as it is now; None if there is none."""
+"""Publishes what was stored, given the current session; None if it does not exist."""
 
 
 def _nothing(_session: Session | None) -> None:
-    """Tell nothing."""
+    """Publish nothing."""
 
 
 @define(eq=False)
 class _Entry:
     """Satisfies `JournalEntry`.
 
-    Of the changes, the *essential* ones are those that must be stored. If the others can never be,
-    because their session is gone, they are left out.
+    The *essential* changes must be stored. The others are left out if they cannot be stored because
+    their session was deleted.
     """
 
     store: Changes = field(repr=False)
@@ -71,7 +71,7 @@ class _Entry:
         self.publish(self.commit.unwrap())
 
     def reduce(self, error: Exception) -> bool:
-        """Leave out the record if it is what was refused, and not the store that failed."""
+        """Retry with the essential changes only, unless the store itself failed; return whether so."""
         if isinstance(error, StoreUnavailable) or len(self.changes) == len(self.essential):
             return False
         self.changes, self.publish = self.essential, _nothing
@@ -79,24 +79,24 @@ class _Entry:
         return True
 
     def again(self) -> None:
-        """Hand the changes over, for the first time or once more."""
+        """Submit the changes, the first time or again."""
         self.commit = self.store.submit(*self.changes, session=self.session_id)
 
 
 @define(eq=False)
 class StoreJournal:
-    """Satisfies the runtime's `Journal` durably."""
+    """Satisfies the runtime's `Journal` with a store."""
 
     transcript: Transcript
     clock: Clock
     ids: IdSource
     _prompts: dict[RunId, Message] = field(factory=dict, init=False)
-    """The prompts that were handed over with an acceptance and that readers have not been told of."""
+    """The prompts that were submitted with an acceptance and are not published yet."""
 
-    # ── On the way to a turn ────────────────────────────────────────────────────────────────────
+    # ── Before a turn ───────────────────────────────────────────────────────────────────────────
 
     def accept(self, run: AcceptedRun, *, begins: bool) -> JournalEntry:
-        """Store the acceptance, with all that is needed to end the run after a crash."""
+        """Store the acceptance, with everything needed to end the run after a crash."""
         accepted = RunAccepted(
             run=run.view, prompt=run.submission.prompt, attachments=run.submission.attachments
         )
@@ -106,18 +106,18 @@ class StoreJournal:
         prompt = MessageCreated(message=message, run_id=run.id, if_there=True)
 
         def note(session: Session | None) -> None:
-            if session is None:  # there is nothing to write a prompt into (A5)
+            if session is None:  # no session to write the prompt into (A5)
                 self._prompts.pop(run.id, None)
 
         return _Entry(self._store, (accepted, prompt), (), run.session_id, note)
 
     def retract(self, run: AcceptedRun) -> None:
-        """Take the acceptance back, after it has landed if it still does."""
+        """Remove the acceptance, also if its commit is still pending and lands first."""
         self._prompts.pop(run.id, None)
         self._store.post(RunRetracted(id=run.id))
 
     def begin(self, run: AcceptedRun) -> JournalEntry:
-        """Store that the run is active, and its prompt; raises `SessionNotFound` later (B7)."""
+        """Store that the run is active, and its prompt; its commit may raise `SessionNotFound` (B7)."""
         message = self._prompts.pop(run.id, None)
         if message is None and run.submission.kind.prompted:
             message = self._prompt(run)
@@ -127,7 +127,7 @@ class StoreJournal:
         return ImmediateEntry(lambda: None, lambda: self._created(message))
 
     def fold(self, runs: Sequence[AcceptedRun], into: AcceptedRun) -> JournalEntry:
-        """Store the prompts as part of the other run's turn, and that their runs ended with it."""
+        """Store the prompts as part of the other run's turn, and the endings of their runs."""
         messages = [self._prompt(run) for run in runs]
         changes: list[Change] = []
         for run, message in zip(runs, messages, strict=True):
@@ -152,7 +152,7 @@ class StoreJournal:
         def publish(session: Session | None) -> None:
             for run, record in records:
                 if session is not None and not run.refused:
-                    self._tell(record)
+                    self._publish(record)
 
         return _Entry(self._store, [*changes, *endings], endings, runs[0].session_id, publish)
 
@@ -189,32 +189,32 @@ class StoreJournal:
 
         def publish(session: Session | None) -> None:
             if session is not None:
-                self._tell_ending(turn, record, outcome, session)
+                self._publish_ending(turn, record, outcome, session)
 
         return _Entry(self._store, [*record.changes, ended], [ended], run.session_id, publish)
 
     async def answers(self, within: float) -> bool:
-        """Whether the store answers *within* so many seconds."""
+        """Whether the store answers *within* this many seconds."""
         return await self._store.submit().known_within(within)
 
     def give_up(self) -> None:
-        """Let nothing be stored any more: the workspace has to close."""
+        """Abandon the store: the workspace has to close."""
         self._store.abandon()
 
-    # ── Telling ─────────────────────────────────────────────────────────────────────────────────
+    # ── Publishing ──────────────────────────────────────────────────────────────────────────────
 
-    def _tell_ending(
+    def _publish_ending(
         self, turn: TurnRecord, record: Remainder, outcome: Outcome, session: Session
     ) -> None:
-        """Publish what an ending has added: to the session, to the turn, and of itself (D28)."""
+        """Publish an ending's changes: the session, the messages, the notice (D28)."""
         if turn.usage is not None:
             self.transcript.events.publish(session_fact(session))
-        self._tell(record)
+        self._publish(record)
         if turn.notice is not None and outcome.state is RunState.COMPLETED:
             self.transcript.events.publish(turn.notice(session))
 
-    def _tell(self, record: Remainder) -> None:
-        for change, view in record.told:
+    def _publish(self, record: Remainder) -> None:
+        for change, view in record.events:
             self.transcript.publish(change, view)
 
     def _created(self, *messages: Message | None) -> None:

@@ -1,11 +1,11 @@
-"""A message in progress, and the task that writes it.
+"""`OpenMessage`: a message in progress, and the task that writes it.
 
-The turn changes the message and only says so; the task stores what is new and then publishes it. So
-writes of one message never overlap, an older state is never published after a newer one, and cancelling
-the run does not strand what it has said (D7, D9). When to write is decided by `message_state`.
+The turn changes the message and wakes the task; the task stores what is new and then publishes it. So
+writes of one message never overlap, an older state is never published after a newer one, and a cancel of
+the run does not lose text (D7, D9). `MessageState` decides when to write.
 
-Nothing is published that is not stored. A write that fails leaves the message as it is; the next one
-tries again (D8). What is left when the run ends is written with the run's ending.
+Nothing is published that is not stored. A write that fails leaves the message as it is and is retried
+(D8). What is left when the run ends is written with the run's ending.
 """
 
 import logging
@@ -22,12 +22,12 @@ from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import FinishPart, Message, ToolCallPart
 
 if TYPE_CHECKING:
-    from crush_trio.agent.record.turn_record import TurnRecord
+    from crush_trio.agent.record.transcript import TurnRecord
 
 log = logging.getLogger(__name__)
 
 RETRY: Final = 1.0
-"""Seconds until a write is tried again that failed, unless something structural comes first."""
+"""Seconds until a failed write is retried, unless a structural change comes first."""
 
 
 @define(eq=False)
@@ -60,10 +60,10 @@ class OpenMessage:
         return not self._state.released
 
     def message(self) -> Message:
-        """The message as it is now, stored or not."""
+        """The current message, stored or not."""
         return self._view().message()
 
-    # ── Plain changes: said at once, stored and published at the message's pace ─────────────────
+    # ── Appended text: stored and published at the message's pace ───────────────────────────────
 
     def append_text(self, delta: str) -> None:
         """Add to the answer."""
@@ -78,31 +78,31 @@ class OpenMessage:
     # ── Structural changes: stored and published before the call returns ────────────────────────
 
     async def close_reasoning(self, signature: str | None = None) -> None:
-        """End the reasoning, if there is any that is open."""
+        """End the reasoning, if it is open."""
         self._growing.close_reasoning(finished_at=self._now(), signature=signature)
         await self.flush()
 
     async def put_tool_call(self, call: ToolCallPart) -> None:
-        """Add a tool call, or replace the one with its id."""
+        """Add a tool call, or replace the one with the same id."""
         self._growing.put(call)
         self._turn.called(call)
         await self.flush()
 
     async def reset(self) -> None:
-        """Forget what the model streamed, before it is asked again (D14a)."""
+        """Discard what the model streamed, before a retry (D14a)."""
         self._turn.recalled(self._growing.tool_calls())
         self._growing.reset()
         await self.flush()
 
     async def finish(self, finish: FinishPart, *together: Change) -> None:
-        """End the message, in one commit with other changes; a cancel waits for the store."""
+        """Finish the message, in one commit with other changes; a cancel waits for the store."""
         self.seal(finish)
         await self._turn.finish(self, *together)
 
     async def flush(self) -> None:
-        """Have everything up to now stored and published, and wait for it; raise if that fails.
+        """Store and publish everything up to now; raise if that fails.
 
-        Waits as long as the store takes. What is said is not lost if the wait is cancelled.
+        Waits as long as the store takes. If the wait is cancelled, the changes are still written.
         """
         self._changed(structural=True)
         ticket = self._state.demand()
@@ -116,23 +116,23 @@ class OpenMessage:
     # ── Ending together with the run ────────────────────────────────────────────────────────────
 
     def seal(self, finish: FinishPart) -> None:
-        """End the message; its run stores that together with its own end, and its writer no more."""
+        """Finish the message and release it; its run stores the rest together with its ending."""
         self._growing.put(finish)
         self._changed()
         self.release()
 
     def release(self) -> GrowingMessage:
-        """Take the message from its writer, which ends, and return it; its run writes what is left."""
+        """Release the message from its writer, which ends; its run writes the rest."""
         self._state.release()
         self._writer.unpark_all()
         self._callers.unpark_all()
         return self._growing
 
     def remaining(self) -> tuple[MessageView, list[Change]]:
-        """Return the released message, and the changes that bring the store up to it.
+        """Return the released message, and the changes that bring the store up to date.
 
-        If a write was under way when it was released, nobody knows what of it will be stored before
-        these changes are. Then the message is written anew, which comes to the same either way.
+        If a write was in progress at the release, it is unknown whether it will be stored before these
+        changes. Then all parts are written again, which gives the same result in both cases.
         """
         assert self._state.released, "the message still has a writer"
         view = self._view()
@@ -157,7 +157,7 @@ class OpenMessage:
                     await self._store(write)
 
     async def _store(self, write: Write) -> None:  # noqa: ASYNC910  # nothing new, nothing to wait for
-        """Store what is new and publish it, or leave everything as it was."""
+        """Store what is new and publish it; on failure nothing changes."""
         view = self._view()
         changes = changes_between(self._stored, view, view.head.updated_at)
         self._state.began(write)
@@ -176,9 +176,9 @@ class OpenMessage:
             self._callers.unpark_all()
 
     def _changed(self, *, structural: bool = False) -> None:
-        """Count a change; wake the writer if it can do something about it now.
+        """Count a change; wake the writer only if it can write now.
 
-        Text that comes within the pace wakes nothing: the writer will look when the time is over.
+        Text within the pace does not wake it: it wakes by itself when the time is over.
         """
         self._state.change(structural=structural)
         if isinstance(self._state.next(trio.current_time()), Write):

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from attrs import field, frozen
 
-from crush_trio.agent.record.event_tail import KEPT, Tail
+from crush_trio.agent.record.event_tail import MAX_TAIL, EventTail
 from crush_trio.agent.record.journal import StoreJournal
 from crush_trio.agent.record.recovery import Recovery, find_orphans
 from crush_trio.agent.record.transcript import PACE, Transcript
@@ -61,7 +61,7 @@ async def open_recorded_runs(
     capacity: Capacity | None = None,
     window: Window | None = None,
     pace: float = PACE,
-    kept: int = KEPT,
+    kept: int = MAX_TAIL,
 ) -> AsyncIterator[RecordedRuns]:
     """Open a runtime workspace on *store*; *make_turn* is given the transcript its turns write to.
 
@@ -71,7 +71,7 @@ async def open_recorded_runs(
     """
     clock = SystemClock() if clock is None else clock
     ids = RandomIds() if ids is None else ids
-    tail = Tail(store, kept)
+    tail = EventTail(store, kept)
     async with (
         nullcontext(events)
         if events is not None

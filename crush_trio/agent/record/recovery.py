@@ -1,12 +1,12 @@
-"""Ending the runs that a crash left behind.
+"""`Recovery`: ends the runs that a crash interrupted.
 
-Every run that an earlier start of the program accepted and did not end is ended now, as
-*interrupted*. Its prompt is in its session, its answer is finished, its tool calls have results,
-and it has one ending.
+Every run that an earlier start of the program accepted and did not end is ended as *interrupted*: its
+prompt is written to its session, its answer is finished, its tool calls get results, and it gets its one
+ending.
 
-This goes on beside the work of the workspace: a session that has such runs waits for them, all others
-can be used at once. Runs are ended a hundred in a commit: a crash in the middle of recovery leaves the
-rest for the next start, and a second recovery finds nothing to do.
+Recovery runs concurrently with the workspace: a session with such runs waits for them, all others can be
+used at once. Runs are ended a hundred per commit, so a crash during recovery leaves the rest for the next
+start, and a second recovery has nothing to do.
 """
 
 import logging
@@ -17,7 +17,7 @@ import trio
 from attrs import define, evolve, field
 
 from crush_trio.agent.record.message import changes_between
-from crush_trio.agent.record.turn_record import (
+from crush_trio.agent.record.transcript import (
     close_answer,
     closing_answer,
     missing_results,
@@ -40,19 +40,19 @@ from crush_trio.wire.runs import RunView
 log = logging.getLogger(__name__)
 
 TOGETHER: Final = 100
-"""How many runs are ended in one commit."""
+"""Runs ended in one commit."""
 
 RETRY: Final = 1.0
-"""Seconds until it is tried again to end runs whose endings could not be stored."""
+"""Seconds until endings that could not be stored are retried."""
 
 
 class RecoveryStore(Changes, MessageReads, RunReads, Protocol):
-    """What recovery needs of a store."""
+    """What recovery needs from a store."""
 
 
 @define(eq=False)
 class Recovery:
-    """Ends the *orphans* of earlier starts, in the order in which they were accepted."""
+    """Ends the *orphans* of earlier starts, in the order of their acceptance."""
 
     store: RecoveryStore = field(repr=False)
     events: EventLog = field(repr=False)
@@ -60,16 +60,16 @@ class Recovery:
     ids: IdSource = field(repr=False)
     orphans: Sequence[Orphan] = field(repr=False)
     ended: list[RunView] = field(factory=list, init=False)
-    """The runs as they were ended, so far."""
+    """The runs ended so far."""
     done: trio.Event = field(factory=trio.Event, init=False)
 
     @property
     def sessions(self) -> frozenset[SessionId]:
-        """The sessions that have to wait."""
+        """The sessions that wait for recovery."""
         return frozenset(orphan.session_id for orphan in self.orphans)
 
     async def run(self, release: Callable[[SessionId], None]) -> None:
-        """End all of them; *release* is called for each session whose runs have ended."""
+        """End all orphans; *release* is called for each session whose runs have ended."""
         last = {orphan.session_id: place for place, orphan in enumerate(self.orphans)}
         for start in range(0, len(self.orphans), TOGETHER):
             group = self.orphans[start : start + TOGETHER]
@@ -82,7 +82,7 @@ class Recovery:
         await trio.lowlevel.checkpoint()
 
     async def _end(self, group: Sequence[Orphan]) -> bool:
-        """End some runs, however often that takes; False if the store has stopped for good."""
+        """End some runs, retrying as often as needed; False if the store has failed for good."""
         while True:
             try:
                 mendings = await self._mend(group)
@@ -113,13 +113,13 @@ class Recovery:
 async def find_orphans(
     store: RecoveryStore, events: EventLog, clock: Clock, ids: IdSource
 ) -> Recovery:
-    """Return the recovery of what earlier starts have left, which is still to be run."""
+    """Return the recovery of the orphans of earlier starts; the caller runs it."""
     return Recovery(store, events, clock, ids, await store.orphans())
 
 
 @define(eq=False)
 class _Mending:
-    """What one orphaned run needs: a comparison of what is stored with what a complete turn has."""
+    """The changes and events that complete the turn of one orphaned run."""
 
     orphan: StoredRun
     turn: list[StoredMessage]
@@ -145,13 +145,13 @@ class _Mending:
         self.events.append(RunChange(run=self.view))
 
     def _complete(self, answers: list[StoredMessage]) -> MessageId:
-        """Complete the turn; return its last answer."""
+        """Complete the turn; return the id of its last answer."""
         if self.orphan.prompt_message_id is None and self.orphan.view.kind.prompted:
             self._add_prompt()
         return self._finish(answers) if answers else self._answer()
 
     def _add_prompt(self) -> None:
-        """Write the prompt: the crash came before it was written."""
+        """Write the prompt, which the crash prevented."""
         run = self.orphan
         submission = Submission(
             session_id=run.view.session_id, prompt=run.prompt, attachments=run.attachments
@@ -159,7 +159,7 @@ class _Mending:
         self._create(prompt_message(run.view.id, submission, self.now))
 
     def _answer(self) -> MessageId:
-        """Write an answer that says there never was any."""
+        """Write the closing answer of a turn without an answer."""
         closing = closing_answer(
             self.outcome, self.orphan.view.session_id, self._message_id(), self.now
         )
@@ -167,7 +167,7 @@ class _Mending:
         return closing.id
 
     def _finish(self, answers: list[StoredMessage]) -> MessageId:
-        """Finish the answers of the turn and give its tool calls results; return the last answer."""
+        """Finish the open answers, and add missing tool results; return the id of the last answer."""
         open_answers = [each.message for each in answers if not each.finished]
         for message in open_answers:
             self._close(message)

@@ -1,38 +1,201 @@
-"""The messages of a workspace on their way into the store and to the readers, in that order.
+"""`Transcript`: the messages of a workspace. `TurnRecord`: what one run has written into its session.
 
-Each active run has a record of its turn here, through which it writes. Nothing is published that is not
-stored.
+Each active run writes its messages through its `TurnRecord`, first to the store and then to the readers:
+nothing is published that is not stored. The record knows which messages are still open, which could not
+be stored, and which tool calls have no result yet. When the run ends, everything that the stored turn
+lacks becomes one list of changes (`Remainder`), which is part of the run's own ending.
+
+The rules for a complete turn are the same for a run that ends now and for one that a crash interrupted:
+reasoning is closed, tool calls are finished and have results, every message has its finish part (D15 to
+D18).
 """
 
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
+from crush_trio.agent.record.message import changes_between
 from crush_trio.agent.record.message_writer import OpenMessage
-from crush_trio.agent.record.turn_record import TurnRecord, finished
-from crush_trio.clock import Clock
-from crush_trio.events.facts import MessageChange
+from crush_trio.clock import Clock, IdSource
+from crush_trio.events.facts import Event, MessageChange, session_fact
 from crush_trio.events.growing_message import GrowingMessage, MessageView
 from crush_trio.events.log import EventLog
+from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.store.base import Changes
-from crush_trio.store.changes import Change, MessageCreated
+from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, UsageAdded
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.wire.codec import USER_CANCELLED
 from crush_trio.wire.events import EventType
-from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.messages import Message
+from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
+from crush_trio.wire.messages import (
+    BinaryPart,
+    FinishPart,
+    FinishReason,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from crush_trio.wire.runs import RunState
+from crush_trio.wire.views import Session
 
 PACE: Final = 0.033
-"""Seconds between two writes of a message that only grows."""
+"""Seconds between two writes of a message to which only text is appended."""
 
 FLUSH_LIMIT: Final = 2.0
-"""Seconds for which readers wait for what is still to be stored."""
+"""Seconds that readers wait for pending writes."""
+
+
+@define(eq=False)
+class Remainder:
+    """The changes that complete a turn, and the message events to publish for them."""
+
+    changes: list[Change] = field(factory=list, init=False)
+    _events: list[tuple[EventType, MessageView | Message]] = field(factory=list, init=False)
+
+    @property
+    def events(self) -> Iterator[tuple[EventType, MessageView]]:
+        """The events to publish once the changes are stored."""
+        for change, said in self._events:
+            yield change, said if isinstance(said, MessageView) else GrowingMessage(said).view()
+
+    def create(self, message: Message, run_id: RunId, *, if_there: bool = False) -> None:
+        """Add a complete message."""
+        created = MessageCreated(message=message, run_id=run_id, if_there=if_there)
+        self.changes.append(created)
+        self._events.append((EventType.CREATED, message))
+
+    def update(self, opened: OpenMessage) -> None:
+        """Add the unsaved changes of a released message."""
+        view, changes = opened.remaining()
+        if changes:
+            self.changes.extend(changes)
+            self._events.append((EventType.UPDATED, view))
+
+    def delete(self, opened: OpenMessage) -> None:
+        """Add the deletion of a message."""
+        self.changes.append(MessageDeleted(id=opened.id))
+        self._events.append((EventType.DELETED, opened.remaining()[0]))
+
+
+@define(eq=False)
+class TurnRecord:
+    """The messages of one run. Made by `Transcript.turn`."""
+
+    run_id: RunId
+    session_id: SessionId
+    transcript: "Transcript" = field(repr=False)
+    asked: bool = field(default=False, init=False)
+    """Whether a model was called: an answer was begun."""
+    usage: UsageAdded | None = field(default=None, init=False)
+    """The usage of the last step; stored with the ending."""
+    notice: Callable[[Session], Event] | None = field(default=None, init=False)
+    """Makes the event that is published with a completed ending (D28)."""
+    _open: dict[MessageId, OpenMessage] = field(factory=dict, init=False)
+    _discarded: list[OpenMessage] = field(factory=list, init=False)
+    _unstored: list[Message] = field(factory=list, init=False)
+    _calls: dict[ToolCallId, ToolCallPart] = field(factory=dict, init=False)
+    _answered: set[ToolCallId] = field(factory=set, init=False)
+
+    # ── For the turn ────────────────────────────────────────────────────────────────────────────
+
+    async def create(self, message: Message) -> OpenMessage:
+        """Store and publish a new message in progress (D1). A cancel waits for the store."""
+        growing = GrowingMessage(message)
+        view = growing.view()
+        bare = MessageView(view.head, ())
+        await self.transcript.commit(
+            MessageCreated(message=view.head, run_id=self.run_id),
+            *changes_between(bare, view, view.head.updated_at),
+        )
+        self.asked = True
+        opened = OpenMessage(self, growing, view)
+        self._open[opened.id] = opened
+        self.transcript.publish(EventType.CREATED, view)
+        self.transcript.services.start_soon(opened.write, name=f"writer of {opened.id}")
+        return opened
+
+    async def write(self, message: Message) -> Message:
+        """Store and publish a complete message. If it cannot be stored, the ending retries."""
+        message = finished(message)
+        try:
+            await self.transcript.write(message, self.run_id)
+        except Exception:
+            self._unstored.append(message)
+            raise
+        if message.role is Role.TOOL:
+            self._answered.update(_results(message))
+        return message
+
+    def called(self, call: ToolCallPart) -> None:
+        """Record a tool call; if it has no result by then, the ending writes one (D17)."""
+        self._calls[call.id] = call
+
+    def recalled(self, calls: Iterable[ToolCallPart]) -> None:
+        """Forget tool calls that were removed from their message and need no result."""
+        for call in calls:
+            self._calls.pop(call.id, None)
+
+    async def finish(self, opened: OpenMessage, *together: Change) -> None:
+        """Store the rest of a released message *together* with other changes, and publish both.
+
+        If that fails, the ending retries with the message and its usage.
+        """
+        view, changes = opened.remaining()
+        commit = self.transcript.store.submit(*changes, *together, session=self.session_id)
+        self.usage = next((each for each in together if isinstance(each, UsageAdded)), None)
+        session = await commit.certain()
+        self.usage = None
+        del self._open[opened.id]
+        if together and session is not None:
+            self.transcript.events.publish(session_fact(session))
+        self.transcript.publish(EventType.UPDATED, view)
+
+    def discard(self, opened: OpenMessage) -> None:
+        """Delete a message when the run ends; its unsaved text is dropped (D11)."""
+        self.recalled(opened.release().tool_calls())
+        self._open.pop(opened.id, None)
+        self._discarded.append(opened)
+
+    @property
+    def open_messages(self) -> tuple[OpenMessage, ...]:
+        """The messages in progress, in the order of their creation."""
+        return tuple(self._open.values())
+
+    # ── For the ending ──────────────────────────────────────────────────────────────────────────
+
+    def close(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
+        """Release all messages from their writers, and add what the turn lacks to *remainder*."""
+        for message in self._unstored:
+            remainder.create(message, self.run_id)
+            self._answered.update(_results(message))
+        for opened in self._discarded:
+            remainder.delete(opened)
+        for opened in self.open_messages:
+            close_answer(opened.release(), outcome, at)
+            remainder.update(opened)
+        for result in missing_results(self._calls.values(), self._answered, outcome):
+            message_id = MessageId(ids.new())
+            remainder.create(result_message(result, self.session_id, message_id, at), self.run_id)
+
+    def close_unasked(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
+        """Add the answer of a turn that was cancelled before a model was called (A21, D20)."""
+        answer = closing_answer(outcome, self.session_id, MessageId(ids.new()), at)
+        remainder.create(answer, self.run_id, if_there=True)
+
+
+def _results(message: Message) -> set[ToolCallId]:
+    return {part.tool_call_id for part in message.parts if isinstance(part, ToolResultPart)}
 
 
 @define(eq=False)
 class Transcript:
-    """The messages of a workspace. *services* owns the writers."""
+    """The messages of a workspace. The nursery *services* owns the writers."""
 
     store: Changes
     events: EventLog
@@ -42,7 +205,7 @@ class Transcript:
     _turns: dict[RunId, TurnRecord] = field(factory=dict, init=False)
 
     def turn(self, run_id: RunId, session_id: SessionId) -> TurnRecord:
-        """Return the record of a run's turn; it is begun if there is none."""
+        """Return the record of a run's turn; creates it if needed."""
         if run_id not in self._turns:
             self._turns[run_id] = TurnRecord(run_id, session_id, self)
         return self._turns[run_id]
@@ -54,9 +217,9 @@ class Transcript:
         return record
 
     async def write(self, message: Message, run_id: RunId | None = None) -> Message:
-        """Store and publish a message that is complete. A cancel waits for the store.
+        """Store and publish a complete message. A cancel waits for the store.
 
-        A message that no model wrote ends with a finish part that says so; it is added if missing.
+        A finish part is added if the message has none.
         """
         message = finished(message)
         await self.commit(MessageCreated(message=message, run_id=run_id))
@@ -64,18 +227,17 @@ class Transcript:
         return message
 
     async def commit(self, *changes: Change) -> None:
-        """Store *changes*; afterwards it is certain whether they are stored.
+        """Store *changes*; when this returns or raises, it is certain whether they are stored.
 
-        A cancelled wait would leave them stored and nobody told: a message without a reader, a
-        tool call with a second result. So a cancel waits.
+        A cancel waits for the store. Otherwise changes could be stored but not published: a message
+        that no client sees, or a second result for a tool call.
         """
         await self.store.submit(*changes).certain()
 
     async def flush_all(self) -> None:
-        """Store and publish what is waiting to be, for readers that want to see all (D10, D12).
+        """Store and publish all pending text, before a reader lists messages (D10, D12).
 
-        They see what is stored in any case, so neither a slow store nor a failing one is their
-        trouble.
+        A slow or failing store only means that the reader sees less; it raises no error.
         """
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(FLUSH_LIMIT), suppress(StoreUnavailable):
@@ -88,5 +250,105 @@ class Transcript:
         return tuple(opened for turn in self._turns.values() for opened in turn.open_messages)
 
     def publish(self, change: EventType, view: MessageView, *, plain: bool = False) -> None:
-        """Tell the readers about a message that is stored."""
+        """Publish a change of a message that is stored."""
         self.events.publish(MessageChange(change=change, view=view, plain=plain))
+
+
+STOPPED = FinishPart(reason=FinishReason.STOP, time=0)
+"""The finish part of messages that no model wrote (D1)."""
+
+TOOL_CANCELLED = "Error: user cancelled assistant tool calling"
+TOOL_FAILED = "There was an error while executing the tool"
+
+
+def finished(message: Message) -> Message:
+    """Return *message* with a finish part; unchanged if it has one."""
+    if any(isinstance(part, FinishPart) for part in message.parts):
+        return message
+    return evolve(message, parts=(*message.parts, STOPPED))
+
+
+def finish_of(outcome: Outcome, at: int) -> FinishPart:
+    """Return the finish part of an answer that its turn did not finish (D18)."""
+    match outcome.state:
+        case RunState.CANCELLED:
+            return FinishPart(reason=FinishReason.CANCELLED, time=at, message=USER_CANCELLED)
+        case RunState.ERRORED:
+            return FinishPart(
+                reason=FinishReason.ERROR,
+                time=at,
+                message=outcome.title or "Provider Error",
+                details=outcome.error,
+            )
+        case RunState.INTERRUPTED:
+            return FinishPart(
+                reason=FinishReason.ERROR, time=at, message="Interrupted", details=outcome.error
+            )
+        case _:
+            return FinishPart(reason=FinishReason.UNKNOWN, time=at)
+
+
+def close_answer(growing: GrowingMessage, outcome: Outcome, at: int) -> None:
+    """Complete an unfinished answer: close reasoning and tool calls, add a finish part."""
+    if growing.view().finished:
+        return
+    growing.close_reasoning(finished_at=at)
+    for call in growing.tool_calls():
+        if not call.finished:
+            growing.put(evolve(call, input="{}", finished=True))
+    growing.put(finish_of(outcome, at))
+
+
+def missing_results(
+    calls: Iterable[ToolCallPart], answered: Collection[ToolCallId], outcome: Outcome
+) -> list[ToolResultPart]:
+    """Return an error result for each tool call without a result (D17)."""
+    text = TOOL_CANCELLED if outcome.state is RunState.CANCELLED else TOOL_FAILED
+    return [
+        ToolResultPart(tool_call_id=call.id, name=call.name, content=text, is_error=True)
+        for call in calls
+        if call.id not in answered
+    ]
+
+
+def prompt_message(run_id: RunId, submission: Submission, at: int) -> Message:
+    """Return the message of a run's prompt, with every attachment (D23a).
+
+    Its id is the run's id, so that writing it again, after a write whose result is unknown, is
+    idempotent.
+    """
+    text: tuple[Part, ...] = (TextPart(text=submission.prompt),) if submission.prompt else ()
+    files = tuple(
+        BinaryPart(path=a.file_path or a.file_name, mime_type=a.mime_type, data=a.content)
+        for a in submission.attachments
+    )
+    return _message(MessageId(run_id), submission.session_id, Role.USER, (*text, *files), at)
+
+
+def result_message(
+    result: ToolResultPart, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the message of one tool result."""
+    return _message(message_id, session_id, Role.TOOL, (result,), at)
+
+
+def closing_answer(
+    outcome: Outcome, session_id: SessionId, message_id: MessageId, at: int
+) -> Message:
+    """Return the answer of a turn that ended without one (A21, D20)."""
+    return _message(message_id, session_id, Role.ASSISTANT, (finish_of(outcome, at),), at)
+
+
+def _message(
+    message_id: MessageId, session_id: SessionId, role: Role, parts: tuple[Part, ...], at: int
+) -> Message:
+    return finished(
+        Message(
+            id=message_id,
+            session_id=session_id,
+            role=role,
+            parts=parts,
+            created_at=at,
+            updated_at=at,
+        )
+    )

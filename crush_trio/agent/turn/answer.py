@@ -1,7 +1,6 @@
-"""One step's answer, while the model writes it.
+"""`StepAnswer`: writes the parts of a model's stream into the assistant message of a step.
 
-Takes the parts of a stream into the assistant message of the step, one message per step (D13), and
-keeps what has to be done afterwards: the tool calls that are complete.
+There is one message per step (D13). The complete tool calls are collected, to be run afterwards.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,14 +28,14 @@ from crush_trio.wire.messages import Message, TextPart, ToolCallPart
 
 
 @define(eq=False)
-class Room:
-    """How much a model may say in one message, in bytes, and how much of that is used."""
+class AnswerBudget:
+    """Counts the bytes of one message against a limit."""
 
     limit: int = DEFAULTS.answer
     _used: int = field(default=0, init=False)
 
     def fitting(self, text: str) -> str:
-        """Count *text*; return as much of it as there is room for."""
+        """Count *text*; return the part of it that is within the limit."""
         size, left = byte_size(text), max(0, self.limit - self._used)
         self._used += size
         return (
@@ -44,7 +43,7 @@ class Room:
         )
 
     def check(self) -> None:
-        """Raise `AnswerTooLong` if more was said than there is room for."""
+        """Raise `AnswerTooLong` if the limit is exceeded."""
         if self._used > self.limit:
             raise AnswerTooLong(f"it has more than {shown_bytes(self.limit)}")
 
@@ -54,37 +53,37 @@ class Room:
 
 
 @define(eq=False)
-class Answer:
-    """Satisfies `providers.conversing.Sink`.
+class StepAnswer:
+    """The answer of one step. Satisfies `providers.call.Sink`.
 
-    Raises `AnswerTooLong` for the part that there is no room for; what fits of it has been added.
+    Raises `AnswerTooLong` for a part that exceeds the limit; the text within it has been added.
 
-    Calls keep the ids that the model gave them, unless the conversation has such a call already:
-    there are servers that count from zero in every answer. *taken* are the ids of before.
+    Calls keep the model's ids, unless the conversation already has a call with that id (*taken*):
+    some servers count from zero in every answer.
     """
 
     opened: OpenMessage
     taken: Collection[ToolCallId] = field(default=(), repr=False)
-    room: Room = field(factory=Room, kw_only=True)
+    budget: AnswerBudget = field(factory=AnswerBudget, kw_only=True)
     calls: list[ToolCallPart] = field(factory=list, init=False)
-    """The calls that are complete, in the order in which the model completed them."""
+    """The complete calls, in the order of their completion."""
     unreadable: set[ToolCallId] = field(factory=set, init=False)
-    """Those of them whose arguments were no JSON object; they were stored with none (D14b)."""
+    """The calls whose arguments were not a JSON object; they are stored with none (D14b)."""
     _begun: dict[ToolCallId, str] = field(factory=dict, init=False)
     _ids: dict[ToolCallId, ToolCallId] = field(factory=dict, init=False)
     _written: dict[ToolCallId, int] = field(factory=dict, init=False)
-    """The characters of the arguments of each call that have arrived, and were counted."""
+    """The characters of each call's arguments that were received and counted."""
     _thinking: bool = field(default=False, init=False)
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
-        """Add one part. Text is paced by the transcript; everything else is stored at once."""
+        """Add one part. Text is stored at the message's pace; everything else at once."""
         match part:
             case TextDelta(text=text):
                 await self._end_thinking()
-                self.opened.append_text(self.room.fitting(text))
+                self.opened.append_text(self.budget.fitting(text))
             case ReasoningDelta(text=text):
                 self._thinking = True
-                self.opened.append_reasoning(self.room.fitting(text))
+                self.opened.append_reasoning(self.budget.fitting(text))
             case ReasoningEnd(signature=signature):
                 self._count(signature)
                 self._thinking = False
@@ -101,43 +100,43 @@ class Answer:
                 await self._complete(part)
             case Finished():
                 await self._end_thinking()
-            case ToolCallDelta(id=call_id, text=text):  # viewers are shown them when complete
+            case ToolCallDelta(id=call_id, text=text):  # clients see arguments when complete
                 self._written[call_id] = self._written.get(call_id, 0) + len(text)
                 self._count(text)
-        self.room.check()
+        self.budget.check()
 
     async def reset(self) -> None:
-        """Forget everything before the model is asked again (D14a)."""
+        """Discard everything before a retry (D14a)."""
         self.calls.clear()
         self.unreadable.clear()
         self._begun.clear()
         self._ids.clear()
         self._written.clear()
-        self.room.reset()
+        self.budget.reset()
         self._thinking = False
         await self.opened.reset()
 
     async def drop_incomplete(self) -> None:  # noqa: ASYNC910  # mostly there is none
-        """Complete the calls that the model began and never ended, with no arguments (D16)."""
+        """Complete the calls that the model did not finish, without arguments (D16)."""
         for call_id, name in self._begun.items():
             part = ToolCallPart(id=call_id, name=name, input="{}", finished=True)
             await self.opened.put_tool_call(part)
 
     def message(self) -> Message:
-        """The message as it is now."""
+        """Return the current message."""
         return self.opened.message()
 
     def said(self) -> Completion:
-        """Return what a run would tell of this answer: the message and its text (B2)."""
+        """Return the completion of a run that ends with this answer: message id and text (B2)."""
         message = self.opened.message()
         texts = (part.text for part in message.parts if isinstance(part, TextPart))
         return Completion(message_id=message.id, text=next(texts, ""))
 
     def _count(self, *texts: str) -> None:
-        """Count what is kept whole or not at all."""
+        """Count texts that cannot be cut; raise `AnswerTooLong` if they exceed the limit."""
         for text in texts:
-            self.room.fitting(text)
-        self.room.check()
+            self.budget.fitting(text)
+        self.budget.check()
 
     async def _complete(self, end: ToolCallEnd) -> None:
         arguments = end.input or "{}"
@@ -151,7 +150,7 @@ class Answer:
         await self.opened.put_tool_call(call)
 
     def _own(self, call_id: ToolCallId) -> ToolCallId:
-        """Return the id under which a call is kept: the model's, or one like it that is free."""
+        """Return the stored id of a call: the model's, with a suffix if it is taken."""
         if call_id not in self._ids:
             free = (ToolCallId(f"{call_id}{suffix}") for suffix in _suffixes())
             self._ids[call_id] = next(each for each in free if each not in self.taken)

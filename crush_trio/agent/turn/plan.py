@@ -1,4 +1,4 @@
-"""What a turn works with: decided when it begins, from the configuration as it is then."""
+"""`TurnPlan`: model, tools and system prompt of one turn. `Desk`: what all turns of a workspace share."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -6,8 +6,7 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from crush_trio.agent.record.message_writer import OpenMessage
-from crush_trio.agent.record.transcript import Transcript
-from crush_trio.agent.record.turn_record import TurnRecord
+from crush_trio.agent.record.transcript import Transcript, TurnRecord
 from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
@@ -27,10 +26,10 @@ Tools = Mapping[str, Tool]
 
 @frozen(kw_only=True)
 class TurnPlan:
-    """The model, the tools and the instructions of one turn.
+    """The model, the tools and the system prompt of one turn, fixed when it begins.
 
-    The tools are asked for before every step: one that appears meanwhile can be used in the next
-    (H2). *remind* puts the reminder about the todo list at the head of the conversation (D22).
+    `tools` is called before every step, so a new tool can be used in the next one (H2). `remind` puts
+    the reminder about the todo list at the beginning of the conversation (D22).
     """
 
     model: ChosenModel
@@ -42,20 +41,20 @@ class TurnPlan:
 
 
 class Planner(Protocol):
-    """Makes plans; raises a `CrushError` that says what is missing in the configuration."""
+    """Makes plans."""
 
     async def plan(self, run: Run) -> TurnPlan:
-        """Return what *run* is to work with."""
+        """Return the plan of *run*; raises a `CrushError` if the configuration lacks something."""
         ...
 
 
 class AgentStore(Changes, SessionReads, MessageReads, Protocol):
-    """What an agent needs of a store."""
+    """What an agent needs from a store."""
 
 
 @define(eq=False)
 class Desk:
-    """What every turn of a workspace shares."""
+    """The services that all turns of a workspace share."""
 
     transcript: Transcript
     events: EventLog

@@ -1,8 +1,8 @@
-"""From the stored history of a session to what a model is asked.
+"""`build_prompt`: converts the stored history of a session to the messages of a model request.
 
-Nothing in here is written back: what is repaired for the model stays as it is in the store (D23).
-Every tool call gets exactly one result, directly after the message that made it; a result without
-its call is left out. Providers refuse conversations in which that is not so.
+Repairs are made in the request only, not in the store (D23). Every tool call gets exactly one result,
+directly after the message that made it; a result without its call is left out. Providers refuse
+conversations that break this rule.
 """
 
 import base64
@@ -32,7 +32,7 @@ REMINDER: Final = (
     "<reminder>The session's todo list is yours: it may be empty. For work of several steps keep it "
     "with the todos tool. Do not mention this reminder.</reminder>"
 )
-"""What main agents are reminded of at the head of every conversation (D22)."""
+"""The reminder at the beginning of every conversation of a main agent (D22)."""
 
 INTERRUPTED: Final = "the tool call was interrupted and has no result"
 
@@ -40,8 +40,8 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 
 
 @frozen(kw_only=True)
-class Abilities:
-    """What the model that will read the prompt can take."""
+class ModelAbilities:
+    """What the model accepts: images, and media in tool results."""
 
     images: bool = False
     media_results: bool = False
@@ -50,11 +50,11 @@ class Abilities:
 def build_prompt(
     messages: Sequence[Message],
     summary: MessageId,
-    can: Abilities,
+    can: ModelAbilities,
     *,
     remind: bool = True,
 ) -> tuple[PromptMessage, ...]:
-    """Return the conversation, from its summary on if it has one, fit for a model (D21 to D23b)."""
+    """Return the conversation for a model, from its summary on if it has one (D21 to D23b)."""
     relevant = _since_summary(messages, summary)
     known = {part.id for m in relevant for part in m.parts if isinstance(part, ToolCallPart)}
     results = {
@@ -71,23 +71,23 @@ def build_prompt(
             case Role.ASSISTANT:
                 prompt.extend(_assistant_message(message, results, can))
             case _:
-                pass  # results stand behind their calls; there are no stored system messages
+                pass  # results are added after their calls; system messages are not stored
     return tuple(prompt)
 
 
-def called_in(prompt: Iterable[PromptMessage]) -> frozenset[ToolCallId]:
+def tool_call_ids(prompt: Iterable[PromptMessage]) -> frozenset[ToolCallId]:
     """Return the ids of all tool calls in a conversation."""
     parts = (part for message in prompt for part in message.parts)
     return frozenset(part.id for part in parts if isinstance(part, ToolCallPart))
 
 
 def affinity(session_id: SessionId) -> str:
-    """Return a name of the conversation that tells nobody which one it is (D23c)."""
+    """Return a key for the provider's cache that does not reveal the session id (D23c)."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:32]
 
 
 def _since_summary(messages: Sequence[Message], summary: MessageId) -> list[Message]:
-    """Return what counts of the history; the summary speaks as the user would (D21)."""
+    """Return the messages from the summary on; the summary becomes a user message (D21)."""
     for index, message in enumerate(messages):
         if summary and message.id == summary:
             return [evolve(message, role=Role.USER), *messages[index + 1 :]]
@@ -98,10 +98,10 @@ def _user(*parts: Part) -> PromptMessage:
     return PromptMessage(role=Role.USER, parts=parts)
 
 
-# ── What the user said ──────────────────────────────────────────────────────────────────────────
+# ── User messages ───────────────────────────────────────────────────────────────────────────────
 
 
-def _user_message(message: Message, can: Abilities) -> Iterator[PromptMessage]:
+def _user_message(message: Message, can: ModelAbilities) -> Iterator[PromptMessage]:
     texts = [text for part in message.parts if (text := _text_of(part))]
     pictures = [p for p in message.parts if isinstance(p, BinaryPart) and not _is_text(p)]
     parts: list[Part] = [TextPart(text="\n\n".join(texts))] if texts else []
@@ -112,7 +112,7 @@ def _user_message(message: Message, can: Abilities) -> Iterator[PromptMessage]:
 
 
 def _text_of(part: Part) -> str:
-    """Return what a part of a user's message says in words; nothing for pictures."""
+    """Return a part of a user message as text; empty for images."""
     match part:
         case TextPart(text=text):
             return text
@@ -133,11 +133,11 @@ def _is_text(part: BinaryPart) -> bool:
     return part.mime_type.startswith("text/")
 
 
-# ── What the model said, and what its tools answered ────────────────────────────────────────────
+# ── Assistant messages and tool results ─────────────────────────────────────────────────────────
 
 
 def _assistant_message(
-    message: Message, results: dict[ToolCallId, ToolResultPart], can: Abilities
+    message: Message, results: dict[ToolCallId, ToolResultPart], can: ModelAbilities
 ) -> Iterator[PromptMessage]:
     parts = tuple(_said(message.parts))
     if not parts:
@@ -156,7 +156,7 @@ def _assistant_message(
 
 
 def _said(parts: Iterable[Part]) -> Iterator[Part]:
-    """Return the parts of an answer that a model wants back; empty ones say nothing (D22)."""
+    """Yield the parts of an answer that go back to the model; empty ones are left out (D22)."""
     for part in parts:
         match part:
             case TextPart(text=text) if text:
@@ -173,8 +173,8 @@ def _missing(call: ToolCallPart) -> ToolResultPart:
     return ToolResultPart(tool_call_id=call.id, name=call.name, content=INTERRUPTED, is_error=True)
 
 
-def _fitting(result: ToolResultPart, can: Abilities) -> tuple[ToolResultPart, list[Part]]:
-    """Return a result that the model can take, and the picture that has to follow it (D23b)."""
+def _fitting(result: ToolResultPart, can: ModelAbilities) -> tuple[ToolResultPart, list[Part]]:
+    """Return a result that the model accepts, and the image that must follow it (D23b)."""
     if not result.data:
         return result, []
     if not can.images:

@@ -1,16 +1,13 @@
-"""One turn: ask the model, run the tools it asks for, ask again, until it stops.
+"""`Steps`: the step loop of a turn. Calls the model, runs its tool calls, and repeats until it stops.
 
-Each step is one model call with its tool calls, and becomes one assistant message and one tool
-message per result (D13). Before each step the prompts that wait behind the run and that nobody waits
-for are taken in (C2). The last message is left for the run's own ending to store: the answer is
-finished and the run is over in one commit.
+Each step is one model call with its tool calls, and becomes one assistant message and one tool message per
+result (D13). Before each step, queued prompts without a caller's run id are folded in (C2). The last
+message is stored with the run's own ending: the answer is finished and the run is over in one commit.
 
-Nothing in here cleans up after a cancel or a failure. The journal does, for every turn alike.
+Nothing here cleans up after a cancel or a failure; the journal does that for every turn.
 
-A model that goes in circles is stopped.
-
-Counts identical tool interactions (the same tools, the same arguments, the same answers) over the
-last steps of a turn. Steps without tool calls do not count: they end the turn anyway (D30).
+`LoopGuard` stops a model that repeats itself: it counts identical tool interactions (same tools, arguments
+and results) over the last steps. Steps without tool calls end the turn anyway (D30).
 """
 
 import hashlib
@@ -22,11 +19,11 @@ from typing import Final
 import orjson
 from attrs import define, evolve, field, frozen
 
-from crush_trio.agent.record.turn_record import TurnRecord
-from crush_trio.agent.turn.answer import Answer, Room
+from crush_trio.agent.record.transcript import TurnRecord
+from crush_trio.agent.turn.answer import AnswerBudget, StepAnswer
 from crush_trio.agent.turn.model import nearly_full, step_usage
 from crush_trio.agent.turn.plan import Desk, Tools, TurnPlan
-from crush_trio.agent.turn.prompt import Abilities, affinity, build_prompt, called_in
+from crush_trio.agent.turn.prompt import ModelAbilities, affinity, build_prompt, tool_call_ids
 from crush_trio.agent.turn.summary import CONTINUE, Summarizer
 from crush_trio.agent.turn.tool_calls import ToolRunner
 from crush_trio.errors import AnswerTooLong
@@ -42,18 +39,46 @@ from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
 
-WINDOW: Final = 10
-MOST: Final = 5
+log = logging.getLogger(__name__)
+
+CUT_OFF: Final = "the answer was cut off before this call could be made"
+REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
+
+
+ShowConversation = Callable[[StoredConversation], None]
+"""Called with the conversation at the beginning of a step; must not keep a reference to it."""
+
+
+def _show_nothing(_said: StoredConversation) -> None:
+    """Ignore the conversation."""
+
+
+@frozen(kw_only=True)
+class Step:
+    """The result of one step: whether another follows, and why it ended."""
+
+    answer: StepAnswer
+    finish: FinishPart
+    goes_on: bool
+    full: bool
+    used: UsageAdded
+    """The usage of the model call."""
+    stopped_by: str = ""
+    """The content of the tool result that stopped the turn; empty if none did."""
+
+
+LOOP_WINDOW: Final = 10
+MAX_REPEATS: Final = 5
 
 
 @define(eq=False)
 class LoopGuard:
-    """The last steps of one turn."""
+    """Detects repeated steps of one turn."""
 
-    _recent: deque[bytes] = field(factory=lambda: deque(maxlen=WINDOW), init=False)
+    _recent: deque[bytes] = field(factory=lambda: deque(maxlen=LOOP_WINDOW), init=False)
 
     def repeats(self, calls: Iterable[ToolCallPart], results: Iterable[ToolResult]) -> bool:
-        """Take note of a step; whether it was seen too often among the last ones."""
+        """Record a step; return whether one step occurs too often among the last ones."""
         pairs = [
             (call.name, call.input, result.content)
             for call, result in zip(calls, results, strict=False)
@@ -62,36 +87,8 @@ class LoopGuard:
             return False
         digest = hashlib.sha256(orjson.dumps(pairs)).digest()
         self._recent.append(digest)
-        full = len(self._recent) == WINDOW
-        return full and Counter(self._recent).most_common(1)[0][1] > MOST
-
-
-log = logging.getLogger(__name__)
-
-CUT_OFF: Final = "the answer was cut off before this call could be made"
-REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
-
-
-Show = Callable[[StoredConversation], None]
-"""Is shown a conversation as a step finds it, and keeps nothing of it."""
-
-
-def _nobody(_said: StoredConversation) -> None:
-    """Look away."""
-
-
-@frozen(kw_only=True)
-class Step:
-    """What one step came to: whether another follows, and why it ended."""
-
-    answer: Answer
-    finish: FinishPart
-    goes_on: bool
-    full: bool
-    used: UsageAdded
-    """What the model used."""
-    stopped_by: str = ""
-    """What the tool answered that ended the turn, if one did."""
+        full = len(self._recent) == LOOP_WINDOW
+        return full and Counter(self._recent).most_common(1)[0][1] > MAX_REPEATS
 
 
 @define(eq=False)
@@ -101,8 +98,8 @@ class Steps:
     run: Run
     plan: TurnPlan
     desk: Desk
-    opening: Show = _nobody
-    """Is shown the conversation as the first step finds it."""
+    opening: ShowConversation = _show_nothing
+    """Called with the conversation at the beginning of the first step."""
     _guard: LoopGuard = field(factory=LoopGuard, init=False)
     _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
@@ -123,7 +120,7 @@ class Steps:
         )
 
     async def play(self) -> Completion:
-        """Answer the run's prompt."""
+        """Run steps until the model has answered the run's prompt."""
         show = self.opening
         while True:
             tools = self.plan.tools()
@@ -139,10 +136,10 @@ class Steps:
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
                 return self._completion(step)
-            show = _nobody
+            show = _show_nothing
 
     async def _make_room(self, step: Step) -> None:
-        """Summarise the session, and go on from there if the turn was not over (C9, D29)."""
+        """Summarise the session, and continue from the summary if the turn is not over (C9, D29)."""
         await step.answer.opened.finish(step.finish, step.used)
         try:
             await Summarizer(self.run, self.plan, self.desk).summarize()
@@ -166,10 +163,10 @@ class Steps:
         await self._turn.write(message)
 
     def _completion(self, step: Step) -> Completion:
-        """Return what the run tells of itself; the notice goes out with its ending (D28).
+        """Return the run's completion; its notice is published with the ending (D28).
 
-        A turn that a tool stopped before the model had said a word tells why: there are clients
-        that see nothing of a turn but this.
+        If a tool stopped the turn before the model wrote any text, the tool's error is the text: some
+        clients see nothing of a turn but this.
         """
         if self.plan.interactive:
             self._turn.notice = finished_notice
@@ -179,10 +176,10 @@ class Steps:
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
     async def _step(self, request: ModelRequest, tools: Tools) -> Step:
-        answer = Answer(
+        answer = StepAnswer(
             await self.desk.begin_answer(self.run, self.plan.model),
-            called_in(request.messages),
-            room=Room(self.desk.sizes.answer),
+            tool_call_ids(request.messages),
+            budget=AnswerBudget(self.desk.sizes.answer),
         )
         self.run.partial = answer.said
         with self.desk.spans.model_call(self.run.session_id, request) as span:
@@ -205,17 +202,19 @@ class Steps:
         )
         return self._judge(answer, ending, results, used)
 
-    async def _request(self, tools: Tools, show: Show) -> ModelRequest:
-        """Return what the model is asked: the conversation, with the prompts that wait in it.
+    async def _request(self, tools: Tools, show: ShowConversation) -> ModelRequest:
+        """Fold queued prompts, and return the model request for the conversation.
 
-        The stored messages are let go here. The answer may take minutes, and a long conversation
-        would lie in memory twice for as long.
+        The stored messages are released when this returns: the answer may take minutes, and a long
+        conversation would be in memory twice for that time.
         """
         await self.run.fold()
         said = await self.desk.store.conversation(self.run.session_id, self.run.id)
         show(said)
         model = self.plan.model
-        can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
+        can = ModelAbilities(
+            images=model.model.supports_attachments, media_results=model.media_results
+        )
         prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
         return ModelRequest(
             model=model.model,
@@ -235,10 +234,10 @@ class Steps:
         )
 
     async def _answer_calls(
-        self, answer: Answer, ending: Finished, tools: Tools
+        self, answer: StepAnswer, ending: Finished, tools: Tools
     ) -> list[ToolResult]:
-        """Run the tools, unless the model was cut off while it asked for them."""
-        if ending.reason in _WHOLE:
+        """Run the tool calls, unless the answer was cut off while the model wrote them."""
+        if ending.reason in _COMPLETE:
             return await self._tools.run_all(answer, tools)
         await answer.drop_incomplete()
         unanswered = [
@@ -249,13 +248,13 @@ class Steps:
 
     def _judge(
         self,
-        answer: Answer,
+        answer: StepAnswer,
         ending: Finished,
         results: Sequence[ToolResult],
         used: UsageAdded,
     ) -> Step:
         """Decide whether another step follows, and how this one's message ends (D14)."""
-        asked = ending.reason in _WHOLE and bool(answer.calls)
+        asked = ending.reason in _COMPLETE and bool(answer.calls)
         stopping = [result.content for result in results if result.stop_turn]
         circling = asked and self._guard.repeats(answer.calls, results)
         goes_on = asked and not stopping and not circling
@@ -279,12 +278,12 @@ class Steps:
         )
 
 
-_WHOLE: Final = frozenset({FinishReason.TOOL_USE, FinishReason.END_TURN})
-"""How a model ends an answer that it could complete."""
+_COMPLETE: Final = frozenset({FinishReason.TOOL_USE, FinishReason.END_TURN})
+"""Finish reasons of a complete answer."""
 
 
 def tool_specs(tools: Tools) -> tuple[ToolSpec, ...]:
-    """Return the tools as a model is told of them, sorted by name (H2)."""
+    """Return the tools for a model request, sorted by name (H2)."""
     return tuple(
         ToolSpec(name=name, description=tool.description, parameters=tool.parameters)
         for name, tool in sorted(tools.items())

@@ -1,8 +1,8 @@
-"""The `agent` tool: a run that has another run do a task for it.
+"""The tool `agent`: starts another run, which does a task.
 
-The task is a run like any other, in a session of its own: it is stored before it begins, can be
-watched and cancelled, and has one ending. It belongs to the call that started it. However the call is
-left, the task has ended by then.
+The task is a run like any other, in its own session: it is stored before it begins, can be watched and
+cancelled, and has one ending. It belongs to the call that started it: however the call ends, the task has
+ended by then.
 """
 
 import logging
@@ -33,14 +33,14 @@ END_LIMIT = 20.0
 
 @frozen(kw_only=True)
 class AgentArguments:
-    """What the task is."""
+    """The arguments of `agent`."""
 
     prompt: Annotated[str, About("What is to be found out, with everything needed to do it")]
 
 
 @define(eq=False)
 class AgentTool(BuiltIn):
-    """Has a task done in a session below the one of *parent*."""
+    """The tool `agent`: runs a task in a child session of *parent*'s session."""
 
     name = "agent"
     parallel = True
@@ -50,7 +50,7 @@ class AgentTool(BuiltIn):
     desk: Desk = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Start the task, wait for it, and return what it said last."""
+        """Start the task, wait for it, and return its last answer."""
         prompt = read_arguments(call.input, AgentArguments).prompt
         if not prompt.strip():
             raise ToolError("prompt is required")
@@ -61,8 +61,9 @@ class AgentTool(BuiltIn):
         except PromptTooLong as error:
             raise ToolError(str(error)) from error
         await self._open_session(child, call.session_id)
-        await trio.lowlevel.checkpoint_if_cancelled()  # a closing workspace would refuse the task
-        accepted = self.parent.host.accept(_like(submission, self.parent.submission))
+        # A closing workspace would refuse the task with an error; here its cancel comes first.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        accepted = self.parent.host.accept(_with_policies(submission, self.parent.submission))
         try:
             outcome = await _ended(accepted)
         finally:
@@ -86,24 +87,24 @@ class AgentTool(BuiltIn):
     async def _charge(  # noqa: ASYNC910  # the barrier is around the checkpoints too
         self, payer: SessionId, child: SessionId
     ) -> None:
-        """Add the task's cost to the session it was done for; the answer does not depend on it."""
+        """Add the task's cost to its parent session; a failure does not affect the answer."""
         try:
             cost = (await self.desk.store.session(child)).cost
             if cost:
                 await self.desk.transcript.commit(
                     UsageAdded(id=payer, at=self.desk.clock.unix(), cost=cost)
                 )
-        except Exception:  # the task is done, whatever the book-keeping says (D33)
+        except Exception:  # barrier: the task is done, even if its cost cannot be stored (D33)
             log.exception("task.cost_not_added", extra={"session_id": payer})
 
 
 def task_session(call: ToolCall) -> SessionId:
-    """Return the id of a task's session, which says which call it belongs to."""
+    """Return the id of a task's session, which contains the ids of its message and call."""
     return SessionId(f"{call.message_id}$${call.id}")
 
 
 async def _ended(accepted: AcceptedRun) -> Outcome:
-    """Wait for a task; leaving early cancels it and waits until it has written its ending."""
+    """Wait for a task; a cancel cancels the task and waits until it has written its ending."""
     try:
         return await accepted.wait()
     finally:
@@ -112,8 +113,8 @@ async def _ended(accepted: AcceptedRun) -> Outcome:
             await accepted.wait_ended()
 
 
-def _like(task: Submission, parent: Submission) -> Submission:
-    """Return *task* under the policies of the run that has it done."""
+def _with_policies(task: Submission, parent: Submission) -> Submission:
+    """Return *task* with the policies and the model of its parent run."""
     return evolve(
         task,
         when_unclaimed=parent.when_unclaimed,

@@ -1,7 +1,7 @@
-"""A session, said again in fewer words, so that it can go on.
+"""`Summarizer`: summarises a session so that it fits the model's context again.
 
-The summary is an assistant message that streams like any other. When it is complete the session's
-history begins with it (D21). Cancelled, it is taken away again, whole (D32).
+The summary is an assistant message that streams like any other. When it is complete, the session's
+history begins with it (D21). If it is cancelled, it is deleted (D32).
 """
 
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from typing import Final
 import trio
 from attrs import define
 
-from crush_trio.agent.turn.answer import Answer, Room
-from crush_trio.agent.turn.model import estimate, side_usage
+from crush_trio.agent.turn.answer import AnswerBudget, StepAnswer
+from crush_trio.agent.turn.model import estimate_tokens, side_usage
 from crush_trio.agent.turn.plan import Desk, TurnPlan
-from crush_trio.agent.turn.prompt import Abilities, affinity, build_prompt
+from crush_trio.agent.turn.prompt import ModelAbilities, affinity, build_prompt
 from crush_trio.events.facts import waiting_notice
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
 from crush_trio.providers.call import Waiting, converse
@@ -42,29 +42,29 @@ CONTINUE: Final = (
     "The session was interrupted because its history had become too long; the summary above stands "
     "for it. Go on with the work. What I had asked for was:\n\n{prompt}"
 )
-"""What a turn goes on with after a summary in its middle (C9)."""
+"""The user message with which a turn continues after a summary (C9)."""
 
 FAILED: Final = "Summarization Error"
 
 
 @define(eq=False)
 class Summarizer:
-    """Summarises the session of one run, inside that run."""
+    """Summarises the session of one run, as part of that run."""
 
     run: Run
     plan: TurnPlan
     desk: Desk
 
     async def summarize(self) -> Completion:
-        """Write the summary and let the history begin with it; nothing happens without history."""
+        """Write the summary and make it the beginning of the history; nothing if that is empty."""
         said = await self.desk.store.conversation(self.run.session_id, self.run.id)
         if not said.messages:
             return Completion()
         request = self._request(said.session, said.messages)
         del said  # the request has all of it; see `Steps`
-        answer = Answer(
+        answer = StepAnswer(
             await self.desk.begin_answer(self.run, self.plan.model, summary=True),
-            room=Room(self.desk.sizes.answer),
+            budget=AnswerBudget(self.desk.sizes.answer),
         )
         try:
             ending = await self._ask(request, answer)
@@ -85,7 +85,7 @@ class Summarizer:
         await self._adopt(answer, ending)
         return answer.said()
 
-    async def _ask(self, request: ModelRequest, answer: Answer) -> Finished:
+    async def _ask(self, request: ModelRequest, answer: StepAnswer) -> Finished:
         with self.desk.spans.model_call(self.run.session_id, request) as span:
             ending = await converse(
                 self.plan.model.provider,
@@ -104,7 +104,9 @@ class Summarizer:
 
     def _request(self, session: Session, messages: list[Message]) -> ModelRequest:
         model = self.plan.model
-        can = Abilities(images=model.model.supports_attachments, media_results=model.media_results)
+        can = ModelAbilities(
+            images=model.model.supports_attachments, media_results=model.media_results
+        )
         history = build_prompt(messages, session.summary_message_id, can, remind=False)
         asked = TextPart(text=REQUEST + _todo_list(session.todos))
         return ModelRequest(
@@ -116,11 +118,11 @@ class Summarizer:
             affinity=affinity(session.id),
         )
 
-    async def _adopt(self, answer: Answer, ending: Finished) -> None:
+    async def _adopt(self, answer: StepAnswer, ending: Finished) -> None:
         """Finish the summary and make it the beginning of the history, in one commit."""
         now = self.desk.clock.unix()
         usage = ending.usage
-        size = usage.output_tokens or estimate(answer.message().parts)
+        size = usage.output_tokens or estimate_tokens(answer.message().parts)
         edited = SessionEdited(
             id=self.run.session_id,
             at=now,
@@ -136,7 +138,7 @@ class Summarizer:
 
 
 def _todo_list(todos: Iterable[Todo]) -> str:
-    """Return the session's tasks with their states, for the summary to carry on (D32)."""
+    """Return the session's todo list with its states, for the summary (D32)."""
     lines = [f"- [{todo.status}] {todo.content}" for todo in todos]
     if not lines:
         return ""

@@ -1,8 +1,8 @@
-"""A title for a session, made beside its first run.
+"""`Titles`: makes the title of a session while its first run goes on.
 
-A service task of the workspace: the run does not wait for it and cancelling the run does not cancel
-it. It has a deadline, ends with the workspace, and changes nothing but the title and the totals of
-its session (D24 to D26, L35).
+It is a service task of the workspace: the run does not wait for it, and a cancel of the run does not
+cancel it. It has a deadline, ends with the workspace, and changes only the title and the totals of its
+session (D24 to D26, L35).
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.turn.answer import Room
+from crush_trio.agent.turn.answer import AnswerBudget
 from crush_trio.agent.turn.model import ChosenModel, ModelSource, side_usage
 from crush_trio.agent.turn.plan import Desk
 from crush_trio.agent.turn.prompt import affinity
@@ -39,7 +39,7 @@ from crush_trio.wire.requests import ModelType
 log = logging.getLogger(__name__)
 
 DEADLINE: Final = 60.0
-"""Seconds that a title may take; a session can do without."""
+"""Seconds that a title may take; after that the session stays untitled."""
 
 OUTPUT_TOKENS: Final = 40
 WIDTH: Final = 50
@@ -54,15 +54,15 @@ _THOUGHTS: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 @define(eq=False)
 class Titles:
-    """Makes titles for the sessions of a workspace, among its *services*."""
+    """Makes titles for the sessions of a workspace."""
 
     desk: Desk
     models: ModelSource = field(repr=False)
     deadline: float = DEADLINE
 
     def begin(self, run: Run, said: StoredConversation) -> None:
-        """Start on a title if *run* has the first words of its session."""
-        if run.prompt and first_words(said, run):
+        """Start making a title if *run* has the first prompt of its session."""
+        if run.prompt and is_first_prompt(said, run):
             run.host.services.start_soon(
                 self._give, run.session_id, run.prompt, run.events.publish, name="title"
             )
@@ -70,7 +70,7 @@ class Titles:
     async def _give(
         self, session_id: SessionId, prompt: str, publish: Callable[[Event], object]
     ) -> None:
-        """Make a title and store it; a session that goes meanwhile needs none."""
+        """Make a title and store it, unless the session was deleted meanwhile."""
         await trio.lowlevel.checkpoint()
         try:
             changes = await self._changes(session_id, prompt)
@@ -78,11 +78,11 @@ class Titles:
             publish(session_fact(await self.desk.store.session(session_id)))
         except SessionNotFound:
             log.info("title.too_late", extra={"session_id": session_id})
-        except Exception:  # a barrier: a title must not end the workspace
+        except Exception:  # barrier: a failed title must not cancel the workspace
             log.exception("title.failed", extra={"session_id": session_id})
 
     async def _changes(self, session_id: SessionId, prompt: str) -> list[Change]:
-        """Ask the small model, then the large one; without an answer the session stays untitled."""
+        """Try the small model, then the large one; without an answer the session stays untitled."""
         await trio.lowlevel.checkpoint()
         now = self.desk.clock.unix()
         with trio.move_on_after(self.deadline):
@@ -94,7 +94,7 @@ class Titles:
                     log.info("title.not_given", extra={"slot": slot.value, "code": error.code})
                     continue
                 if finished.reason is not FinishReason.MAX_TOKENS:
-                    title = (tidy(text) or short(prompt))[: self.desk.sizes.title]
+                    title = (clean_title(text) or shorten_prompt(prompt))[: self.desk.sizes.title]
                     edited = SessionEdited(id=session_id, at=now, title=title)
                     return [edited, side_usage(session_id, finished.usage, chosen, now)]
         return [SessionEdited(id=session_id, at=now, title=UNTITLED)]
@@ -112,7 +112,7 @@ class Titles:
             affinity=affinity(session_id),
             cache=False,
         )
-        words = _Words(Room(self.desk.sizes.answer))
+        words = _TitleText(AnswerBudget(self.desk.sizes.answer))
         with self.desk.spans.model_call(session_id, request) as span:
             finished = await converse(
                 chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
@@ -122,26 +122,26 @@ class Titles:
 
 
 @define(eq=False)
-class _Words:
-    """Keeps the text of an answer. Raises `AnswerTooLong`, reasoning included."""
+class _TitleText:
+    """Collects the text of an answer. Raises `AnswerTooLong`; reasoning counts too."""
 
-    room: Room
+    budget: AnswerBudget
     text: str = field(default="", init=False)
 
     async def take(self, part: StreamPart) -> None:  # noqa: ASYNC910  # the stream is what waits
         if isinstance(part, TextDelta | ReasoningDelta):
-            fitting = self.room.fitting(part.text)
-            self.room.check()
+            fitting = self.budget.fitting(part.text)
+            self.budget.check()
             if isinstance(part, TextDelta):
                 self.text += fitting
 
     async def reset(self) -> None:  # noqa: ASYNC910  # the stream is what waits
         self.text = ""
-        self.room.reset()
+        self.budget.reset()
 
 
-def first_words(said: StoredConversation, run: Run) -> bool:
-    """Whether nobody has said anything in the session before *run* (D24)."""
+def is_first_prompt(said: StoredConversation, run: Run) -> bool:
+    """Whether the session has no user text before *run* (D24)."""
     return not said.session.summary_message_id and not any(
         isinstance(part, TextPart) and part.text
         for message in takewhile(lambda message: message.id != MessageId(run.id), said.messages)
@@ -150,12 +150,12 @@ def first_words(said: StoredConversation, run: Run) -> bool:
     )
 
 
-def tidy(text: str) -> str:
-    """Return a model's title in one line, without its thoughts."""
+def clean_title(text: str) -> str:
+    """Return a model's title as one line, without its reasoning."""
     return " ".join(_THOUGHTS.sub("", text).split())
 
 
-def short(prompt: str) -> str:
+def shorten_prompt(prompt: str) -> str:
     """Return the beginning of a prompt, short enough for a title."""
     line = " ".join(prompt.split())
     return line if len(line) <= WIDTH else line[: WIDTH - 1].rstrip() + "…"

@@ -1,14 +1,14 @@
-"""The tool calls of one step: run, and each result written as it comes.
+"""`ToolRunner`: runs the tool calls of one step, and writes each result when it is ready.
 
-Calls that may run beside others (`Tool.parallel`) and follow each other run together, in a nursery;
-every other call runs alone, in its place (H8). A tool that answers with an error lets the model go
-on; once one has stopped the turn, the calls behind it are not made; one that raises ends the run, and
-the calls beside it with it. However this is left, no tool is still running then, and whatever call has
-no result gets one with the run's ending (D17).
+Consecutive parallel calls (`Tool.parallel`) run concurrently, in a nursery; every other call runs alone,
+in its order (H8). After a tool error the model continues. After a result that stops the turn, the
+following calls are not made. A tool that raises another exception fails the run and cancels the concurrent
+calls. When this returns or raises, no tool is running; calls without a result get one with the run's
+ending (D17).
 
-Before a tool is used, the hooks that are configured for it have their say (I11): they may refuse the
-call, end the turn, allow what would have to be asked for, or change what the tool is given. The tools of
-a task have none: its run had them when it started the task.
+Before a tool runs, its configured hooks run (I11): they may deny the call, end the turn, approve it
+without asking for permission, or change its arguments. Calls of a task have no hooks, because the call
+that started the task had them.
 """
 
 import base64
@@ -21,11 +21,11 @@ import orjson
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.agent.record.turn_record import TurnRecord, result_message
+from crush_trio.agent.record.transcript import TurnRecord, result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
-from crush_trio.agent.turn.answer import Answer
+from crush_trio.agent.turn.answer import StepAnswer
 from crush_trio.clock import Clock, IdSource
-from crush_trio.integrations.hook_answers import NO_OPINION, Decision, Verdict, put_together
+from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdict, combine_answers
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
@@ -39,49 +39,49 @@ from crush_trio.wire.runs import RunKind
 
 
 class ApprovablePermit(Permit, Protocol):
-    """Asks for permission in the name of one call, unless that call has been approved."""
+    """The permit of one call, which a hook may approve."""
 
     def approve(self) -> None:
-        """Ask nobody about what this call wants to do, and no other (F8)."""
+        """Grant what this call wants without asking; applies to no other call (F8)."""
         ...
 
 
 class RunPermissions(Protocol):
-    """Who may do what, as a turn needs it; `agent.permissions.Permissions` satisfies it."""
+    """What a turn needs from permissions; `agent.asks.permissions.Permissions` satisfies it."""
 
     def permit_call(self, run: Run, call: ToolCallPart, /) -> ApprovablePermit:
-        """Return what asks for permission in the name of one call of one run."""
+        """Return the permit of one call of a run."""
         ...
 
     def granting(self, run_id: RunId, /) -> AbstractContextManager[None]:
-        """Let what is granted for a run hold until the end of the block."""
+        """Remove the grants of a run when the block is left."""
         ...
 
 
 class ToolHooks(Protocol):
-    """Who is asked before a tool is used; `integrations.hooks.ConfiguredHooks` satisfies it."""
+    """What a turn needs from hooks; `integrations.hooks.ConfiguredHooks` satisfies it."""
 
     def matching(self, tool_name: str, /) -> tuple[HookConfig, ...]:
-        """Return the hooks to ask, which costs nothing where there are none."""
+        """Return the hooks of a tool; cheap if there are none."""
         ...
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> Verdict:
-        """Ask them about a call. None of them runs any more when this is left."""
+    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> HookVerdict:
+        """Run the hooks for a call; all of them have ended when this returns or raises."""
         ...
 
 
 @frozen
 class NoHooks:
-    """Satisfies `ToolHooks`: nobody is asked."""
+    """`ToolHooks` without hooks."""
 
     def matching(self, _tool_name: str, /) -> tuple[HookConfig, ...]:
         """Return nothing."""
         return ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> Verdict:
-        """Have no opinion, like every one of *hooks*."""
+    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> HookVerdict:
+        """Return a verdict without opinion."""
         await trio.lowlevel.checkpoint()
-        return put_together(hooks, [NO_OPINION] * len(hooks))
+        return combine_answers(hooks, [NO_OPINION] * len(hooks))
 
 
 NO_HOOKS: Final = NoHooks()
@@ -93,7 +93,7 @@ _NOT_MADE: Final = ToolResult(
 
 @define(eq=False)
 class ToolRunner:
-    """Runs calls of one run with the tools it may use."""
+    """Runs the tool calls of one run."""
 
     run: Run
     turn: TurnRecord = field(repr=False)
@@ -105,9 +105,9 @@ class ToolRunner:
     spans: Spans = field(default=NO_SPANS, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
     kept: int = DEFAULTS.tool_output
-    """Bytes that are kept of what a tool answers."""
+    """Maximum bytes kept of a tool result."""
 
-    async def run_all(self, answer: Answer, tools: Mapping[str, Tool]) -> list[ToolResult]:
+    async def run_all(self, answer: StepAnswer, tools: Mapping[str, Tool]) -> list[ToolResult]:
         """Run the calls of *answer*; return their results in the order of the calls."""
         results: dict[int, ToolResult] = {}
         await trio.lowlevel.checkpoint()
@@ -125,7 +125,7 @@ class ToolRunner:
 
     async def _run_one(
         self,
-        answer: Answer,
+        answer: StepAnswer,
         tools: Mapping[str, Tool],
         call: ToolCallPart,
         results: dict[int, ToolResult],
@@ -164,9 +164,9 @@ class ToolRunner:
         if not hooks:
             return await _use(tool, asked)
         verdict = await self.hooks.ask(hooks, asked)
-        if verdict.together.refuses:
+        if verdict.combined.refuses:
             return verdict.added_to(verdict.refusal())
-        if verdict.together.decision is Decision.ALLOW:
+        if verdict.combined.decision is Decision.ALLOW:
             permit.approve()
         return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
 
@@ -175,21 +175,21 @@ class ToolRunner:
         self.run.accepted.left.extend(left)
 
     async def write(self, call: ToolCallPart, result: ToolResult) -> None:
-        """Store and publish one result, as a message of its own (D13)."""
+        """Store and publish one result, as its own message (D13)."""
         message_id = MessageId(self.ids.new())
         part = result_part(call, result)
         message = result_message(part, self.run.session_id, message_id, self.clock.unix())
         await self.turn.write(message)
 
     async def refuse(self, calls: Iterable[ToolCallPart], why: str) -> None:
-        """Answer calls that will not be run."""
+        """Write error results for calls that will not be run."""
         await trio.lowlevel.checkpoint()
         for call in calls:
             await self.write(call, ToolResult(content=why, is_error=True))
 
 
 async def _use(tool: Tool, call: ToolCall) -> ToolResult:
-    """Return what a tool answers, be it an error."""
+    """Run a tool; a `ToolError` becomes its result."""
     try:
         return await tool.run(call)
     except ToolError as error:
@@ -197,7 +197,7 @@ async def _use(tool: Tool, call: ToolCall) -> ToolResult:
 
 
 def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:
-    """Return a result as it is stored; media without words get some (D14c)."""
+    """Return a result as it is stored; media without text gets a default text (D14c)."""
     content, data, mime_type = result.content, "", ""
     if result.media is not None:
         mime_type = result.media.mime_type
@@ -217,7 +217,7 @@ def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:
 def _batches(
     calls: Sequence[ToolCallPart], tools: Mapping[str, Tool]
 ) -> Iterator[list[tuple[int, ToolCallPart]]]:
-    """Return the calls in groups that may run together, with their places."""
+    """Yield the calls in groups that may run concurrently, each with its index."""
 
     def alone(placed: tuple[int, ToolCallPart]) -> int | None:
         index, call = placed

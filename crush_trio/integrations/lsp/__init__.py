@@ -1,1 +1,1 @@
-"""Language servers: programs that understand code, asked in the name of a workspace."""
+"""Language servers of a workspace, and the tools that use them."""

@@ -1,7 +1,7 @@
-"""What servers answer, read into values; the protocol has several shapes for most of them.
+"""Parses the answers of language servers into values; most have several forms in the protocol.
 
-Pure. A server is a program that may be wrong: whatever does not have one of those shapes is a `LspFailure`
-or is left out, and never anything worse.
+No I/O. A server may send anything: an answer in none of the known forms raises `LspFailure` or is
+ignored; no other exception is raised.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ from typing import Final
 from attrs import field, frozen
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.positions import BadEdit, Edit, Range, same_uri
+from crush_trio.integrations.lsp.positions import BadEdit, TextEdit, TextRange, normalize_uri
 from crush_trio.wire.fields import Json, JsonObject
 
-DEEPEST: Final = 20
-"""Levels of symbols within symbols that are looked at."""
+MAX_DEPTH: Final = 20
+"""Maximum nesting of symbols that is read."""
 
 KINDS: Final = (
     *("symbol", "file", "module", "namespace", "package", "class", "method", "property", "field"),
@@ -22,44 +22,44 @@ KINDS: Final = (
     *("boolean", "array", "object", "key", "null", "enum member", "struct", "event", "operator"),
     "type parameter",
 )
-"""What symbols are, by the number that the protocol has for it."""
+"""The kinds of symbols, by their number in the protocol."""
 
 
 @frozen
 class Location:
-    """A piece of a document."""
+    """A range in a document."""
 
     uri: str
-    range: Range
+    range: TextRange
 
 
 @frozen(kw_only=True)
 class Symbol:
-    """Something that has a name. `range` is all of it, `name_range` its name."""
+    """A named symbol. `range` is its whole definition, `name_range` its name."""
 
     name: str
     kind: str
-    range: Range
-    name_range: Range
+    range: TextRange
+    name_range: TextRange
     uri: str = ""
-    """The document it is in, where the answer is about more than one."""
+    """The document it is in, if the answer covers several."""
     children: "tuple[Symbol, ...]" = ()
 
 
 @frozen(kw_only=True)
 class FileEdits:
-    """What is to be changed in one document; `version` is the one it was made for, if it is said."""
+    """The edits of one document; `version` is the document version they were made for, if known."""
 
     uri: str
     version: int | None = None
-    edits: tuple[Edit, ...] = field(repr=False)
+    edits: tuple[TextEdit, ...] = field(repr=False)
 
 
-# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+# ── Locations ───────────────────────────────────────────────────────────────────────────────────
 
 
 def read_locations(answer: Json) -> tuple[Location, ...]:
-    """Return the places that a server named: one, several, or links to some; each only once."""
+    """Return the locations in an answer: one, several, or links; without duplicates."""
     given = answer if isinstance(answer, list) else [answer]
     return tuple(dict.fromkeys(_location(each) for each in given if isinstance(each, dict)))
 
@@ -67,17 +67,17 @@ def read_locations(answer: Json) -> tuple[Location, ...]:
 def _location(value: JsonObject) -> Location:
     uri = value.get("uri", value.get("targetUri"))
     if not isinstance(uri, str):
-        raise LspFailure("the server named a place without a document")
+        raise LspFailure("the server sent a location without a document")
     span = value.get("range", value.get("targetSelectionRange", value.get("targetRange")))
-    return Location(same_uri(uri), Range.read(span))
+    return Location(normalize_uri(uri), TextRange.read(span))
 
 
 # ── Symbols ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_symbols(answer: Json) -> tuple[Symbol, ...]:
-    """Return the symbols of a document, with those within them."""
-    return tuple(_symbols(answer, DEEPEST))
+    """Return the symbols of a document, with nested ones in `children`."""
+    return tuple(_symbols(answer, MAX_DEPTH))
 
 
 def _symbols(given: Json, levels: int) -> Iterator[Symbol]:
@@ -87,17 +87,19 @@ def _symbols(given: Json, levels: int) -> Iterator[Symbol]:
 
 
 def _symbol(value: JsonObject, children: tuple[Symbol, ...] = ()) -> Symbol:
-    """Read the old form, which has a place, or the new one, which has ranges."""
+    """Parse a `SymbolInformation`, which has a location, or a `DocumentSymbol`, which has ranges."""
     place = value.get("location")
-    span = Range.read(value.get("range") or (place if isinstance(place, dict) else {}).get("range"))
+    span = TextRange.read(
+        value.get("range") or (place if isinstance(place, dict) else {}).get("range")
+    )
     chosen = value.get("selectionRange")
     uri = value.get("uri")
     return Symbol(
         name=str(value.get("name", "")),
         kind=_kind(value.get("kind")),
         range=span,
-        name_range=span if chosen is None else Range.read(chosen),
-        uri=same_uri(uri) if isinstance(uri, str) else "",
+        name_range=span if chosen is None else TextRange.read(chosen),
+        uri=normalize_uri(uri) if isinstance(uri, str) else "",
         children=children,
     )
 
@@ -107,16 +109,16 @@ def _kind(number: Json) -> str:
     return KINDS[number] if known else KINDS[0]
 
 
-def walk(symbols: tuple[Symbol, ...], within: str = "") -> Iterator[tuple[str, Symbol]]:
-    """Return all symbols, those within others too, each with its full name: `Class.method`."""
+def flatten_symbols(symbols: tuple[Symbol, ...], within: str = "") -> Iterator[tuple[str, Symbol]]:
+    """Yield all symbols, nested ones included, each with its full name: `Class.method`."""
     for symbol in symbols:
         name = f"{within}.{symbol.name}" if within else symbol.name
         yield name, symbol
-        yield from walk(symbol.children, name)
+        yield from flatten_symbols(symbol.children, name)
 
 
 def read_calls(answer: Json, side: str) -> tuple[Symbol, ...]:
-    """Return who calls or is called; *side* is `from` or `to`."""
+    """Return the callers or the called symbols; *side* is `from` or `to`."""
     given = answer if isinstance(answer, list) else []
     return tuple(
         _symbol(each[side])
@@ -125,13 +127,13 @@ def read_calls(answer: Json, side: str) -> tuple[Symbol, ...]:
     )
 
 
-# ── Changes ─────────────────────────────────────────────────────────────────────────────────────
+# ── Edits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_workspace_edit(answer: Json) -> tuple[FileEdits, ...]:
-    """Return the changes that a server proposes, by document; documents without any are left out.
+    """Return the edits of a workspace edit, by document; documents without edits are left out.
 
-    Raises `BadEdit` if it wants to create, rename or delete files: nobody said that it may.
+    Raises `BadEdit` if it creates, renames or deletes files, which is not supported.
     """
     if not isinstance(answer, dict):
         return ()
@@ -148,17 +150,17 @@ def read_workspace_edit(answer: Json) -> tuple[FileEdits, ...]:
 def _of_document(change: Json) -> FileEdits:
     document = change.get("textDocument") if isinstance(change, dict) else None
     if not isinstance(document, dict) or "kind" in change:
-        raise BadEdit("the server wants to create, move or delete files, which is not done for it")
+        raise BadEdit("the server wants to create, move or delete files, which is not supported")
     return _file_edits(document.get("uri"), document.get("version"), change.get("edits"))
 
 
 def _file_edits(uri: Json, version: Json, edits: Json) -> FileEdits:
     if not isinstance(uri, str) or not isinstance(edits, list):
-        raise BadEdit("the server sent a change that is none")
+        raise BadEdit("the server sent an invalid change")
     return FileEdits(
-        uri=same_uri(uri),
+        uri=normalize_uri(uri),
         version=version if isinstance(version, int) else None,
-        edits=tuple(map(Edit.read, edits)),
+        edits=tuple(map(TextEdit.read, edits)),
     )
 
 
@@ -173,5 +175,5 @@ def _merged(found: Iterator[FileEdits]) -> tuple[FileEdits, ...]:
 
 
 def position_params(uri: str, position: Mapping[str, int]) -> dict[str, Json]:
-    """Return the params of a request about a place."""
+    """Return the params of a request about a position."""
     return {"textDocument": {"uri": uri}, "position": position}

@@ -1,18 +1,15 @@
-"""A conversation in JSON-RPC with one peer: requests that wait for their answers, in both directions.
+"""`RpcConnection`: JSON-RPC with one language server, requests in both directions, and its framing.
 
-One task reads and one writes, both in `Connection.run`. Nobody else touches the stream, so a request
-that is cancelled leaves no half message behind: what it had to say is in the queue of the writer, and
-what is left to say, that the answer is no longer wanted, is put there too, without waiting.
+One task reads and one writes, both in `RpcConnection.run`. No other task uses the stream, so a cancelled
+request leaves no half-written message: its message is in the writer's queue, and so is the notification
+that its answer is no longer wanted, which is queued without waiting.
 
-Invariant: every request ends, with its answer, its time limit, its cancel, or the end of the connection.
+Invariant: every request ends, by its answer, its time limit, its cancel, or the end of the connection.
 
-Messages on a byte stream, the way language servers frame them: a header with a length, then so many bytes.
-
-Pure: bytes go in as they come, messages come out. The peer is a program that may be broken, so nothing
-it announces is believed beyond a limit: neither a header nor a message can make this grow without end.
+A message is framed by a header with its length (`FrameDecoder`). The server may be broken, so header and
+message have a maximum size, and memory is bounded.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -24,147 +21,75 @@ from attrs import define, field
 
 from crush_trio.wire.fields import Json, JsonObject
 
-HEADER_LIMIT: Final = 8 * 1024
-"""Bytes that the header of a message may have. Real ones have fewer than a hundred."""
-
-MESSAGE_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes that a message may have."""
-
-_END: Final = b"\r\n\r\n"
-_LENGTH: Final = b"content-length"
-_DIGITS: Final = 10
-
-
-class FramingError(Exception):
-    """The stream is not made of messages, or of one that is too large. There is no way to read on."""
-
-
-def framed(body: bytes) -> bytes:
-    """Return *body* as it goes on the stream."""
-    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-
-
-@define(eq=False)
-class Frames:
-    """Cuts a stream into messages. After a `FramingError` it is of no use any more."""
-
-    header_limit: int = HEADER_LIMIT
-    message_limit: int = MESSAGE_LIMIT
-    _buffer: bytearray = field(factory=bytearray, init=False, repr=False)
-    _size: int | None = field(default=None, init=False)
-    """How long the message is whose header has been read."""
-
-    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
-        """Take more bytes, and return the messages that are complete now. Iterate to the end."""
-        self._buffer += data
-        while self._header_is_read() and self._size is not None:
-            if len(self._buffer) < self._size:
-                return
-            body = bytes(self._buffer[: self._size])
-            del self._buffer[: self._size]
-            self._size = None
-            yield body
-
-    @property
-    def within(self) -> bool:
-        """Whether the stream would end in the middle of a message if it ended now."""
-        return self._size is not None or bool(self._buffer)
-
-    def _header_is_read(self) -> bool:
-        if self._size is not None:
-            return True
-        end = self._buffer.find(_END, 0, self.header_limit + len(_END))
-        if end < 0:
-            if len(self._buffer) > self.header_limit:
-                raise FramingError("a header without an end")
-            return False
-        self._size = self._length(bytes(self._buffer[:end]))
-        del self._buffer[: end + len(_END)]
-        return True
-
-    def _length(self, header: bytes) -> int:
-        """Return the length that a header announces; other fields in it mean nothing here."""
-        fields = [line.partition(b":") for line in header.split(b"\r\n")]
-        lengths = {value.strip() for name, _, value in fields if name.strip().lower() == _LENGTH}
-        if len(lengths) != 1:
-            raise FramingError("a header without one length")
-        [length] = lengths
-        if not length.isdigit() or len(length) > _DIGITS or int(length) > self.message_limit:
-            raise FramingError("a message that is too large, or has no length")
-        return int(length)
-
-
-log = logging.getLogger(__name__)
-
 CHUNK: Final = 64 * 1024
 
-BACKLOG: Final = 64 * 1024 * 1024
-"""Bytes that may wait to be written. A peer that lets more pile up does not read at all."""
+MAX_BACKLOG: Final = 64 * 1024 * 1024
+"""Maximum bytes in the writer's queue. A peer that lets more accumulate does not read at all."""
 
 METHOD_NOT_FOUND: Final = -32601
 
 
 class LspFailure(Exception):
-    """A language server did not do what it was asked for. The text is for people and models."""
+    """A request to a language server failed. The text is for people and models."""
 
 
 class ConnectionLost(LspFailure):
-    """It is gone, or what it sends cannot be read."""
+    """The server has ended, or sends data that cannot be parsed."""
 
 
 class RequestTimedOut(LspFailure):
-    """It took too long."""
+    """The server did not answer in time."""
 
 
 class RequestRefused(LspFailure):
-    """It answered with an error."""
+    """The server answered with an error."""
 
 
-class Transport(Protocol):
-    """The two byte streams of a peer. One task sends and one receives."""
+class RpcTransport(Protocol):
+    """The byte streams of a server. One task sends and one receives."""
 
     async def send_all(self, data: bytes, /) -> None:
         """Write all of *data*."""
         ...
 
     async def receive_some(self, max_bytes: int, /) -> bytes | bytearray:
-        """Return what has come; nothing at the end."""
+        """Return the next bytes; empty at the end."""
         ...
 
 
-class Unknown(Exception):
-    """Raised by `Peer.asked` for a method that it does not know."""
+class UnknownMethod(Exception):
+    """Raised by `Peer.asked` for an unknown method."""
 
 
 class Peer(Protocol):
-    """What is told of everything that the other side says by itself. It never waits."""
+    """Handles the notifications and requests of the server. Synchronous."""
 
     def notified(self, method: str, params: Json) -> None:
-        """Take note of something."""
+        """Handle a notification."""
         ...
 
     def asked(self, method: str, params: Json) -> Json:
-        """Answer a request; raises `Unknown`."""
+        """Return the answer to a request; raises `UnknownMethod`."""
         ...
 
 
 @define(eq=False)
 class _Pending:
-    """A request that waits: for `answer`, or for nothing any more."""
+    """A request that waits for its answer; `answered` is also set when the connection is lost."""
 
     answered: trio.Event = field(factory=trio.Event)
     answer: JsonObject | None = None
 
 
 @define(eq=False)
-class Connection:
-    """One conversation; it goes on while `run` does."""
+class RpcConnection:
+    """One JSON-RPC connection; usable while `run` runs."""
 
-    _transport: Transport = field(repr=False)
+    _transport: RpcTransport = field(repr=False)
     _peer: Peer = field(repr=False)
-    backlog: int = BACKLOG
+    backlog: int = MAX_BACKLOG
     lost: str = field(default="", init=False)
-    """Why there is nobody to talk to any more; empty while there is."""
+    """Why the connection was lost; empty while it works."""
     ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _ids: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
     _waiting: dict[int, _Pending] = field(factory=dict, init=False, repr=False)
@@ -173,20 +98,20 @@ class Connection:
     _queue: trio.MemoryReceiveChannel[bytes] = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # Without a bound in messages: the bound is in bytes, and whoever sends must not wait.
+        # Unbounded in messages, because sending must not wait; `_send` bounds the bytes.
         sending, self._queue = trio.open_memory_channel[bytes](math.inf)
         self._put = sending.send_nowait
 
-    # ── What we say ─────────────────────────────────────────────────────────────────────────────
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────────
 
     def notify(self, method: str, params: Json = None) -> None:
-        """Tell the peer something; nothing happens if it is gone."""
+        """Queue a notification; does nothing if the connection is lost."""
         self._send(_message(method=method, params=params))
 
     async def request(self, method: str, params: Json = None, *, limit: float) -> Json:
-        """Ask the peer and return its answer; raises a `LspFailure`.
+        """Send a request and return its answer; raises `LspFailure`.
 
-        Whoever stops waiting, because of a cancel or of the *limit* in seconds, has told it so.
+        After a cancel, or after *limit* seconds, the server is notified that the answer is not needed.
         """
         await trio.lowlevel.checkpoint()
         number, pending = next(self._ids), _Pending()
@@ -216,17 +141,17 @@ class Connection:
     def _send(self, message: JsonObject) -> None:
         if self.lost:
             return
-        data = framed(orjson.dumps(message))
+        data = frame_message(orjson.dumps(message))
         self._unwritten += len(data)
         if self._unwritten > self.backlog:
             self._lose("it no longer reads what it is sent")
         else:
             self._put(data)
 
-    # ── What is said to us ──────────────────────────────────────────────────────────────────────
+    # ── Receiving ───────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Read and write until the peer is gone; `lost` says why then. Never raises anything else."""
+        """Read and write until the connection is lost; `lost` then says why. Raises no error."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)
@@ -246,19 +171,19 @@ class Connection:
             self._unwritten -= len(data)
 
     async def _read(self) -> None:  # noqa: ASYNC910  # receiving is a checkpoint, also if it fails
-        frames = Frames()
+        frames = FrameDecoder()
         try:
             while not self.lost and (data := await self._transport.receive_some(CHUNK)):
                 for body in frames.feed(data):
                     self._take(orjson.loads(body))
         except (FramingError, orjson.JSONDecodeError) as error:
-            self._lose(f"what it sent is no message: {error}")
+            self._lose(f"it sent an invalid message: {error}")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._lose("it has ended")
         self._lose("it has ended")
 
     def _take(self, message: Json) -> None:
-        """Deal with one message. What is none of the three kinds means nothing."""
+        """Dispatch one message: a request, a notification or an answer; others are ignored."""
         if not isinstance(message, dict):
             return
         method, number = message.get("method"), message.get("id")
@@ -274,17 +199,87 @@ class Connection:
     def _answer(self, number: Json, method: str, params: Json) -> None:
         try:
             self._send({"jsonrpc": "2.0", "id": number, "result": self._peer.asked(method, params)})
-        except Unknown:
+        except UnknownMethod:
             error = {"code": METHOD_NOT_FOUND, "message": f"{method} is not known here"}
             self._send({"jsonrpc": "2.0", "id": number, "error": error})
 
     def _lose(self, why: str) -> None:
-        """Take note that nobody is there, and let go of all who wait for an answer."""
+        """Record that the connection is lost, and wake all waiting requests."""
         self.lost = self.lost or why
         for pending in self._waiting.values():
             pending.answered.set()
 
 
 def _message(**parts: Json) -> JsonObject:
-    """Return a message; params that say nothing are left out, as servers want it."""
+    """Return a message without its empty parts: some servers reject null params."""
     return {"jsonrpc": "2.0", **{key: value for key, value in parts.items() if value is not None}}
+
+
+HEADER_LIMIT: Final = 8 * 1024
+"""Maximum bytes of a message's header. Real ones have fewer than a hundred."""
+
+MESSAGE_LIMIT: Final = 32 * 1024 * 1024
+"""Maximum bytes of a message."""
+
+_END: Final = b"\r\n\r\n"
+_LENGTH: Final = b"content-length"
+_DIGITS: Final = 10
+
+
+class FramingError(Exception):
+    """The stream does not contain valid frames, or a message is too large. It cannot be read on."""
+
+
+def frame_message(body: bytes) -> bytes:
+    """Return *body* with its header."""
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@define(eq=False)
+class FrameDecoder:
+    """Splits a byte stream into messages. Unusable after a `FramingError`."""
+
+    header_limit: int = HEADER_LIMIT
+    message_limit: int = MESSAGE_LIMIT
+    _buffer: bytearray = field(factory=bytearray, init=False, repr=False)
+    _size: int | None = field(default=None, init=False)
+    """The length of the message whose header has been read."""
+
+    def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """Add bytes, and yield the complete messages. Iterate to the end."""
+        self._buffer += data
+        while self._header_is_read() and self._size is not None:
+            if len(self._buffer) < self._size:
+                return
+            body = bytes(self._buffer[: self._size])
+            del self._buffer[: self._size]
+            self._size = None
+            yield body
+
+    @property
+    def within(self) -> bool:
+        """Whether a message is incomplete."""
+        return self._size is not None or bool(self._buffer)
+
+    def _header_is_read(self) -> bool:
+        if self._size is not None:
+            return True
+        end = self._buffer.find(_END, 0, self.header_limit + len(_END))
+        if end < 0:
+            if len(self._buffer) > self.header_limit:
+                raise FramingError("a header without an end")
+            return False
+        self._size = self._length(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(_END)]
+        return True
+
+    def _length(self, header: bytes) -> int:
+        """Return the content length of a header; other fields are ignored."""
+        fields = [line.partition(b":") for line in header.split(b"\r\n")]
+        lengths = {value.strip() for name, _, value in fields if name.strip().lower() == _LENGTH}
+        if len(lengths) != 1:
+            raise FramingError("a header without one length")
+        [length] = lengths
+        if not length.isdigit() or len(length) > _DIGITS or int(length) > self.message_limit:
+            raise FramingError("a message that is too large, or has no length")
+        return int(length)

@@ -1,10 +1,8 @@
-"""What there is to say about a file after a tool has looked at it or changed it (H7).
+"""Diagnostics of a file after a tool has viewed or changed it, and their text for the model (H7).
 
-The file is shown to every server that is for it, to all of them at once, and each gets some time to find
-something. It is not much: a model waits. A server that is still starting, or does not answer, has nothing
-to say this time, and is not in the way either.
-
-Diagnostics as a model reads them: the worst first, a few of them, and how many there are (H7).
+The file is sent to all servers for it concurrently, and each gets a short time to publish diagnostics,
+because a model waits for them. A server that is still starting or does not answer is skipped this time.
+The text shows the most severe diagnostics first, a limited number of them, and the totals.
 """
 
 from collections import Counter
@@ -18,29 +16,104 @@ from attrs import frozen
 from typing_extensions import override
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.positions import body_of, path_of, uri_of
-from crush_trio.integrations.lsp.server import Server
-from crush_trio.integrations.lsp.session import Conversation
+from crush_trio.integrations.lsp.positions import path_of, server_text, uri_of
+from crush_trio.integrations.lsp.server import LanguageServer
+from crush_trio.integrations.lsp.session import LspSession
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import EDIT_LIMIT
 from crush_trio.tools.files.disk import read_file
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.views import Diagnostics
 
-SHOWN: Final = 10
-"""Diagnostics of a block."""
+CHANGED_LIMIT: Final = 5.0
+"""Seconds to wait for diagnostics after a change (H7)."""
+
+VIEWED_LIMIT: Final = 0.3
+"""Seconds to wait for diagnostics after a view (H7)."""
+
+
+async def after_view(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
+    """Send a viewed file to *servers*, and return their diagnostics after a short wait."""
+    return await _after(servers, path, root, VIEWED_LIMIT, changed=False)
+
+
+async def after_change(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
+    """Send a changed file to *servers*, and return their diagnostics."""
+    return await _after(servers, path, root, CHANGED_LIMIT, changed=True)
+
+
+async def _after(
+    servers: Sequence[LanguageServer], path: Path, root: Path, limit: float, *, changed: bool
+) -> str:
+    text = await document_text(path)
+    if text is None:
+        return ""
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + limit
+        for server in servers:
+            nursery.start_soon(_attend, server, path, text, changed)
+    return format_diagnostics(current_diagnostics(servers), uri_of(path), root)
+
+
+async def _attend(server: LanguageServer, path: Path, text: str, changed: bool) -> None:
+    """Send a file to one server, and wait until its diagnostics have settled."""
+    try:
+        session = await server.get_ready()
+    except LspFailure:
+        return  # noqa: ASYNC910  # getting ready is a checkpoint, also if it fails
+    documents = session.documents
+    heard = documents.updates
+    news = documents.show(path, text)
+    if changed:
+        documents.save(path)
+    if news or changed:
+        await documents.settled(heard)
+
+
+def current_diagnostics(servers: Iterable[LanguageServer]) -> list[Diagnostics]:
+    """Return the diagnostics of those servers that are ready."""
+    talking = (server.session for server in servers)
+    return [each.documents.diagnostics() for each in talking if each is not None]
+
+
+async def refresh_documents(session: LspSession, known: Iterable[str] = ()) -> None:
+    """Send a server the current content of its open documents, and of the *known* ones."""
+    documents = session.documents
+    await trio.lowlevel.checkpoint()
+    for path in filter(None, map(path_of, (*documents.opened, *known))):
+        text = await document_text(path)
+        if text is None:
+            documents.forget(path)
+        elif documents.show(path, text):
+            documents.save(path)
+
+
+async def document_text(path: Path) -> str | None:
+    """Return the text of a file for a server; None if it is missing, too large, or not text."""
+    return await trio.to_thread.run_sync(_text, path)
+
+
+def _text(path: Path) -> str | None:
+    with suppress(ToolError, UnicodeDecodeError):
+        snapshot = read_file(path, EDIT_LIMIT)
+        return None if snapshot is None else server_text(FileText.decoded(snapshot.data))
+    return None
+
+
+MAX_SHOWN: Final = 10
+"""Maximum diagnostics shown of this file, and of all others."""
 
 COLUMNS: Final = 300
-"""Letters that are shown of what one of them says."""
+"""Maximum characters shown of one message."""
 
 SEVERITIES: Final[Mapping[int, str]] = {1: "error", 2: "warning", 3: "info", 4: "hint"}
 _ERROR: Final = 1
 
 
 @frozen(order=True)
-class Line:
-    """One diagnostic; in this order they are shown."""
+class DiagnosticLine:
+    """One diagnostic; the fields are in sort order."""
 
     severity: int
     file: str
@@ -53,20 +126,20 @@ class Line:
         return f"{SEVERITIES[self.severity]}: {self.file}:{self.line}:{self.column}: {self.message}"
 
 
-def lines_of(said: Diagnostics, root: Path) -> Iterator[tuple[str, Line]]:
-    """Return every diagnostic with the address of its file; files are named as seen from *root*."""
+def diagnostic_lines(said: Diagnostics, root: Path) -> Iterator[tuple[str, DiagnosticLine]]:
+    """Yield every diagnostic with the URI of its file; file names are relative to *root*."""
     for uri, diagnostics in said.items():
         name = _named(uri, root)
         for each in diagnostics:
             yield uri, _line(name, each)
 
 
-def _line(name: str, diagnostic: JsonObject) -> Line:
+def _line(name: str, diagnostic: JsonObject) -> DiagnosticLine:
     severity = diagnostic.get("severity", _ERROR)
     start = diagnostic.get("range", {}).get("start", {})
     about = [str(diagnostic[key]) for key in ("source", "code") if diagnostic.get(key)]
     said = " ".join(str(diagnostic.get("message", "")).split())
-    return Line(
+    return DiagnosticLine(
         severity if severity in SEVERITIES else _ERROR,
         name,
         start.get("line", 0) + 1,
@@ -86,12 +159,12 @@ def _named(uri: str, root: Path) -> str:
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def report(said: Iterable[Diagnostics], uri: str | None, root: Path) -> str:
-    """Return what servers *said*: of the file at *uri*, of all others, and how much that is.
+def format_diagnostics(said: Iterable[Diagnostics], uri: str | None, root: Path) -> str:
+    """Format the diagnostics in *said*: those of the file at *uri*, those of others, the totals.
 
-    Empty if they have nothing to say.
+    Empty if there are none.
     """
-    found = [each for one in said for each in lines_of(one, root)]
+    found = [each for one in said for each in diagnostic_lines(one, root)]
     here = sorted({line for address, line in found if address == uri})
     elsewhere = sorted({line for address, line in found if address != uri})
     blocks = [
@@ -104,15 +177,15 @@ def report(said: Iterable[Diagnostics], uri: str | None, root: Path) -> str:
     return "\n\n".join(filter(None, blocks))
 
 
-def _block(title: str, lines: Sequence[Line]) -> str:
+def _block(title: str, lines: Sequence[DiagnosticLine]) -> str:
     if not lines:
         return ""
-    more = len(lines) - SHOWN
-    shown = [f"{title}:", *map(str, lines[:SHOWN]), *([f"({more} more)"] if more > 0 else [])]
+    more = len(lines) - MAX_SHOWN
+    shown = [f"{title}:", *map(str, lines[:MAX_SHOWN]), *([f"({more} more)"] if more > 0 else [])]
     return "\n".join(shown)
 
 
-def _summary(lines: Sequence[Line]) -> str:
+def _summary(lines: Sequence[DiagnosticLine]) -> str:
     counts = Counter(line.severity for line in lines)
     parts = [_counted(counts[severity], name) for severity, name in SEVERITIES.items()]
     return f"In all: {', '.join(filter(None, parts))}." if lines else ""
@@ -122,78 +195,3 @@ def _counted(count: int, name: str) -> str:
     if not count:
         return ""
     return f"{count} {name}{'' if count == 1 or name == 'info' else 's'}"
-
-
-CHANGED_LIMIT: Final = 5.0
-"""Seconds that a model waits for servers after a change (H7)."""
-
-VIEWED_LIMIT: Final = 0.3
-"""Seconds that it waits when it has only looked (H7)."""
-
-
-async def after_view(servers: Sequence[Server], path: Path, root: Path) -> str:
-    """Show *servers* a file that somebody looks at, and return what they say within a moment."""
-    return await _after(servers, path, root, VIEWED_LIMIT, changed=False)
-
-
-async def after_change(servers: Sequence[Server], path: Path, root: Path) -> str:
-    """Tell *servers* that a file is another one now, and return what they make of it."""
-    return await _after(servers, path, root, CHANGED_LIMIT, changed=True)
-
-
-async def _after(
-    servers: Sequence[Server], path: Path, root: Path, limit: float, *, changed: bool
-) -> str:
-    text = await text_of(path)
-    if text is None:
-        return ""
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + limit
-        for server in servers:
-            nursery.start_soon(_attend, server, path, text, changed)
-    return report(said_by(servers), uri_of(path), root)
-
-
-async def _attend(server: Server, path: Path, text: str, changed: bool) -> None:
-    """Show one server a file and wait until it has said what it has to say, if it has anything."""
-    try:
-        conversation = await server.get_ready()
-    except LspFailure:
-        return  # noqa: ASYNC910  # getting ready is a checkpoint, also if it fails
-    documents = conversation.documents
-    heard = documents.heard
-    news = documents.show(path, text)
-    if changed:
-        documents.save(path)
-    if news or changed:
-        await documents.settled(heard)
-
-
-def said_by(servers: Iterable[Server]) -> list[Diagnostics]:
-    """Return what each of those servers has said that are ready."""
-    talking = (server.conversation for server in servers)
-    return [each.documents.said() for each in talking if each is not None]
-
-
-async def refresh(conversation: Conversation, known: Iterable[str] = ()) -> None:
-    """Show a server again what it has open, and those that are *known*, as they are on the disk now."""
-    documents = conversation.documents
-    await trio.lowlevel.checkpoint()
-    for path in filter(None, map(path_of, (*documents.opened, *known))):
-        text = await text_of(path)
-        if text is None:
-            documents.forget(path)
-        elif documents.show(path, text):
-            documents.save(path)
-
-
-async def text_of(path: Path) -> str | None:
-    """Return what a server sees of a file; None if it is not there, or no text of a usual size."""
-    return await trio.to_thread.run_sync(_text, path)
-
-
-def _text(path: Path) -> str | None:
-    with suppress(ToolError, UnicodeDecodeError):
-        snapshot = read_file(path, EDIT_LIMIT)
-        return None if snapshot is None else body_of(Text.decoded(snapshot.data))
-    return None

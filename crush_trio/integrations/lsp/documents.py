@@ -1,17 +1,12 @@
-"""What one server has been told about files, and what it said about them.
+"""`Documents`: the open documents and diagnostics of one server. `ClientPeer`: answers its requests.
 
-Synchronous, but for the waiting. A file is *shown* before anything is asked about it: it is opened, or,
-if the server knows another text of it, changed; so a server never speaks about a text that is not on
-the disk. It takes its time and then says what it found, perhaps in pieces, perhaps nothing: `settled`
-decides when there is nothing more to wait for (H7).
+A file is *shown* before any request about it: opened, or changed if the server has another text of it.
+So a server never answers about a text that is not on disk. It publishes diagnostics later, perhaps in
+parts, perhaps never: `settled` decides when to stop waiting (H7). All stored diagnostics are bounded.
 
-A server may say a lot. What is kept of it has a bound in every direction.
-
-What is said before a server is ready, and what it is answered when it asks something itself.
-
-Pure. We promise servers only what we do: they are told nothing of files that somebody else changes, they
-may ask for their settings, and they may not change files by themselves: a workspace edit is something that
-we ask for, show to a person and apply.
+The capabilities that we announce are only those that we have: servers may ask for their settings, but
+are not notified of files that other programs change, and cannot apply edits. A workspace edit is
+requested by us, shown to a person, and applied here.
 """
 
 import os
@@ -23,34 +18,34 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.integrations.lsp.connection import Unknown
+from crush_trio.integrations.lsp.connection import UnknownMethod
 from crush_trio.integrations.lsp.known_servers import language_of
-from crush_trio.integrations.lsp.positions import Encoding, same_uri, uri_of
+from crush_trio.integrations.lsp.positions import Encoding, normalize_uri, uri_of
 from crush_trio.wire.config import LspServerConfig
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.views import Diagnostics
 
-OPEN: Final = 200
-"""Files that a server has open at a time; the one that was not used longest is closed."""
+MAX_OPEN: Final = 200
+"""Maximum open documents of a server; the least recently used one is closed."""
 
-PER_FILE: Final = 500
-IN_ALL: Final = 20_000
-"""Diagnostics that are kept of a file, and of all of them."""
+MAX_PER_FILE: Final = 500
+MAX_TOTAL: Final = 20_000
+"""Maximum diagnostics kept of one file, and of all files."""
 
-LONGEST: Final = 2000
-"""Letters that are kept of what one of them says."""
+MAX_TEXT: Final = 2000
+"""Maximum characters kept of each text in a diagnostic."""
 
-FIRST: Final = 1.0
-"""Seconds after which a server that has said nothing has nothing to say (H7)."""
+FIRST_WAIT: Final = 1.0
+"""Seconds to wait for the first diagnostics (H7)."""
 
-STABLE: Final = 0.3
-"""Seconds of silence after which it has said everything (H7)."""
+QUIET_WAIT: Final = 0.3
+"""Seconds without new diagnostics after which they count as complete (H7)."""
 
 _CREATED: Final = 1
 _CHANGED: Final = 2
 _NO_SYNC: Final = 0
 
-Tell = Callable[[str, JsonObject], None]
+Notify = Callable[[str, JsonObject], None]
 """Sends a notification."""
 
 
@@ -64,27 +59,27 @@ class _Shown:
 
 @define(eq=False)
 class Documents:
-    """The files of a workspace as one server knows them."""
+    """The open documents of one server, and its diagnostics."""
 
-    _tell: Tell = field(repr=False)
+    _notify: Notify = field(repr=False)
     syncs: bool = True
-    """Whether the server wants to be told of changes at all."""
+    """Whether the server wants notifications of changes."""
     saves: bool = True
-    """Whether it wants to be told that a file was saved."""
-    heard: int = field(default=0, init=False)
-    """How often it has said something about a file."""
+    """Whether it wants notifications of saves."""
+    updates: int = field(default=0, init=False)
+    """How many times the server has published diagnostics."""
     count: int = field(default=0, init=False)
-    """How many diagnostics there are."""
+    """The number of current diagnostics."""
     _open: dict[str, _Shown] = field(factory=dict, init=False, repr=False)
     _said: dict[str, tuple[JsonObject, ...]] = field(factory=dict, init=False, repr=False)
     _waiting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
 
-    # ── What it is told ─────────────────────────────────────────────────────────────────────────
+    # ── Documents ───────────────────────────────────────────────────────────────────────────────
 
     def show(self, path: Path, text: str) -> bool:
-        """Make sure that the server knows a file as it is; whether that was news to it."""
+        """Open or update a document if needed; return whether the server was notified."""
         uri, digest = (
             uri_of(path),
             blake2b(text.encode("utf-8", "replace"), digest_size=16).digest(),
@@ -94,100 +89,100 @@ class Documents:
             self._make_room()
             self._open[uri] = shown = _Shown(1, digest)
             document = {"uri": uri, "languageId": language_of(path), "version": 1, "text": text}
-            self._tell("textDocument/didOpen", {"textDocument": document})
+            self._notify("textDocument/didOpen", {"textDocument": document})
             return True
-        self._open[uri] = shown  # the last one is the one that was used last
+        self._open[uri] = shown  # the dict is in order of last use
         if shown.digest == digest or not self.syncs:
             return False
         shown.version, shown.digest = shown.version + 1, digest
         changed = {"uri": uri, "version": shown.version}
         changes = [{"text": text}]
-        self._tell("textDocument/didChange", {"textDocument": changed, "contentChanges": changes})
+        self._notify("textDocument/didChange", {"textDocument": changed, "contentChanges": changes})
         return True
 
     def save(self, path: Path) -> None:
-        """Say that the text which was shown is on the disk.
+        """Notify the server that the shown text is on disk.
 
-        A file that the server sees for the first time may be a new one. It is called that: a server
-        that knew of it looks at it again, and one that did not takes it in.
+        A document that was just opened may be a new file, so it is reported as created: a server that
+        knew the file reads it again, and one that did not adds it to its project.
         """
         uri = uri_of(path)
         if self.saves:
-            self._tell("textDocument/didSave", {"textDocument": {"uri": uri}})
+            self._notify("textDocument/didSave", {"textDocument": {"uri": uri}})
         changes = [{"uri": uri, "type": _CREATED if self.version(uri) == 1 else _CHANGED}]
-        self._tell("workspace/didChangeWatchedFiles", {"changes": changes})
+        self._notify("workspace/didChangeWatchedFiles", {"changes": changes})
 
     def _make_room(self) -> None:
-        while len(self._open) >= OPEN:
+        while len(self._open) >= MAX_OPEN:
             uri = next(iter(self._open))
             self._close(uri)
 
     def _close(self, uri: str) -> None:
         del self._open[uri]
-        self._tell("textDocument/didClose", {"textDocument": {"uri": uri}})
+        self._notify("textDocument/didClose", {"textDocument": {"uri": uri}})
 
     def forget(self, path: Path) -> None:
-        """Close a file that is not there any more, if it is open."""
+        """Close the document of a deleted file, if it is open."""
         if uri_of(path) in self._open:
             self._close(uri_of(path))
 
     def version(self, uri: str) -> int | None:
-        """Return the version in which the server has a file open; None if it has not."""
-        shown = self._open.get(same_uri(uri))
+        """Return the version of an open document; None if it is not open."""
+        shown = self._open.get(normalize_uri(uri))
         return None if shown is None else shown.version
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """The addresses of the files that the server has open."""
+        """The URIs of the open documents."""
         return tuple(self._open)
 
-    # ── What it says ────────────────────────────────────────────────────────────────────────────
+    # ── Diagnostics ─────────────────────────────────────────────────────────────────────────────
 
-    def take(self, params: Json) -> None:
-        """Take note of what the server says about one file; it replaces what it said before."""
+    def receive_diagnostics(self, params: Json) -> None:
+        """Store the published diagnostics of one file; they replace the previous ones."""
         if not isinstance(params, dict) or not isinstance(params.get("uri"), str):
             return
-        uri, version = same_uri(params["uri"]), params.get("version")
+        uri, version = normalize_uri(params["uri"]), params.get("version")
         shown = self._open.get(uri)
         if shown is not None and isinstance(version, int) and version < shown.version:
-            return  # about a text that is gone; there will be another word
+            return  # for an outdated text; the server will publish again for the current one
         before = self._said.pop(uri, ())
-        room = min(PER_FILE, IN_ALL - (self.count - len(before)))
+        room = min(MAX_PER_FILE, MAX_TOTAL - (self.count - len(before)))
         given = params.get("diagnostics")
         kept = tuple(_kept(given if isinstance(given, list) else [], room))
         if kept:
             self._said[uri] = kept
         self.count += len(kept) - len(before)
-        self.heard += 1
+        self.updates += 1
         self._waiting.unpark_all()
 
-    def said(self) -> Diagnostics:
-        """Return what the server last said, by file; files about which it has nothing are left out."""
+    def diagnostics(self) -> Diagnostics:
+        """Return the current diagnostics by file; files without any are left out."""
         return dict(self._said)
 
-    async def hear_after(self, heard: int) -> None:
-        """Wait until it has said more than it had when `heard` was that."""
+    async def wait_for_update(self, heard: int) -> None:
+        """Wait until `updates` is greater than *heard*."""
         await trio.lowlevel.checkpoint()
-        while self.heard <= heard:
+        while self.updates <= heard:
             await self._waiting.park()
 
     async def settled(self, heard: int) -> None:
-        """Wait until the server has said what it has to say since `heard` was that.
+        """Wait until the diagnostics published after update *heard* seem complete.
 
-        That is so when it says nothing at all for a while, or nothing more for a shorter one. How long
-        this may take altogether is for the caller to limit.
+        That is when none come within FIRST_WAIT, or no more within QUIET_WAIT: the protocol has no
+        message for "done". The caller sets the total time limit.
         """
-        patience = FIRST
+        wait = FIRST_WAIT
         while True:
-            with trio.move_on_after(patience) as silence:
-                await self.hear_after(heard)
+            with trio.move_on_after(wait) as silence:
+                await self.wait_for_update(heard)
             if silence.cancelled_caught:
                 return
-            heard, patience = self.heard, STABLE
+            heard, wait = self.updates, QUIET_WAIT
 
 
 def _kept(given: list[Json], room: int) -> list[JsonObject]:
-    """Return what is kept of a server's diagnostics: as it wrote them, less what nobody shows."""
+    """Return at most *room* diagnostics, reduced to the fields that clients show."""
     found = (each for each in given if isinstance(each, dict))
     return [_without_the_rest(each) for each, _ in zip(found, range(room), strict=False)]
 
@@ -197,7 +192,7 @@ def _without_the_rest(diagnostic: Mapping[str, Json]) -> JsonObject:
     for key in ("range", "severity", "code", "source", "message", "tags"):
         value = diagnostic.get(key)
         if isinstance(value, str):
-            kept[key] = value[:LONGEST]
+            kept[key] = value[:MAX_TEXT]
         elif isinstance(value, int) or (key == "range" and isinstance(value, dict)):
             kept[key] = _places(value) if key == "range" else value
         elif key == "tags" and isinstance(value, list):
@@ -206,7 +201,7 @@ def _without_the_rest(diagnostic: Mapping[str, Json]) -> JsonObject:
 
 
 def _places(value: Json) -> Json:
-    """Return a range with nothing in it but its four numbers; what is none begins the file."""
+    """Return a range reduced to its four numbers; invalid ones become 0."""
     sides = {}
     for side in ("start", "end"):
         place = value.get(side) if isinstance(value, dict) else None
@@ -219,7 +214,7 @@ def _places(value: Json) -> Json:
 
 
 def sync_of(capabilities: JsonObject) -> tuple[bool, bool]:
-    """Return whether a server wants to be told of changes, and of saves."""
+    """Return whether a server wants notifications of changes, and of saves."""
     sync = capabilities.get("textDocumentSync")
     if isinstance(sync, int):
         return sync != _NO_SYNC, sync != _NO_SYNC
@@ -249,7 +244,7 @@ CAPABILITIES: Final[JsonObject] = {
     },
     "window": {"workDoneProgress": True},
 }
-"""What we can do."""
+"""The capabilities that we announce."""
 
 _NOTED: Final = frozenset(
     {
@@ -264,13 +259,13 @@ _NOTED: Final = frozenset(
         "workspace/semanticTokens/refresh",
     }
 )
-"""What servers ask for and need no more than an answer to."""
+"""Requests that are answered with null and have no effect."""
 
 _SPOKEN: Final = frozenset({"window/logMessage", "window/showMessage"})
 
 
 def initialize_params(directory: Path, config: LspServerConfig) -> JsonObject:
-    """Return the first thing that a server is told."""
+    """Return the params of the `initialize` request."""
     params: dict[str, Json] = {
         "processId": os.getpid(),
         "clientInfo": {"name": "crush_trio"},
@@ -289,7 +284,7 @@ def _folder(directory: Path) -> JsonObject:
 
 
 def encoding_of(capabilities: JsonObject) -> Encoding:
-    """Return what a server counts in; UTF-16 unless it says so."""
+    """Return the position encoding of a server; UTF-16 by default."""
     try:
         return Encoding(capabilities.get("positionEncoding", Encoding.UTF16))
     except ValueError:
@@ -297,25 +292,25 @@ def encoding_of(capabilities: JsonObject) -> Encoding:
 
 
 @define(eq=False)
-class Answers:
-    """Satisfies `Peer`: what a server hears from us when it speaks first."""
+class ClientPeer:
+    """A `Peer` that handles the notifications and requests of one server."""
 
     directory: Path
     config: LspServerConfig = field(repr=False)
     note: Callable[[str], None] = field(repr=False)
-    """Where it goes what the server has to say to people."""
+    """Called with the server's messages for people."""
     documents: Documents | None = field(default=None, repr=False)
-    """Where its diagnostics go, from when it is ready."""
+    """Gets its diagnostics; None until the server is ready."""
 
     def notified(self, method: str, params: Json) -> None:
-        """Take note of diagnostics, and pass on what is for people; the rest means nothing here."""
+        """Handle diagnostics and messages for people; ignore other notifications."""
         if method == "textDocument/publishDiagnostics" and self.documents is not None:
-            self.documents.take(params)
+            self.documents.receive_diagnostics(params)
         elif method in _SPOKEN and isinstance(params, dict):
             self.note(str(params.get("message", "")))
 
     def asked(self, method: str, params: Json) -> Json:
-        """Answer what there is an answer to."""
+        """Answer the known requests; raises `UnknownMethod` for others."""
         match method:
             case "workspace/configuration":
                 items = params.get("items") if isinstance(params, dict) else None
@@ -328,7 +323,7 @@ class Answers:
                 return {"success": False}
             case _ if method in _NOTED:
                 return None
-        raise Unknown
+        raise UnknownMethod
 
 
 def _list(value: Json) -> Sequence[Json]:
@@ -336,7 +331,7 @@ def _list(value: Json) -> Sequence[Json]:
 
 
 def _setting(options: Json, item: Json) -> Json:
-    """Return the part of a server's settings that it asks for: `a.b` is the `b` of its `a`."""
+    """Return the requested section of a server's settings: `a.b` is the key `b` of `a`."""
     section = item.get("section") if isinstance(item, dict) else None
     if not isinstance(section, str) or not section:
         return options

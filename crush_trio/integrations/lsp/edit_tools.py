@@ -1,9 +1,9 @@
-"""The tools by which a model changes files with the help of a language server.
+"""The tools `lsp_rename` and `lsp_replace_symbol`, which change files with a language server's help.
 
-The server only says what is to be changed. It is worked out for every file first, a person sees it, and
-then it goes through the same door to the disk as any other change: a file that somebody else has touched
-meanwhile is not written, and what it held is kept (H6). No server writes a file by itself, and none has a
-say in files outside the workspace.
+The server only proposes edits. The change of every file is computed first, permission is asked, and then
+`FileChanges` writes the files like any other change: a file that another program changed meanwhile is not
+written, and the old content is recorded (H6). Servers do not write files themselves, and edits of files
+outside the workspace are refused.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,35 @@ from attrs import define, field, frozen
 from crush_trio.integrations.lsp.answers import (
     FileEdits,
     Symbol,
+    flatten_symbols,
     read_workspace_edit,
-    walk,
 )
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.diagnostics import refresh
-from crush_trio.integrations.lsp.positions import Lines, body_of, edited, path_of, uri_of
-from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, Conversation
-from crush_trio.integrations.lsp.symbols import Asking, symbols_of
+from crush_trio.integrations.lsp.diagnostics import refresh_documents
+from crush_trio.integrations.lsp.positions import (
+    Lines,
+    apply_text_edits,
+    path_of,
+    server_text,
+    uri_of,
+)
+from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
+from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.files.changes import FileChanges, Proposal
-from crush_trio.tools.files.disk import named
-from crush_trio.tools.files.text import CRLF, LF, Text
+from crush_trio.tools.files.disk import display_path
+from crush_trio.tools.files.text import CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
-FILES: Final = 200
-"""Files that one rename may change."""
+MAX_FILES: Final = 200
+"""Maximum files of one rename."""
 
-NAMED: Final = 10
-"""Files that are named to the person who is asked."""
+MAX_NAMED: Final = 10
+"""Maximum files named in the permission request."""
 
 APPLY_LIMIT: Final = 20.0
-"""Seconds that writing all files of a rename may take. It is not cancelled in between: half of a rename
-is worse than none."""
+"""Seconds to write all files of a rename. Shielded from cancel: half a rename is worse than none."""
 
 
 # ── Renaming ────────────────────────────────────────────────────────────────────────────────────
@@ -47,7 +52,7 @@ is worse than none."""
 
 @frozen(kw_only=True)
 class RenameArguments:
-    """What is to be called what."""
+    """The arguments of `lsp_rename`."""
 
     symbol: Annotated[str, About("The name as it stands in the code, such as `parse`.")]
     new_name: Annotated[str, About("The new name, without what stands before it.")]
@@ -64,25 +69,25 @@ class RenameTool(BuiltIn):
     name = "lsp_rename"
     arguments = RenameArguments
 
-    asking: Asking
+    queries: SymbolQueries
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Rename a symbol wherever it is used, if a person agrees."""
+        """Rename a symbol in all files; asks for permission."""
         arguments = read_arguments(call.input, RenameArguments)
         if not arguments.new_name.strip():
             raise ToolError("new_name is required")
 
-        async def rename(server: Conversation, place: dict[str, Json]) -> tuple[FileEdits, ...]:
-            await refresh(server)
+        async def rename(server: LspSession, place: dict[str, Json]) -> tuple[FileEdits, ...]:
+            await refresh_documents(server)
             params = {**place, "newName": arguments.new_name.strip()}
             answer = await server.request("textDocument/rename", params, limit=LONG_REQUEST_LIMIT)
             return read_workspace_edit(answer)
 
-        found = await self.asking.symbol(
+        found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "renameProvider", rename
         )
-        proposals = [await self._propose(each, found.conversation) for each in _few(found.answer)]
+        proposals = [await self._propose(each, found.session) for each in _few(found.answer)]
         size = _size(found.answer)
         await call.permit(
             Wanted(
@@ -93,7 +98,7 @@ class RenameTool(BuiltIn):
             )
         )
         await self._apply(call, proposals)
-        names = "\n".join(named(self.changes.bench, each.target.path) for each in proposals)
+        names = "\n".join(display_path(self.changes.bench, each.target.path) for each in proposals)
         done = f"Renamed {arguments.symbol} to {arguments.new_name}, {size}:"
         said = await self._diagnosed(proposals)
         return ToolResult(content="\n\n".join(filter(None, [f"{done}\n{names}", said])))
@@ -102,30 +107,32 @@ class RenameTool(BuiltIn):
         self, arguments: RenameArguments, size: str, proposals: Sequence[Proposal]
     ) -> str:
         bench = self.changes.bench
-        names = [named(bench, each.target.path) for each in proposals]
-        more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-        listed = ", ".join([*names[:NAMED], *more])
+        names = [display_path(bench, each.target.path) for each in proposals]
+        more = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+        listed = ", ".join([*names[:MAX_NAMED], *more])
         return f"Rename {arguments.symbol} to {arguments.new_name}, {size}: {listed}"
 
-    async def _propose(self, change: FileEdits, server: Conversation) -> Proposal:
-        """Work out what becomes of one file; raise if it is none of the server's business."""
+    async def _propose(self, change: FileEdits, server: LspSession) -> Proposal:
+        """Compute the change of one file; raise `ToolError` if the server may not change it."""
         path = path_of(change.uri)
         if path is None:
-            raise ToolError(f"the server wants to change {change.uri}, which is no file")
+            raise ToolError(f"the server wants to change {change.uri}, which is not a file")
         known = server.documents.version(change.uri)
         if None not in {change.version, known} and change.version != known:
-            raise ToolError(f"the server speaks of another version of {path}; try again")
+            raise ToolError(f"the server answered for another version of {path}; try again")
         target = await self.changes.find(str(path))
         if not self.changes.bench.shared(target.path) or not target.exists:
-            raise ToolError(f"the server wants to change {path}, which it has no say in")
+            raise ToolError(
+                f"the server wants to change {path}, which is not a file of the project"
+            )
         try:
-            after = edited(target.text, change.edits, server.encoding)
+            after = apply_text_edits(target.text, change.edits, server.encoding)
         except LspFailure as failure:
             raise ToolError(str(failure)) from failure
         return await self.changes.propose(target, after)
 
     async def _apply(self, call: ToolCall, proposals: Sequence[Proposal]) -> None:
-        """Write every file. If one cannot be written, say which are and which are not."""
+        """Write every file. If one cannot be written, the error names those that were."""
         written: list[str] = []
         with trio.fail_after(APPLY_LIMIT, shield=True):
             for proposal in proposals:
@@ -134,39 +141,39 @@ class RenameTool(BuiltIn):
                 except ToolError as error:
                     done = ", ".join(written) or "none"
                     raise ToolError(f"{error} Of the others these were written: {done}.") from error
-                written.append(named(self.changes.bench, proposal.target.path))
+                written.append(display_path(self.changes.bench, proposal.target.path))
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _diagnosed(self, proposals: Sequence[Proposal]) -> str:
-        """Tell the servers of all files, and return what they say when they know the last one."""
-        servers = self.asking.servers
+        """Show the servers all changed files, and return the diagnostics after the last one."""
+        servers = self.queries.servers
         await trio.lowlevel.checkpoint()
         for proposal in proposals[:-1]:
             for server in await servers.servers_for(proposal.target.path):
-                if server.conversation is not None:
-                    documents = server.conversation.documents
-                    documents.show(proposal.target.path, body_of(proposal.after))
+                if server.session is not None:
+                    documents = server.session.documents
+                    documents.show(proposal.target.path, server_text(proposal.after))
                     documents.save(proposal.target.path)
         return await servers.changed(proposals[-1].target.path)
 
 
 def _size(changes: Sequence[FileEdits]) -> str:
-    """Return how much a rename changes. A server may change a whole file by one edit."""
+    """Return the numbers of edits and files. Some servers replace a whole file by one edit."""
     edits = sum(len(each.edits) for each in changes)
     return f"{edits} edit{'s' * (edits != 1)} in {len(changes)} file{'s' * (len(changes) != 1)}"
 
 
 def _few(changes: Sequence[FileEdits]) -> Sequence[FileEdits]:
-    if len(changes) > FILES:
-        raise ToolError(f"that would change {len(changes)} files; {FILES} are the most")
+    if len(changes) > MAX_FILES:
+        raise ToolError(f"that would change {len(changes)} files; {MAX_FILES} are the most")
     return changes
 
 
 # ── Replacing ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Action(StrEnum):
-    """What to do with a symbol."""
+class SymbolAction(StrEnum):
+    """The change to make to a symbol."""
 
     REPLACE = "replace"
     ADD_BEFORE = "add_before"
@@ -176,14 +183,14 @@ class Action(StrEnum):
 
 @frozen(kw_only=True)
 class ReplaceSymbolArguments:
-    """Which symbol, and what to do with it."""
+    """The arguments of `lsp_replace_symbol`."""
 
     symbol: Annotated[str, About("The name as `lsp_symbols` shows it, such as `Parser.parse`.")]
     file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
     replacement: Annotated[str, About("Whole lines, with their indentation.")] = ""
     action: Annotated[
-        Action, About("`replace`, `add_before`, `add_after` or `delete`. Default replace.")
-    ] = Action.REPLACE
+        SymbolAction, About("`replace`, `add_before`, `add_after` or `delete`. Default replace.")
+    ] = SymbolAction.REPLACE
 
 
 @define(eq=False)
@@ -193,20 +200,22 @@ class ReplaceSymbolTool(BuiltIn):
     name = "lsp_replace_symbol"
     arguments = ReplaceSymbolArguments
 
-    asking: Asking
+    queries: SymbolQueries
     changes: FileChanges = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Replace the lines of a symbol, or put some beside it, if a person agrees."""
+        """Replace or delete the lines of a symbol, or add lines beside it; asks for permission."""
         arguments = read_arguments(call.input, ReplaceSymbolArguments)
-        if not arguments.replacement and arguments.action is not Action.DELETE:
+        if not arguments.replacement and arguments.action is not SymbolAction.DELETE:
             raise ToolError("replacement is required")
-        path = await self.asking.file(arguments.file_path)
+        path = await self.queries.file(arguments.file_path)
         target = await self.changes.find(str(path))
-        server, *_ = await self.asking.shown(path, "documentSymbolProvider")
+        server, *_ = await self.queries.shown(path, "documentSymbolProvider")
         symbol = await _symbol(server, uri_of(path), arguments.symbol)
-        proposal = await self.changes.propose(target, rewritten(target.text, symbol, arguments))
-        name, action = named(self.changes.bench, path), arguments.action.value
+        proposal = await self.changes.propose(
+            target, replace_symbol_lines(target.text, symbol, arguments)
+        )
+        name, action = display_path(self.changes.bench, path), arguments.action.value
         metadata: Metadata = {"file_path": str(path), **proposal.contents, "action": action}
         said = await self.changes.carry_out(
             call, proposal, f"{action} {arguments.symbol} in {name}", metadata, action=""
@@ -215,9 +224,9 @@ class ReplaceSymbolTool(BuiltIn):
         return ToolResult(content="\n\n".join(filter(None, [done, said])), metadata=metadata)
 
 
-async def _symbol(server: Conversation, uri: str, wanted: str) -> Symbol:
-    """Return the one symbol of a document that has a name, in full or by its last part."""
-    symbols = list(walk(await symbols_of(server, uri)))
+async def _symbol(server: LspSession, uri: str, wanted: str) -> Symbol:
+    """Return the only symbol of a document with a full or short name; raise `ToolError` if unclear."""
+    symbols = list(flatten_symbols(await symbols_of(server, uri)))
     exact = [each for name, each in symbols if name == wanted]
     chosen = exact or [each for name, each in symbols if wanted == each.name]
     if len(chosen) == 1:
@@ -228,24 +237,26 @@ async def _symbol(server: Conversation, uri: str, wanted: str) -> Symbol:
     raise ToolError(f"{wanted} is the name of several symbols, on the lines {lines}; use edit")
 
 
-def rewritten(text: Text, symbol: Symbol, arguments: ReplaceSymbolArguments) -> Text:
-    """Return *text* with the lines of a symbol replaced, or others put before or after them."""
-    lines = Lines(body_of(text))
+def replace_symbol_lines(
+    text: FileText, symbol: Symbol, arguments: ReplaceSymbolArguments
+) -> FileText:
+    """Return *text* with the lines of a symbol replaced or deleted, or lines added beside them."""
+    lines = Lines(server_text(text))
     first, last = symbol.range.lines
     start, end = lines.start(first), lines.start(last + 1)
     new = arguments.replacement.replace(CRLF, LF).removesuffix(LF).replace(LF, text.newline)
     old = lines.text[start:end]
     pieces = {
-        Action.REPLACE: [new, _ending(old)],
-        Action.ADD_BEFORE: [new, text.newline, old],
-        Action.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
-        Action.DELETE: [],
+        SymbolAction.REPLACE: [new, _ending(old)],
+        SymbolAction.ADD_BEFORE: [new, text.newline, old],
+        SymbolAction.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
+        SymbolAction.DELETE: [],
     }
-    return Text(
+    return FileText(
         "".join([text.bom, lines.text[:start], *pieces[arguments.action], lines.text[end:]])
     )
 
 
 def _ending(text: str) -> str:
-    """Return how *text* ends its last line; nothing if it is the last of the file."""
+    """Return the line ending of *text*; empty if its last line has none."""
     return next((each for each in (CRLF, LF, "\r") if text.endswith(each)), "")

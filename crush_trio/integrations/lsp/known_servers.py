@@ -1,9 +1,8 @@
-"""What is known about language servers in general: the names of languages, and a few common servers.
+"""Built-in table of common language servers, language names of files, and `ServerSpec`.
 
-The servers here can be started without being configured. For each it says by which programs it goes,
-the preferred one first, which files it is for, and what lies in the directory of a project of its kind.
-Programs that run other programs, such as `npx` or `node`, are not among them: what they would start
-is for the project to say.
+The servers here can be started without being configured. Each has its programs, the preferred one first,
+its file types, and the files that mark a project of its kind. Programs that run other programs, such as
+`npx` or `node`, are not listed: the project would decide what they start.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,19 +16,19 @@ from crush_trio.wire.config import LspServerConfig
 
 @frozen(kw_only=True)
 class KnownServer:
-    """A server that many people use."""
+    """A common server."""
 
     programs: tuple[tuple[str, ...], ...]
-    """How it is started: argument vectors, of which the first is used whose program there is."""
+    """Argument vectors; the first one whose program is installed is used."""
     filetypes: tuple[str, ...]
     root_markers: tuple[str, ...]
 
     def config(self, argv: tuple[str, ...]) -> LspServerConfig:
-        """Return what a user would have written to start it by *argv*."""
+        """Return the configuration that starts it by *argv*."""
         return self.completed(LspServerConfig(command=argv[0], args=argv[1:]))
 
     def completed(self, config: LspServerConfig) -> LspServerConfig:
-        """Return *config* with everything that it leaves out."""
+        """Return *config* with defaults for everything that it leaves out."""
         command, *args = self.programs[-1]
         mine = config.command or command
         return evolve(
@@ -67,7 +66,7 @@ KNOWN: Final[Mapping[str, KnownServer]] = {
         root_markers=("package.json", "tsconfig.json", "jsconfig.json"),
     ),
 }
-"""The servers that start by themselves where they may, by the name under which clients see them."""
+"""The servers that start without configuration in trusted projects, by name."""
 
 LANGUAGES: Final[Mapping[str, str]] = {
     "bash": "shellscript",
@@ -110,19 +109,19 @@ LANGUAGES: Final[Mapping[str, str]] = {
     "tsx": "typescriptreact",
     "yml": "yaml",
 }
-"""The names of languages whose files are not simply called like them."""
+"""Language names by file ending, where the two differ."""
 
-NAMED: Final[Mapping[str, str]] = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
+LANGUAGES_BY_NAME: Final[Mapping[str, str]] = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
 
 
 def language_of(path: PurePath) -> str:
-    """Return the name of the language that a file is in, as servers are told."""
+    """Return the language id of a file."""
     suffix = path.suffix.removeprefix(".").lower()
-    return NAMED.get(path.name) or LANGUAGES.get(suffix) or suffix or "plaintext"
+    return LANGUAGES_BY_NAME.get(path.name) or LANGUAGES.get(suffix) or suffix or "plaintext"
 
 
 def handles(filetypes: Iterable[str], path: PurePath) -> bool:
-    """Whether *filetypes*, endings or names of languages, include a file. None at all include all."""
+    """Whether *filetypes*, endings or language names, include a file. An empty list includes all."""
     wanted = [each.lower() for each in filetypes]
     name, language = path.name.lower(), language_of(path)
     return not wanted or any(
@@ -132,15 +131,15 @@ def handles(filetypes: Iterable[str], path: PurePath) -> bool:
 
 @frozen(kw_only=True)
 class ServerSpec:
-    """A server of a workspace as it is wanted now. Two that are equal are the same server."""
+    """The configuration of a server at one revision. Equal specs mean the same server."""
 
     name: str
     config: LspServerConfig = field(repr=False)
     automatic: bool = False
-    """Whether nobody wrote it down: it was found."""
+    """Whether it was found on this machine and is not configured."""
     refused: str = ""
     """Why it must not be started; empty if it may be."""
 
     def handles(self, path: PurePath) -> bool:
-        """Whether it is for a file."""
+        """Whether it handles a file."""
         return handles(self.config.filetypes, path)

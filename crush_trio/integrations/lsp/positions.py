@@ -1,11 +1,11 @@
-"""Places in a text as language servers name them, and edits at such places.
+"""Positions, ranges, URIs and edits of language servers, converted to offsets in Python strings.
 
-A server counts lines from 0, and in a line it counts units of an encoding that it has agreed upon,
-usually UTF-16: a letter outside the first plane is two. Here a text is Python's, so everything is
-converted, in this module and nowhere else. A byte order mark is no part of what servers see.
+A server counts lines from 0, and within a line it counts code units of the negotiated encoding, usually
+UTF-16, where a character outside the basic plane counts two. All conversions are in this module. Servers
+do not see a byte order mark.
 
-Pure. A place that does not exist is the nearest one that does, as the protocol says of characters; an
-edit that cannot be meant raises `BadEdit`.
+No I/O. A position that does not exist is moved to the nearest one that does, as the protocol requires for
+characters; an invalid edit raises `BadEdit`.
 """
 
 import re
@@ -18,14 +18,14 @@ from urllib.parse import unquote, urlsplit
 from attrs import define, field, frozen
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.tools.files.text import BOM, CRLF, LF, Text
+from crush_trio.tools.files.text import BOM, CRLF, LF, FileText
 from crush_trio.wire.fields import Json
 
 _BREAK: Final = re.compile("\r\n|\n|\r")
 
 
 class Encoding(StrEnum):
-    """What a server counts in."""
+    """The position encoding of a server."""
 
     UTF8 = "utf-8"
     UTF16 = "utf-16"
@@ -33,54 +33,54 @@ class Encoding(StrEnum):
 
 
 class BadEdit(LspFailure):
-    """An edit that does not fit its text, or is no edit."""
+    """An edit that is malformed or overlaps another."""
 
 
-# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+# ── Positions ───────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(order=True)
-class Position:
-    """A place: both numbers count from 0, the second in units of an encoding."""
+class TextPosition:
+    """A position: both numbers count from 0, the second in code units of an encoding."""
 
     line: int
     character: int
 
     @classmethod
-    def read(cls, span: Json, side: str) -> "Position":
-        """Return one side of the range that a server sent; raises `LspFailure` if there is none."""
+    def read(cls, span: Json, side: str) -> "TextPosition":
+        """Parse one side of a range; raises `LspFailure` if it is invalid."""
         place = span.get(side) if isinstance(span, dict) else None
         given = place if isinstance(place, dict) else {}
         line, character = given.get("line"), given.get("character")
         if not (isinstance(line, int) and isinstance(character, int)) or min(line, character) < 0:
-            raise LspFailure("the server named a place that is none")
+            raise LspFailure("the server sent an invalid position")
         return cls(line, character)
 
 
 @frozen
-class Range:
-    """What lies between two places."""
+class TextRange:
+    """A range between two positions."""
 
-    start: Position
-    end: Position
+    start: TextPosition
+    end: TextPosition
 
     @classmethod
-    def read(cls, value: Json) -> "Range":
-        """Return the range that a server sent; raises `LspFailure` if it is none."""
-        start, end = Position.read(value, "start"), Position.read(value, "end")
+    def read(cls, value: Json) -> "TextRange":
+        """Parse a range; raises `LspFailure` if it is invalid."""
+        start, end = TextPosition.read(value, "start"), TextPosition.read(value, "end")
         if end < start:
-            raise LspFailure("the server named a place that is none")
+            raise LspFailure("the server sent an invalid position")
         return cls(start, end)
 
     @property
     def lines(self) -> tuple[int, int]:
-        """The first and the last line of it; where it ends as a line begins, that line is none of it."""
+        """The first and last line; a line at whose beginning the range ends is not included."""
         within = self.end.character == 0 and self.end.line > self.start.line
         return self.start.line, self.end.line - within
 
 
-def units(text: str, encoding: Encoding) -> int:
-    """Return how long a server thinks *text* is."""
+def encoded_length(text: str, encoding: Encoding) -> int:
+    """Return the length of *text* in code units of *encoding*."""
     if encoding is Encoding.UTF32 or text.isascii():
         return len(text)
     if encoding is Encoding.UTF8:
@@ -88,13 +88,13 @@ def units(text: str, encoding: Encoding) -> int:
     return len(text) + sum(letter > "\uffff" for letter in text)
 
 
-def column(line: str, character: int, encoding: Encoding) -> int:
-    """Return where in *line* a server's *character* is; inside a letter is before it."""
+def decode_column(line: str, character: int, encoding: Encoding) -> int:
+    """Return the index in *line* of a server's *character*; one inside a character is before it."""
     if line.isascii() or encoding is Encoding.UTF32:
         return min(character, len(line))
     passed = 0
     for index, letter in enumerate(line):
-        passed += units(letter, encoding)
+        passed += encoded_length(letter, encoding)
         if passed > character:
             return index
     return len(line)
@@ -102,7 +102,7 @@ def column(line: str, character: int, encoding: Encoding) -> int:
 
 @define(eq=False)
 class Lines:
-    """A text, by its lines."""
+    """A text with an index of its lines."""
 
     text: str = field(repr=False)
     _starts: list[int] = field(init=False, repr=False)
@@ -117,38 +117,38 @@ class Lines:
         return len(self._starts)
 
     def line(self, number: int) -> str:
-        """Return a line without its ending; one that does not exist is empty."""
+        """Return a line without its ending; empty if it does not exist."""
         if not 0 <= number < len(self):
             return ""
         return self.text[self._starts[number] : self._ends[number]]
 
     def start(self, number: int) -> int:
-        """Return where a line begins; one after the last begins at the end."""
+        """Return the offset of a line's beginning; the end of the text for a line after the last."""
         return self._starts[number] if number < len(self) else len(self.text)
 
-    def offset(self, position: Position, encoding: Encoding) -> int:
-        """Return where in the text a place is."""
+    def offset(self, position: TextPosition, encoding: Encoding) -> int:
+        """Return the offset of a position."""
         if position.line >= len(self):
             return len(self.text)
         line = self.line(position.line)
-        return self._starts[position.line] + column(line, position.character, encoding)
+        return self._starts[position.line] + decode_column(line, position.character, encoding)
 
 
-def body_of(text: Text) -> str:
-    """Return what a server sees of a file."""
+def server_text(text: FileText) -> str:
+    """Return the text of a file for a server: without byte order mark."""
     return text.content.removeprefix(BOM)
 
 
-# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+# ── URIs ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def uri_of(path: Path) -> str:
-    """Return the address of a file."""
+    """Return the URI of a file."""
     return path.as_uri()
 
 
 def path_of(uri: Json) -> Path | None:
-    """Return the file at an address; None if it is not one of this machine."""
+    """Return the path of a file URI; None if it is not a file on this machine."""
     try:
         parts = urlsplit(uri) if isinstance(uri, str) else None
     except ValueError:
@@ -159,8 +159,8 @@ def path_of(uri: Json) -> Path | None:
     return Path(path) if path.startswith("/") and "\0" not in path else None
 
 
-def same_uri(uri: str) -> str:
-    """Return the one spelling of an address of a file; others stay as they are."""
+def normalize_uri(uri: str) -> str:
+    """Return the canonical form of a file URI; other URIs are unchanged."""
     path = path_of(uri)
     return uri if path is None else uri_of(path)
 
@@ -169,36 +169,36 @@ def same_uri(uri: str) -> str:
 
 
 @frozen
-class Edit:
-    """Put *text* in the place of what is in a range."""
+class TextEdit:
+    """A replacement of the text in a range."""
 
-    range: Range
+    range: TextRange
     text: str = field(repr=False)
 
     @classmethod
-    def read(cls, value: Json) -> "Edit":
-        """Return the edit that a server sent; raises `LspFailure` if it is none."""
+    def read(cls, value: Json) -> "TextEdit":
+        """Parse an edit; raises `LspFailure` if it is invalid."""
         text = value.get("newText") if isinstance(value, dict) else None
         if not isinstance(text, str):
             raise BadEdit("the server sent an edit without a text")
-        return cls(Range.read(value.get("range")), text)
+        return cls(TextRange.read(value.get("range")), text)
 
 
-def edited(text: Text, edits: Iterable[Edit], encoding: Encoding) -> Text:
-    """Return *text* after all *edits*, which were made for it as it is; none may overlap.
+def apply_text_edits(text: FileText, edits: Iterable[TextEdit], encoding: Encoding) -> FileText:
+    """Apply *edits*, whose ranges all refer to the original *text* and must not overlap.
 
-    What they put in ends its lines as the file does.
+    New text gets the line endings of the file.
     """
-    lines = Lines(body_of(text))
+    lines = Lines(server_text(text))
     places = [
         (lines.offset(each.range.start, encoding), lines.offset(each.range.end, encoding), each)
         for each in edits
     ]
     places.sort(key=lambda place: place[:2])  # stable: of two insertions the first comes first
-    return Text(text.bom + _spliced(lines.text, places, text.newline))
+    return FileText(text.bom + _spliced(lines.text, places, text.newline))
 
 
-def _spliced(body: str, places: Sequence[tuple[int, int, Edit]], newline: str) -> str:
+def _spliced(body: str, places: Sequence[tuple[int, int, TextEdit]], newline: str) -> str:
     pieces, kept = [], 0
     for start, end, edit in places:
         if start < kept:

@@ -1,17 +1,14 @@
-"""One language server: whether it runs, and how it is doing.
+"""`LanguageServer`: the state of one server, its start and stop. Below it: finding and running programs.
 
-A server is started when it is needed, and then belongs to the workspace, not to the run or the request that
-needed it, which may be cancelled (T13). Whoever needs it waits for it as long as suits them. If it fails, at
-its start or later, that is a state and never the error of a run, and for a while nobody tries again.
+A server is started on demand and then belongs to the workspace, not to the run or request that needed
+it, which may be cancelled (T13). Users set their own time limit for waiting. A failure, at the start or
+later, is a state of the server and never the error of a run; it is not started again for a while.
 
-A server that is stopped and started again has two lives for a moment. Only the newest has a say in how the
-server is doing.
+A server that is stopped and restarted has two `ServerTask`s for a moment. Only the newest one may change
+the state.
 
-Language servers as programs: where they are, whether they are for a project, and how they run.
-
-A server that a user has written down is started because the user said so. Its program is looked for in
-the absolute directories of the search path only; a path that is relative to the project names a file that
-came with the project, and is taken only if the user trusts that.
+A program is searched only in the absolute directories of PATH. A path relative to the project names a
+file that came with the project, and is used only if the user trusts the project.
 """
 
 import subprocess
@@ -28,10 +25,10 @@ from attrs import define, field
 from crush_trio.clock import Clock
 from crush_trio.integrations.lsp.known_servers import KNOWN, ServerSpec
 from crush_trio.integrations.lsp.session import (
-    Conversation,
-    Host,
-    Life,
+    LspSession,
     OpenProgram,
+    ServerHost,
+    ServerTask,
     ServerUnavailable,
 )
 from crush_trio.tools.search.ripgrep import find_program
@@ -42,33 +39,171 @@ from crush_trio.wire.events import LspEvent, LspEventType
 from crush_trio.wire.fields import timestamp
 from crush_trio.wire.integrations import LspClientInfo, LspState
 
-COMPLAINTS: Final = 8 * 1024
-"""Bytes kept of what a server writes about itself."""
-
-LAST_WORDS: Final = 200
-"""Letters of it that are shown when it has failed."""
+RETRY_PAUSE: Final = 30.0
+"""Seconds before a failed server is started again (I.4)."""
 
 
 @define(eq=False)
-class Program:
-    """Satisfies `Launched`."""
+class LanguageServer:
+    """A language server of a workspace, running or not."""
+
+    spec: ServerSpec
+    host: ServerHost = field(repr=False)
+    state: LspState = field(init=False)
+    error: str = field(default="", init=False)
+    _connected_at: int = field(default=0, init=False)
+    _failed_at: float = field(default=-inf, init=False)
+    _life: ServerTask | None = field(default=None, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        off = self.spec.config.disabled or bool(self.spec.refused)
+        self.state = LspState.DISABLED if off else LspState.UNSTARTED
+        self.error = self.spec.refused
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.spec.name
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be started."""
+        return self.state is not LspState.DISABLED
+
+    @property
+    def session(self) -> LspSession | None:
+        """Its session, if it is ready."""
+        return None if self._life is None else self._life.session
+
+    def info(self) -> LspClientInfo:
+        """Return its state for clients."""
+        return LspClientInfo(
+            name=self.name,
+            state=self.state,
+            error=self.error,
+            diagnostic_count=self._count,
+            connected_at=timestamp(self._connected_at),
+        )
+
+    @property
+    def _count(self) -> int:
+        return 0 if self.session is None else self.session.documents.count
+
+    # ── Starting and stopping ───────────────────────────────────────────────────────────────────
+
+    def ensure_started(self, *, asked: bool = False) -> None:
+        """Start it unless it runs, is disabled, or failed a short time ago.
+
+        A server that a client stopped is started only if a client *asked* for it.
+        """
+        soon = self.host.clock.monotonic() < self._failed_at + RETRY_PAUSE
+        unwanted = self.state is LspState.STOPPED and not asked
+        if self._life is None and self.usable and not soon and not unwanted:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._life = ServerTask(self)
+        self._become(LspState.STARTING)
+        self.host.tasks.start_soon(self._life.run, name=f"language server {self.name}")
+
+    async def get_ready(self) -> LspSession:
+        """Start it if needed, and return its session when it is ready; raises `ServerUnavailable`."""
+        await trio.lowlevel.checkpoint()
+        self.ensure_started()
+        if self._life is not None:
+            await self._life.decided.wait()
+        if self.session is None:
+            why = self.error or self.state.name.lower()
+            raise ServerUnavailable(f"the language server {self.name} is not available: {why}")
+        return self.session
+
+    def stop(self) -> ServerTask | None:
+        """Stop it; return the task that is ending, None if it did not run."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.leave()
+            self._connected_at = 0
+        if self.usable and self.state is not LspState.STOPPED:
+            self._become(LspState.STOPPED)
+        return life
+
+    def close(self) -> None:
+        """Stop and disable it."""
+        self.stop()
+        self.state = LspState.DISABLED
+
+    async def restart(self) -> None:
+        """Stop and start it, and wait until it is ready or has failed."""
+        await trio.lowlevel.checkpoint()
+        life = self.stop()
+        if life is not None:
+            await life.ended.wait()
+        self._failed_at = -inf
+        self.ensure_started(asked=True)
+        if self._life is not None:
+            await self._life.decided.wait()
+
+    # ── For its task ────────────────────────────────────────────────────────────────────────────
+
+    def ready(self, life: ServerTask) -> None:
+        """Record that a start succeeded."""
+        if life is self._life:
+            self._connected_at = self.host.clock.unix()
+            self._become(LspState.READY)
+
+    def ended(self, life: ServerTask, failure: str) -> None:
+        """Record that a task has ended, and why; an empty failure means that it was stopped."""
+        if life is not self._life:
+            return
+        self._life, self._connected_at = None, 0
+        if failure:
+            self._failed_at = self.host.clock.monotonic()
+        self._become(LspState.ERROR if failure else LspState.STOPPED, failure)
+
+    def publish(self, what: LspEventType) -> None:
+        """Publish an event about it."""
+        self.host.publish(
+            LspEvent(
+                type=what,
+                name=self.name,
+                state=self.state,
+                error=self.error,
+                diagnostic_count=self._count,
+            )
+        )
+
+    def _become(self, state: LspState, error: str = "") -> None:
+        self.state, self.error = state, self.host.redacted(error)
+        self.publish(LspEventType.STATE_CHANGED)
+
+
+MAX_STDERR: Final = 8 * 1024
+"""Maximum bytes kept of a server's standard error."""
+
+MAX_LAST_ERROR: Final = 200
+"""Maximum characters of it in a failure."""
+
+
+@define(eq=False)
+class ServerProgram:
+    """A running server program. Satisfies `RunningProgram`."""
 
     transport: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]
     _complaints: BoundedOutput = field(repr=False)
 
-    def last_words(self) -> str:
-        """Return the last line that it wrote about an error, or else the last of all."""
+    def last_error(self) -> str:
+        """Return the last line of standard error that contains "error", else the last line."""
         lines = [line.strip() for line in self._complaints.text().split("\n") if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
-        return (errors or lines or [""])[-1][:LAST_WORDS]
+        return (errors or lines or [""])[-1][:MAX_LAST_ERROR]
 
 
 def program_opener(clock: Clock) -> OpenProgram:
-    """Return what starts servers, each in a process group of its own that is gone with its block."""
+    """Return a function that opens a server program, in a process group that ends with the block."""
 
     @asynccontextmanager
-    async def opened(command: Command) -> AsyncIterator[Program]:
-        complaints = BoundedOutput(COMPLAINTS)
+    async def opened(command: Command) -> AsyncIterator[ServerProgram]:
+        complaints = BoundedOutput(MAX_STDERR)
         async with open_process_group(
             command,
             clock=clock,
@@ -78,18 +213,18 @@ def program_opener(clock: Clock) -> OpenProgram:
         ) as group:
             assert group.stdin is not None
             assert group.stdout is not None
-            yield Program(trio.StapledStream(group.stdin, group.stdout), complaints)
+            yield ServerProgram(trio.StapledStream(group.stdin, group.stdout), complaints)
 
     return opened
 
 
-# ── On the disk: all that follows belongs in a thread ───────────────────────────────────────────
+# ── Files: the functions below read the disk and must run in a thread ───────────────────────────
 
 
 def program_of(
     config: LspServerConfig, env: Mapping[str, str], directory: Path, *, trusted: bool
 ) -> str:
-    """Return the program of a server; raises `ServerUnavailable` if there is none. Touches the disk."""
+    """Return the path of a server's program; raises `ServerUnavailable` if it is not found."""
     command = config.command
     if not command:
         raise ServerUnavailable("it is configured without a command")
@@ -107,7 +242,7 @@ def program_of(
 
 
 def has_root(directory: Path, markers: Iterable[str]) -> bool:
-    """Whether something in a directory says that it is a project of a kind. Touches the disk."""
+    """Whether a directory contains one of *markers*; True if there are no markers."""
     wanted = tuple(markers)
     if not wanted:
         return True
@@ -123,8 +258,8 @@ def has_root(directory: Path, markers: Iterable[str]) -> bool:
     )
 
 
-def look_around(directory: Path, env: Mapping[str, str]) -> dict[str, LspServerConfig]:
-    """Return the known servers that are installed and made for what is in a directory."""
+def find_known_servers(directory: Path, env: Mapping[str, str]) -> dict[str, LspServerConfig]:
+    """Return the known servers that are installed and whose project markers are in a directory."""
     found: dict[str, LspServerConfig] = {}
     for name, known in KNOWN.items():
         if has_root(directory, known.root_markers):
@@ -133,141 +268,3 @@ def look_around(directory: Path, env: Mapping[str, str]) -> dict[str, LspServerC
             if argv is not None:
                 found[name] = known.config(argv)
     return found
-
-
-PAUSE: Final = 30.0
-"""Seconds before a server that failed is tried again (I.4)."""
-
-
-@define(eq=False)
-class Server:
-    """A language server of a workspace, whether it runs or not."""
-
-    spec: ServerSpec
-    host: Host = field(repr=False)
-    state: LspState = field(init=False)
-    error: str = field(default="", init=False)
-    _connected_at: int = field(default=0, init=False)
-    _failed_at: float = field(default=-inf, init=False)
-    _life: Life | None = field(default=None, init=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        off = self.spec.config.disabled or bool(self.spec.refused)
-        self.state = LspState.DISABLED if off else LspState.UNSTARTED
-        self.error = self.spec.refused
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.spec.name
-
-    @property
-    def usable(self) -> bool:
-        """Whether it may be started at all."""
-        return self.state is not LspState.DISABLED
-
-    @property
-    def conversation(self) -> Conversation | None:
-        """The server itself, if it is ready."""
-        return None if self._life is None else self._life.conversation
-
-    def info(self) -> LspClientInfo:
-        """Return what clients are told."""
-        return LspClientInfo(
-            name=self.name,
-            state=self.state,
-            error=self.error,
-            diagnostic_count=self._count,
-            connected_at=timestamp(self._connected_at),
-        )
-
-    @property
-    def _count(self) -> int:
-        return 0 if self.conversation is None else self.conversation.documents.count
-
-    # ── Starting and stopping ───────────────────────────────────────────────────────────────────
-
-    def wake(self, *, asked: bool = False) -> None:
-        """Start it unless it runs, may not, or failed a moment ago.
-
-        One that somebody has stopped is started only if somebody *asked* for that.
-        """
-        soon = self.host.clock.monotonic() < self._failed_at + PAUSE
-        unwanted = self.state is LspState.STOPPED and not asked
-        if self._life is None and self.usable and not soon and not unwanted:
-            self._begin()
-
-    def _begin(self) -> None:
-        self._life = Life(self)
-        self._become(LspState.STARTING)
-        self.host.lives.start_soon(self._life.run, name=f"language server {self.name}")
-
-    async def get_ready(self) -> Conversation:
-        """Start it if need be, and return it when it is ready; raises `ServerUnavailable`."""
-        await trio.lowlevel.checkpoint()
-        self.wake()
-        if self._life is not None:
-            await self._life.decided.wait()
-        if self.conversation is None:
-            why = self.error or self.state.name.lower()
-            raise ServerUnavailable(f"the language server {self.name} is not available: {why}")
-        return self.conversation
-
-    def stop(self) -> Life | None:
-        """Stop it, from now on; return the life that is ending, if it ran."""
-        life, self._life = self._life, None
-        if life is not None:
-            life.leave()
-            self._connected_at = 0
-        if self.usable and self.state is not LspState.STOPPED:
-            self._become(LspState.STOPPED)
-        return life
-
-    def close(self) -> None:
-        """Stop it for good."""
-        self.stop()
-        self.state = LspState.DISABLED
-
-    async def restart(self) -> None:
-        """Start it afresh, however it is doing, and wait until it is ready or has failed."""
-        await trio.lowlevel.checkpoint()
-        life = self.stop()
-        if life is not None:
-            await life.ended.wait()
-        self._failed_at = -inf
-        self.wake(asked=True)
-        if self._life is not None:
-            await self._life.decided.wait()
-
-    # ── From a life ─────────────────────────────────────────────────────────────────────────────
-
-    def ready(self, life: Life) -> None:
-        """Take note that a start succeeded."""
-        if life is self._life:
-            self._connected_at = self.host.clock.unix()
-            self._become(LspState.READY)
-
-    def ended(self, life: Life, failure: str) -> None:
-        """Take note that a life is over, and why; no failure means that it was asked to end."""
-        if life is not self._life:
-            return
-        self._life, self._connected_at = None, 0
-        if failure:
-            self._failed_at = self.host.clock.monotonic()
-        self._become(LspState.ERROR if failure else LspState.STOPPED, failure)
-
-    def tell(self, what: LspEventType) -> None:
-        """Tell the clients about it."""
-        self.host.tell(
-            LspEvent(
-                type=what,
-                name=self.name,
-                state=self.state,
-                error=self.error,
-                diagnostic_count=self._count,
-            )
-        )
-
-    def _become(self, state: LspState, error: str = "") -> None:
-        self.state, self.error = state, self.host.redacted(error)
-        self.tell(LspEventType.STATE_CHANGED)

@@ -1,12 +1,12 @@
-"""The language servers of a workspace: which there are, for which files, and that they go with it (I.4).
+"""`WorkspaceLanguageServers`: the language servers of a workspace, and which files they handle (I.4).
 
-Which there are follows from the configuration of the moment, and, where the user trusts the project, from
-what is installed and lies in its directory. Nobody asks while nothing is configured, and then nothing is
-imported, started or waited for either.
+The servers follow from the current configuration and, in a trusted project, from the installed programs
+and the files of the project. While nothing is configured, nothing is imported, started or waited for:
+the other modules of this package are imported when they are first needed.
 
-What may be started is the user's word alone. A server that a project's own file configures, or has any say
-in, is started only if the user trusts the project. The same holds for servers that nobody configured: a
-language server reads a project with the help of the project's own code, such as build scripts and plugins.
+Only the user decides what is started. A server that is configured, even partly, by a file of the project
+is started only if the user trusts the project. The same holds for servers that are not configured at
+all: a language server may run code of the project, such as build scripts and plugins.
 """
 
 import logging
@@ -35,65 +35,65 @@ from crush_trio.wire.integrations import LspClientInfo
 from crush_trio.wire.views import Diagnostics
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.server import Server
+    from crush_trio.integrations.lsp.server import LanguageServer
     from crush_trio.integrations.lsp.session import OpenProgram
     from crush_trio.tools.files.changes import FileChanges
     from crush_trio.tools.shell.process import Command
 
 log = logging.getLogger(__name__)
 
-LOGGED: Final = 2000
-"""Letters that are logged of what a server says."""
+MAX_LOGGED: Final = 2000
+"""Maximum characters of a server's message that are logged."""
 
-LOOK_AGAIN: Final = 30.0
-"""Seconds before the disk is asked again about what was not there (I.4)."""
+RECHECK_PAUSE: Final = 30.0
+"""Seconds before the disk is checked again for something that was missing (I.4)."""
 
 
 @define(eq=False)
-class WorkspaceServers:
-    """Satisfies `LanguageServers`, and is the `Host` of the servers. Made by `open_language_servers`."""
+class WorkspaceLanguageServers:
+    """Satisfies `LanguageServers`, and `ServerHost` for its servers. Made by `open_language_servers`."""
 
     _surroundings: Surroundings = field(repr=False)
-    lives: trio.Nursery = field(repr=False)
+    tasks: trio.Nursery = field(repr=False)
     _given: "OpenProgram | None" = field(default=None, repr=False)
-    _servers: "dict[str, Server]" = field(factory=dict, init=False)
+    _servers: "dict[str, LanguageServer]" = field(factory=dict, init=False)
     _revision: int = field(default=0, init=False)
-    """The configuration that they follow from."""
+    """The revision of the configuration that `_servers` follows."""
     _found: dict[str, LspServerConfig] = field(factory=dict, init=False)
-    """The known servers that could be used here, if the project is trusted."""
+    """The known servers that can be used here, if the project is trusted."""
     _looked_at: dict[str, float] = field(factory=dict, init=False, repr=False)
-    """When the disk was last asked about something, by name; see `_due`."""
+    """When the disk was last checked, by subject; see `_due`."""
     _rooted: set[str] = field(factory=set, init=False, repr=False)
     _secrets: set[str] = field(factory=set, init=False, repr=False)
-    """What servers were started with that must not be seen in what they say."""
+    """Secret values in the environment of servers, to redact from their messages."""
     _following: trio.CancelScope | None = field(default=None, init=False, repr=False)
     _closed: bool = field(default=False, init=False)
 
     # ── For clients ─────────────────────────────────────────────────────────────────────────────
 
     def states(self) -> Mapping[str, LspClientInfo]:
-        """Return how each server does, by name."""
+        """Return the state of each server, by name."""
         return {name: server.info() for name, server in sorted(self._current().items())}
 
     def diagnostics(self, name: str) -> Diagnostics:
-        """Return what one of them last had to say; raises `LspNotFound`."""
+        """Return the current diagnostics of a server; raises `LspNotFound`."""
         server = self._current().get(name)
         if server is None:
             raise LspNotFound(name)
-        return {} if server.conversation is None else server.conversation.documents.said()
+        return {} if server.session is None else server.session.documents.diagnostics()
 
     async def start(self, path: str) -> None:
-        """Start those that understand a file; that they get ready is not waited for."""
+        """Start the servers for a file, without waiting until they are ready."""
         await trio.lowlevel.checkpoint()
         if not self._current() and not self._trusted:
             return
         with suppress(OSError, ValueError, RuntimeError):
             resolved = await trio.to_thread.run_sync((self.directory / path).resolve)
             for server in await self.servers_for(resolved):
-                server.wake(asked=True)
+                server.ensure_started(asked=True)
 
     async def stop(self) -> None:
-        """Stop them all. They are told at once; a client that hangs up misses only their end."""
+        """Stop all servers. The stop takes effect even if the client disconnects while waiting."""
         lives = [server.stop() for server in self._current().values()]
         await trio.lowlevel.checkpoint()
         for life in filter(None, lives):
@@ -101,8 +101,8 @@ class WorkspaceServers:
 
     # ── For agents ──────────────────────────────────────────────────────────────────────────────
 
-    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # nothing is waited for if no server is for it
-        """Return what servers say about a file that was looked at."""
+    async def viewed(self, path: Path) -> str:  # noqa: ASYNC910  # no wait if no server handles the file
+        """Return the diagnostics for a viewed file."""
         if not self._concerns(path):
             return ""  # noqa: ASYNC910
         from crush_trio.integrations.lsp.diagnostics import after_view
@@ -111,7 +111,7 @@ class WorkspaceServers:
         return await after_view(servers, path, self.directory) if servers else ""
 
     async def changed(self, path: Path) -> str:  # noqa: ASYNC910  # as above
-        """Return what servers say about a file that was changed."""
+        """Return the diagnostics for a changed file."""
         if not self._concerns(path):
             return ""  # noqa: ASYNC910
         from crush_trio.integrations.lsp.diagnostics import after_change
@@ -120,52 +120,52 @@ class WorkspaceServers:
         return await after_change(servers, path, self.directory) if servers else ""
 
     def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
-        """Return the tools by which a model asks servers, if there are any that it could ask (H3)."""
+        """Return the tools that use servers; none if no server is usable (H3)."""
         if not self.usable():
             return ()
         from crush_trio.integrations.lsp.tools import code_tools
 
         return code_tools(self, changes)
 
-    def usable(self) -> "list[Server]":
-        """Return the servers that run or could be started, by name."""
+    def usable(self) -> "list[LanguageServer]":
+        """Return the servers that run or may be started, by name."""
         return [server for _, server in sorted(self._current().items()) if server.usable]
 
-    def named(self, name: str) -> "Server | None":
-        """Return the server of that name."""
+    def named(self, name: str) -> "LanguageServer | None":
+        """Return a server; None if there is none of the name."""
         return self._current().get(name)
 
-    async def startable(self) -> "list[Server]":
-        """Return those whose kind of project this is, by name."""
+    async def startable(self) -> "list[LanguageServer]":
+        """Return the usable servers whose project markers are present, by name."""
         await trio.lowlevel.checkpoint()
         return [server for server in self.usable() if await self._has_root(server.spec)]
 
-    async def servers_for(self, path: Path) -> "list[Server]":
-        """Return the servers that are for a file, which is resolved, and whose kind of project this is."""
+    async def servers_for(self, path: Path) -> "list[LanguageServer]":
+        """Return the servers that handle a resolved path and whose project markers are present."""
         await trio.lowlevel.checkpoint()
         if not self._within(path):
             return []
         if self._trusted and any(handles(each.filetypes, path) for each in KNOWN.values()):
-            await self.look_around()
+            await self.discover_servers()
         found = [server for server in self.usable() if server.spec.handles(path)]
         return [server for server in found if await self._has_root(server.spec)]
 
     def may_handle(self, path: Path) -> bool:
-        """Whether any server is for files such as this one."""
+        """Whether any usable server handles this type of file."""
         return any(server.spec.handles(path) for server in self.usable())
 
     def _concerns(self, path: Path) -> bool:
-        """Whether it is worth asking who is for a file."""
+        """Whether a server could handle a file; cheap, because every view and change calls it."""
         return (bool(self._current()) or self._trusted) and self._within(path)
 
     def _within(self, path: Path) -> bool:
         private = self._surroundings.live.current.data_dir
         return path.is_relative_to(self.directory) and not path.is_relative_to(private)
 
-    # ── Which there are ─────────────────────────────────────────────────────────────────────────
+    # ── Following the configuration ─────────────────────────────────────────────────────────────
 
-    def _current(self) -> "dict[str, Server]":
-        """Return the servers of the configuration that holds now. What is unchanged stays as it is."""
+    def _current(self) -> "dict[str, LanguageServer]":
+        """Adopt the current configuration and return its servers; unchanged ones keep running."""
         config = self._surroundings.live.current
         if config.revision != self._revision and not self._closed:
             self._revision = config.revision
@@ -180,9 +180,9 @@ class WorkspaceServers:
                 server.close()
         missing = [spec for name, spec in wanted.items() if name not in self._servers]
         if missing:
-            from crush_trio.integrations.lsp.server import Server
+            from crush_trio.integrations.lsp.server import LanguageServer
 
-            self._servers |= {spec.name: Server(spec, self) for spec in missing}
+            self._servers |= {spec.name: LanguageServer(spec, self) for spec in missing}
 
     def _specs(self, config: LoadedConfig) -> list[ServerSpec]:
         configured = [
@@ -200,7 +200,7 @@ class WorkspaceServers:
 
     @property
     def _trusted(self) -> bool:
-        """Whether servers that nobody configured may be started here."""
+        """Whether servers that are not configured may be started here."""
         config = self._surroundings.live.current
         return (
             bool(config.trusted)
@@ -208,23 +208,25 @@ class WorkspaceServers:
             and config.trusts(config.project.directory)
         )
 
-    async def look_around(self) -> None:
-        """Find out which of the known servers could be used here; now and then, and only if trusted."""
+    async def discover_servers(self) -> None:
+        """Find the known servers that can be used here, at intervals, and only if trusted."""
         await trio.lowlevel.checkpoint()
         if not self._trusted or not self._due("known servers"):
             return
-        from crush_trio.integrations.lsp.server import look_around
+        from crush_trio.integrations.lsp.server import find_known_servers
 
         config = self._surroundings.live.current
-        found = await trio.to_thread.run_sync(look_around, self.directory, config.environment)
+        found = await trio.to_thread.run_sync(
+            find_known_servers, self.directory, config.environment
+        )
         if found != self._found:
             self._found = found
             self._revision = 0
             self._current()
             self._due("known servers")
 
-    async def _has_root(self, spec: ServerSpec) -> bool:  # noqa: ASYNC910  # what is known is not asked for again
-        """Whether the directory is a project of a server's kind."""
+    async def _has_root(self, spec: ServerSpec) -> bool:  # noqa: ASYNC910  # a known answer needs no wait
+        """Whether the project markers of a server are present."""
         if not spec.config.root_markers or spec.automatic or spec.name in self._rooted:
             return True  # noqa: ASYNC910
         if not self._due(spec.name):
@@ -238,28 +240,28 @@ class WorkspaceServers:
         return found
 
     def _due(self, what: str) -> bool:
-        """Whether it is time to ask the disk about something, which the caller then does."""
+        """Whether the disk should be checked again for a subject; if so, the caller checks now."""
         now = self.clock.monotonic()
-        if now < self._looked_at.get(what, -inf) + LOOK_AGAIN:
+        if now < self._looked_at.get(what, -inf) + RECHECK_PAUSE:
             return False
         self._looked_at[what] = now
         return True
 
-    # ── For servers ─────────────────────────────────────────────────────────────────────────────
+    # ── For its servers ─────────────────────────────────────────────────────────────────────────
 
     @property
     def directory(self) -> Path:
-        """Where they work."""
+        """The directory of the workspace."""
         return self._surroundings.directory
 
     @property
     def clock(self) -> Clock:
-        """What time it is."""
+        """The clock."""
         return self._surroundings.clock
 
     @property
     def open_program(self) -> "OpenProgram":
-        """What starts them."""
+        """Opens their programs."""
         if self._given is not None:
             return self._given
         from crush_trio.integrations.lsp.server import program_opener
@@ -267,10 +269,10 @@ class WorkspaceServers:
         return program_opener(self.clock)
 
     async def prepare(self, spec: ServerSpec) -> "tuple[Command, LspServerConfig]":
-        """Return how to start a server, as it is configured now; raises `ServerUnavailable`."""
+        """Return the command of a server and its resolved config; raises `ServerUnavailable`."""
         from crush_trio.integrations.lsp.server import program_of
         from crush_trio.integrations.lsp.session import ServerUnavailable
-        from crush_trio.tools.shell.environment import unattended
+        from crush_trio.tools.shell.environment import unattended_env
         from crush_trio.tools.shell.process import Command
 
         self._follow_changes()
@@ -283,7 +285,7 @@ class WorkspaceServers:
             except (ExpansionFailed, NotConfigured) as error:
                 raise ServerUnavailable(str(error)) from error
         self._secrets |= searchable_secrets(entry.env.values())
-        env = unattended({**config.environment, **entry.env})
+        env = unattended_env({**config.environment, **entry.env})
         trusted = config.trusts(config.project.directory)
         program = await trio.to_thread.run_sync(
             lambda: program_of(entry, env, self.directory, trusted=trusted)
@@ -291,34 +293,34 @@ class WorkspaceServers:
         argv = (program, *entry.args)
         return Command(argv=argv, working_dir=self.directory, env=env), entry
 
-    def tell(self, event: LspEvent) -> None:
-        """Tell the clients."""
+    def publish(self, event: LspEvent) -> None:
+        """Publish an event to the clients."""
         self._surroundings.publish(
             Fact(payload_type=PayloadType.LSP_EVENT, change=EventType.UPDATED, entity=event)
         )
 
     def redacted(self, text: str) -> str:
-        """Return *text* without the secrets that the workspace is configured with."""
+        """Return *text* without the secrets of the configuration and environment."""
         if not text:
             return ""
-        from crush_trio.tools.info import known_secrets, secret_variables
+        from crush_trio.tools.info import config_secrets, environment_secrets
 
         config = self._surroundings.live.current
-        secrets = known_secrets(config.config) | secret_variables(config.environment)
+        secrets = config_secrets(config.config) | environment_secrets(config.environment)
         return redact_text(text, secrets=secrets | self._secrets)
 
-    def note(self, name: str, text: str) -> None:
-        """Log what a server said to people, if it is to be logged (`debug_lsp`)."""
+    def log_message(self, name: str, text: str) -> None:
+        """Log a server's message for people, if `debug_lsp` is set."""
         if self._surroundings.live.current.config.options.debug_lsp:
-            log.info("lsp.said", extra={"server": name, "text": self.redacted(text[:LOGGED])})
+            log.info("lsp.said", extra={"server": name, "text": self.redacted(text[:MAX_LOGGED])})
 
-    # ── From `open_language_servers` ────────────────────────────────────────────────────────────
+    # ── Tasks ───────────────────────────────────────────────────────────────────────────────────
 
     def _follow_changes(self) -> None:
-        """See to it that a server which runs ends when it is no longer wanted."""
+        """Start the task that adopts new configurations, so that removed servers are stopped."""
         if self._following is None and not self._closed:
             self._following = trio.CancelScope()
-            self.lives.start_soon(self._follow, self._following)
+            self.tasks.start_soon(self._follow, self._following)
 
     async def _follow(self, scope: trio.CancelScope) -> None:
         live, revision = self._surroundings.live, self._revision
@@ -329,7 +331,7 @@ class WorkspaceServers:
                 self._current()
 
     def close(self) -> None:
-        """Stop all of them for good; there will be no others."""
+        """Stop all servers for good."""
         self._closed = True
         self._adopt({})
         if self._following is not None:
@@ -337,7 +339,7 @@ class WorkspaceServers:
 
 
 def _completed(name: str, entry: LspServerConfig) -> LspServerConfig:
-    """Return an entry with what goes without saying for a server of that name."""
+    """Return an entry with the defaults of the known server of that name."""
     return KNOWN[name].completed(entry) if name in KNOWN else entry
 
 
@@ -353,11 +355,11 @@ def _refusal(config: LoadedConfig, name: str) -> str:
 @asynccontextmanager
 async def open_language_servers(
     surroundings: Surroundings, open_program: "OpenProgram | None" = None
-) -> AsyncIterator[WorkspaceServers]:
+) -> AsyncIterator[WorkspaceLanguageServers]:
     """Open the language servers of a workspace; when the block has been left, none of them runs."""
-    async with open_hidden_nursery() as lives:
-        servers = WorkspaceServers(surroundings, lives, open_program)
-        await servers.look_around()
+    async with open_hidden_nursery() as tasks:
+        servers = WorkspaceLanguageServers(surroundings, tasks, open_program)
+        await servers.discover_servers()
         try:
             yield servers
         finally:

@@ -1,8 +1,8 @@
-"""One start of a language server, from its program to its end.
+"""`ServerTask`: one start of a language server, from its program to its end. `LspSession`: while ready.
 
-A life is a task in the nursery of the workspace. It starts the program, introduces itself, and stays until
-the server leaves or is asked to. What it owns ends with it: the process, the connection, what the server
-has said. Whatever goes wrong is told to the owner as a reason, and is nobody else's error.
+A `ServerTask` runs in the nursery of the workspace. It starts the program, initialises the protocol, and
+stays until the server ends or is stopped. The process, the connection and the diagnostics end with it.
+A failure is passed to the owner as text and raises no error.
 """
 
 import logging
@@ -18,13 +18,13 @@ from attrs import define, field
 
 from crush_trio.clock import Clock
 from crush_trio.integrations.lsp.connection import (
-    Connection,
     ConnectionLost,
     LspFailure,
-    Transport,
+    RpcConnection,
+    RpcTransport,
 )
 from crush_trio.integrations.lsp.documents import (
-    Answers,
+    ClientPeer,
     Documents,
     encoding_of,
     initialize_params,
@@ -41,103 +41,103 @@ from crush_trio.wire.fields import Json, JsonObject
 log = logging.getLogger(__name__)
 
 START_LIMIT: Final = 30.0
-"""Seconds that a server has to get ready, unless it is configured otherwise (I.4)."""
+"""Default seconds for a server to get ready (I.4)."""
 
 REQUEST_LIMIT: Final = 5.0
 LONG_REQUEST_LIMIT: Final = 10.0
-"""Seconds for an answer, and for that to a rename or about who calls whom (I.4)."""
+"""Seconds for an answer, and for an answer to a rename or call hierarchy request (I.4)."""
 
-GOODBYE: Final = 1.0
-"""Seconds that a server has to end when it is asked to, before it is made to."""
+SHUTDOWN_WAIT: Final = 1.0
+"""Seconds for a server to shut down before its processes are stopped."""
 
-PACE: Final = 0.1
+EVENT_PAUSE: Final = 0.1
 """Seconds between two events about the number of diagnostics."""
 
 
 class ServerUnavailable(LspFailure):
-    """A server does not run, and will not right now."""
+    """A server is not running and cannot be started now."""
 
 
-class Launched(Protocol):
-    """A program that runs."""
+class RunningProgram(Protocol):
+    """A running server program."""
 
     @property
-    def transport(self) -> Transport:
-        """What it reads and writes."""
+    def transport(self) -> RpcTransport:
+        """Its standard input and output."""
         ...
 
-    def last_words(self) -> str:
-        """Return the last thing it complained about; complete when its block has been left."""
+    def last_error(self) -> str:
+        """Return the last error line it wrote; complete when its block has been left."""
         ...
 
 
-OpenProgram = Callable[[Command], AbstractAsyncContextManager[Launched]]
-"""Starts a language server; on leaving the block it is gone. Raises `OSError` if it cannot be started."""
+OpenProgram = Callable[[Command], AbstractAsyncContextManager[RunningProgram]]
+"""Opens a server program; leaving the block stops it. Raises `OSError` if it cannot be started."""
 
 
-class Host(Protocol):
+class ServerHost(Protocol):
     """The workspace that a server belongs to."""
 
     @property
     def directory(self) -> Path:
-        """Where the server works."""
+        """The directory of the workspace."""
         ...
 
     @property
     def clock(self) -> Clock:
-        """What time it is."""
+        """The clock."""
         ...
 
     @property
-    def lives(self) -> trio.Nursery:
-        """What owns the servers that run."""
+    def tasks(self) -> trio.Nursery:
+        """The nursery of the server tasks."""
         ...
 
     @property
     def open_program(self) -> OpenProgram:
-        """What starts them."""
+        """Opens their programs."""
         ...
 
     async def prepare(self, spec: ServerSpec) -> tuple[Command, LspServerConfig]:
-        """Return how to start a server now; raises `ServerUnavailable`."""
+        """Return the command of a server and its resolved config; raises `ServerUnavailable`."""
         ...
 
-    def tell(self, event: LspEvent) -> None:
-        """Tell the clients."""
+    def publish(self, event: LspEvent) -> None:
+        """Publish an event to the clients."""
         ...
 
     def redacted(self, text: str) -> str:
         """Return a text without secrets."""
         ...
 
-    def note(self, name: str, text: str) -> None:
-        """Take note of something that a server said to people."""
+    def log_message(self, name: str, text: str) -> None:
+        """Log a server's message for people."""
         ...
 
 
-class Owner(Protocol):
-    """The server whose life it is."""
+class ServerOwner(Protocol):
+    """The server that a task belongs to."""
 
     @property
     def spec(self) -> ServerSpec:
-        """What was started."""
+        """The configuration of the server."""
         ...
 
     @property
-    def host(self) -> Host:
-        """Where."""
+    def host(self) -> ServerHost:
+        """The workspace of the server."""
         ...
 
-    def ready(self, life: "Life") -> None:
-        """Take note that a start succeeded."""
+    def ready(self, life: "ServerTask") -> None:
+        """Record that a start succeeded."""
         ...
 
-    def ended(self, life: "Life", failure: str) -> None:
-        """Take note that a life is over, and why; no failure means that it was asked to end."""
+    def ended(self, life: "ServerTask", failure: str) -> None:
+        """Record that a task has ended, and why; an empty failure means that it was stopped."""
         ...
 
-    def tell(self, what: LspEventType) -> None:
-        """Tell the clients about the server."""
+    def publish(self, what: LspEventType) -> None:
+        """Publish an event about the server."""
         ...
 
 
@@ -145,45 +145,45 @@ class Owner(Protocol):
 
 
 @define(eq=False, kw_only=True)
-class Conversation:
-    """A server that is ready, and what it knows."""
+class LspSession:
+    """A server that is ready: its connection, documents and capabilities."""
 
     name: str
-    connection: Connection = field(repr=False)
+    connection: RpcConnection = field(repr=False)
     documents: Documents = field(repr=False)
     capabilities: JsonObject = field(repr=False)
     encoding: Encoding
 
     def can(self, capability: str) -> bool:
-        """Whether the server offers something, such as `renameProvider`."""
+        """Whether the server has a capability, such as `renameProvider`."""
         offered = self.capabilities.get(capability)
         return offered is not None and offered is not False
 
     async def request(self, method: str, params: Json, *, limit: float = REQUEST_LIMIT) -> Json:
-        """Ask the server; raises a `LspFailure`."""
+        """Send a request and return its answer; raises `LspFailure`."""
         return await self.connection.request(method, params, limit=limit)
 
 
 @define(eq=False)
-class Life:
-    """One start of a server, up to its end. `leave` ends it early, politely if it is ready."""
+class ServerTask:
+    """One start of a server, up to its end. `leave` ends it early, with a shutdown if it is ready."""
 
-    _owner: Owner = field(repr=False)
-    conversation: Conversation | None = field(default=None, init=False)
+    _owner: ServerOwner = field(repr=False)
+    session: LspSession | None = field(default=None, init=False)
     decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    """Whether it got ready has been found out."""
+    """Set when the server is ready or has failed to start."""
     ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _leaving: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _start: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
 
     def leave(self) -> None:
-        """Have it end soon."""
+        """Ask the task to end."""
         self._leaving.set()
-        if self.conversation is None:
+        if self.session is None:
             self._start.cancel()
 
     async def run(self) -> None:  # noqa: ASYNC910  # the barrier is around the checkpoints too
-        """Start the server and stay as long as it does. Whatever goes wrong is told as its state."""
+        """Start the server and stay until it ends. A failure becomes the server's state."""
         failure = ""
         try:
             failure = await self._live()
@@ -191,25 +191,25 @@ class Life:
             failure = str(error)
         except OSError as error:
             failure = f"it could not be started: {error.strerror or error}"
-        except Exception as error:  # barrier: a server is never the end of its workspace
+        except Exception as error:  # barrier: one bad server must not cancel its workspace
             log.exception("lsp.failed", extra={"server": self._owner.spec.name})
             failure = f"it failed: {type(error).__name__}"
         finally:
-            self.conversation = None
+            self.session = None
             self._owner.ended(self, failure)
             self.decided.set()
             self.ended.set()
 
     async def _live(self) -> str:
-        """Return why it ended; empty if it was asked to."""
+        """Run the server; return why it ended, empty if it was stopped."""
         host, spec = self._owner.host, self._owner.spec
         limit = spec.config.timeout or START_LIMIT
         self._start.deadline = trio.current_time() + limit
-        program: Launched | None = None
+        program: RunningProgram | None = None
         lost = ""
         with self._start:
             command, config = await host.prepare(spec)
-            answers = Answers(host.directory, config, partial(host.note, spec.name))
+            answers = ClientPeer(host.directory, config, partial(host.log_message, spec.name))
             async with host.open_program(command) as program:
                 try:
                     lost = await self._talk(program, answers)
@@ -219,51 +219,48 @@ class Life:
             return "" if self._leaving.is_set() else f"it was not ready within {limit:g} seconds"
         if not lost or program is None:
             return ""
-        return ": ".join(filter(None, [lost, program.last_words()]))
+        return ": ".join(filter(None, [lost, program.last_error()]))
 
-    async def _talk(self, program: Launched, answers: Answers) -> str:
-        """Talk to a server that has just been started; return why it left, if it was not asked to."""
-        connection = Connection(program.transport, answers)
+    async def _talk(self, program: RunningProgram, answers: ClientPeer) -> str:
+        """Use a server that was just started; return why it ended, empty if it was stopped."""
+        connection = RpcConnection(program.transport, answers)
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(self._converse, connection)
-            conversation = await shake_hands(self._owner.spec.name, connection, answers)
+            session = await initialize(self._owner.spec.name, connection, answers)
             self._start.deadline = inf
-            self._ready(conversation)
-            nursery.start_soon(self._tell_counts, conversation)
+            self._ready(session)
+            nursery.start_soon(self._publish_counts, session)
             await self._leaving.wait()
             lost = connection.lost
-            self.conversation = None
-            await _say_goodbye(connection)
+            self.session = None
+            await _shut_down(connection)
             nursery.cancel_scope.cancel()
         return lost
 
-    async def _converse(self, connection: Connection) -> None:
-        """Talk for as long as the server does; when it has left, there is nothing to stay for."""
+    async def _converse(self, connection: RpcConnection) -> None:
+        """Run the connection; when it ends, the task ends too."""
         await connection.run()
         self._leaving.set()
 
-    def _ready(self, conversation: Conversation) -> None:
-        self.conversation = conversation
+    def _ready(self, session: LspSession) -> None:
+        self.session = session
         self._owner.ready(self)
         self.decided.set()
 
-    async def _tell_counts(self, conversation: Conversation) -> None:
-        """Tell the clients how many diagnostics there are, whenever that changes, but not too often."""
-        documents, told, heard = conversation.documents, 0, 0
+    async def _publish_counts(self, session: LspSession) -> None:
+        """Publish the number of diagnostics when it changes, at most every EVENT_PAUSE seconds."""
+        documents, published, heard = session.documents, 0, 0
         while True:
-            await documents.hear_after(heard)
-            heard = documents.heard
-            if documents.count != told:
-                told = documents.count
-                self._owner.tell(LspEventType.DIAGNOSTICS_CHANGED)
-            await trio.sleep(PACE)
+            await documents.wait_for_update(heard)
+            heard = documents.updates
+            if documents.count != published:
+                published = documents.count
+                self._owner.publish(LspEventType.DIAGNOSTICS_CHANGED)
+            await trio.sleep(EVENT_PAUSE)
 
 
-async def shake_hands(name: str, connection: Connection, answers: Answers) -> Conversation:
-    """Introduce ourselves to a server that has just been started; return it when it is ready.
-
-    How long that may take is for the caller to limit.
-    """
+async def initialize(name: str, connection: RpcConnection, answers: ClientPeer) -> LspSession:
+    """Initialise the protocol with a server that was just started; the caller sets the time limit."""
     params = initialize_params(answers.directory, answers.config)
     answer = await connection.request("initialize", params, limit=inf)
     given = answer.get("capabilities") if isinstance(answer, dict) else None
@@ -275,7 +272,7 @@ async def shake_hands(name: str, connection: Connection, answers: Answers) -> Co
     if answers.config.options:
         settings = {"settings": answers.config.options}
         connection.notify("workspace/didChangeConfiguration", settings)
-    return Conversation(
+    return LspSession(
         name=name,
         connection=connection,
         documents=documents,
@@ -284,14 +281,14 @@ async def shake_hands(name: str, connection: Connection, answers: Answers) -> Co
     )
 
 
-async def _say_goodbye(connection: Connection) -> None:
-    """Ask a server to end, and give it a moment to."""
+async def _shut_down(connection: RpcConnection) -> None:
+    """Ask a server to shut down, and wait shortly for its end."""
     await trio.lowlevel.checkpoint()
     if connection.lost:
         return
-    with trio.move_on_after(GOODBYE):
+    with trio.move_on_after(SHUTDOWN_WAIT):
         try:
-            await connection.request("shutdown", limit=GOODBYE)
+            await connection.request("shutdown", limit=SHUTDOWN_WAIT)
         except LspFailure:
             return
         connection.notify("exit")

@@ -1,17 +1,13 @@
-"""How a tool asks language servers: for a file, or for a symbol that a model knows by its name.
+"""`SymbolQueries`: asks language servers about a file, or about a symbol that the model knows by its name.
 
-A file is shown to a server before it is asked about. A server that does not know what is at a place says
-so with nothing or with an error, and then the next place is tried; one that is gone or too slow ends the
-attempt. All that goes wrong is told to the model as the error of its call, and never ends a run.
+A file is shown to a server before any request about it. A model knows a symbol by its name, a server by
+its position. So the name is searched as a whole word in the files that some server handles, beginning
+with places that look like a definition, and the servers are asked about each in turn: an empty answer or
+an error leads to the next place; a server that is gone or too slow ends the attempt. All errors go to the
+model as the result of its call and never fail the run.
 
-Where a name stands in the files of a workspace.
-
-A model knows a symbol by its name, a server by a place. So the name is looked for as a whole word, in the
-files that some server is for; the server then says whether it is a symbol there. Places that look like a
-definition come first. Synchronous, and belongs in a worker thread, which notices a cancel.
-
-The search begins at the directory of the workspace or at what the model names, never at the directory of
-the process (L21).
+The search runs in a worker thread, which notices a cancel. It begins at the directory of the workspace or
+at the path that the model names, never at the directory of the process (L21).
 """
 
 import re
@@ -24,43 +20,36 @@ from attrs import define, field, frozen
 
 from crush_trio.integrations.lsp.answers import Location, Symbol, position_params, read_symbols
 from crush_trio.integrations.lsp.connection import LspFailure, RequestRefused
-from crush_trio.integrations.lsp.diagnostics import text_of
-from crush_trio.integrations.lsp.positions import Lines, path_of, units, uri_of
-from crush_trio.integrations.lsp.session import Conversation
+from crush_trio.integrations.lsp.diagnostics import document_text
+from crush_trio.integrations.lsp.positions import Lines, encoded_length, path_of, uri_of
+from crush_trio.integrations.lsp.session import LspSession
 from crush_trio.tools.base import ToolCall, ToolError
-from crush_trio.tools.files.disk import locate, named, read_file
+from crush_trio.tools.files.disk import display_path, locate, read_file
 from crush_trio.tools.files.text import BOM
-from crush_trio.tools.search.ripgrep import Place, find_place
-from crush_trio.tools.search.walk import Walk
+from crush_trio.tools.search.ripgrep import SearchScope, find_scope
+from crush_trio.tools.search.walk import DirectoryWalk
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.fields import Json
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.servers import WorkspaceServers
+    from crush_trio.integrations.lsp.servers import WorkspaceLanguageServers
 
 
-LARGEST: Final = 1024 * 1024
-"""Bytes of a file that is searched."""
+T = TypeVar("T")
 
-FILES: Final = 5000
-"""Files that are searched."""
+MAX_TRIES: Final = 10
+"""Maximum occurrences about which servers are asked."""
 
-PER_FILE: Final = 20
-PLACES: Final = 200
-"""Places of a file, and in all, that are taken."""
+MAX_LISTED: Final = 100
+"""Maximum locations in a tool result."""
 
-SECONDS: Final = 5.0
-
-_DEFINING: Final = re.compile(
-    r"\b(?:class|const|def|enum|fn|func|function|impl|interface|let|mod|module|namespace|static"
-    r"|struct|trait|type|union|val|var)\s+(?:\([^()]*\)\s*)?$"
-)
-"""What stands before a name where it is defined, in most languages."""
+COLUMNS: Final = 200
+"""Maximum characters of the line shown with a location."""
 
 
 @frozen(kw_only=True)
-class Spot:
-    """A place where a name stands: the line counts from 0, `column` is an index into its text."""
+class Occurrence:
+    """An occurrence of a name: `line` counts from 0, `column` is an index into its text."""
 
     path: Path
     line: int
@@ -69,14 +58,168 @@ class Spot:
 
     @property
     def defines(self) -> bool:
-        """Whether it looks like the definition."""
+        """Whether it looks like a definition."""
         return _DEFINING.search(self.text[: self.column]) is not None
 
 
-def find_spots(place: Place, symbol: str, wanted: Callable[[Path], bool]) -> list[Spot]:
-    """Return where *symbol* stands, best first. If it has parts, such as `a.b`, the last one is meant.
+AskServer = Callable[[LspSession, dict[str, Json]], Awaitable[T]]
+"""Sends a request about a position, given its params."""
 
-    Where the whole is not written out, as with a method, its last part alone is looked for.
+
+@frozen
+class SymbolAnswer(Generic[T]):
+    """An answer about a symbol, the server that gave it, and the occurrence asked about."""
+
+    session: LspSession
+    spot: Occurrence
+    answer: T
+
+
+@define(eq=False)
+class SymbolQueries:
+    """Queries of the tools to the servers of a workspace."""
+
+    servers: "WorkspaceLanguageServers" = field(repr=False)
+    bench: Workbench = field(repr=False)
+
+    # ── About a file ────────────────────────────────────────────────────────────────────────────
+
+    async def file(self, file_path: str) -> Path:
+        """Return the file that a model named; raises `ToolError` if no server handles it."""
+        path = await locate(self.bench, file_path)
+        if not await self.servers.servers_for(path):
+            raise ToolError(f"no language server handles {display_path(self.bench, path)}")
+        return path
+
+    async def shown(self, path: Path, capability: str) -> list[LspSession]:
+        """Show a file to its servers; return those that have a capability."""
+        text = await document_text(path)
+        if text is None:
+            raise ToolError(f"{path} does not exist, is too large, or is not text")
+        found, failures = list[LspSession](), list[LspFailure]()
+        for server in await self.servers.servers_for(path):
+            try:
+                session = await server.get_ready()
+            except LspFailure as failure:
+                failures.append(failure)
+            else:
+                session.documents.show(path, text)
+                found += [session] if session.can(capability) else []
+        if not found:
+            raise ToolError(_joined(failures) or f"no language server can do that for {path.name}")
+        return found
+
+    # ── About a symbol ──────────────────────────────────────────────────────────────────────────
+
+    async def symbol(
+        self, call: ToolCall, name: str, path: str, capability: str, ask: AskServer[T]
+    ) -> SymbolAnswer[T]:
+        """Ask about the occurrences of *name*; return the first answer that is not empty."""
+        if not name.strip():
+            raise ToolError("symbol is required")
+        params = {"symbol": name, "path": path}
+        place = await find_scope(self.bench, call, path, action="read", params=params)
+        wanted = self.servers.may_handle
+        spots = await trio.to_thread.run_sync(find_occurrences, place, name.strip(), wanted)
+        if not spots:
+            where = display_path(self.bench, place.root / (place.file or ""))
+            raise ToolError(f"{name} does not occur in {where} in a file of a language server")
+        refusals = list[LspFailure]()
+        for spot in spots[:MAX_TRIES]:
+            for session in await self.shown(spot.path, capability):
+                found = await self._try(session, spot, ask, refusals)
+                if found is not None:
+                    return found
+        raise ToolError(_joined(refusals) or f"no language server knows a symbol {name}")
+
+    async def _try(
+        self,
+        session: LspSession,
+        spot: Occurrence,
+        ask: AskServer[T],
+        refusals: list[LspFailure],
+    ) -> SymbolAnswer[T] | None:
+        """Ask about one occurrence; None if the answer is empty or refused."""
+        character = encoded_length(spot.text[: spot.column], session.encoding)
+        position = {"line": spot.line, "character": character}
+        try:
+            answer = await ask(session, position_params(uri_of(spot.path), position))
+        except RequestRefused as refusal:
+            refusals.append(refusal)
+            return None  # noqa: ASYNC910  # asking is a checkpoint, also if it is refused
+        except LspFailure as failure:
+            raise ToolError(_joined([failure])) from failure
+        return SymbolAnswer(session, spot, answer) if answer else None
+
+    # ── Text for the model ──────────────────────────────────────────────────────────────────────
+
+    async def listed(self, locations: Sequence[Location]) -> str:
+        """Return locations with the text of their lines; without text if outside the workspace."""
+        await trio.lowlevel.checkpoint()
+        lines = list[str]()
+        texts: dict[str, Lines | None] = {}
+        for location in locations[:MAX_LISTED]:
+            if location.uri not in texts:
+                texts[location.uri] = await self._lines(location.uri)
+            lines.append(self._listed(location, texts[location.uri]))
+        if len(locations) > MAX_LISTED:
+            lines.append(f"({len(locations) - MAX_LISTED} more)")
+        return "\n".join(lines)
+
+    def _listed(self, location: Location, text: Lines | None) -> str:
+        path, start = path_of(location.uri), location.range.start
+        name = location.uri if path is None else display_path(self.bench, path)
+        shown = "" if text is None else text.line(start.line).strip()[:COLUMNS]
+        return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
+
+    async def _lines(self, uri: str) -> Lines | None:
+        """Return the text of a document, if reading it needs no permission."""
+        await trio.lowlevel.checkpoint()
+        path = path_of(uri)
+        if path is None or not self.bench.shared(await locate(self.bench, str(path))):
+            return None
+        text = await document_text(path)
+        return None if text is None else Lines(text)
+
+
+async def symbols_of(server: LspSession, uri: str) -> tuple[Symbol, ...]:
+    """Return the symbols of a document."""
+    params = {"textDocument": {"uri": uri}}
+    try:
+        return read_symbols(await server.request("textDocument/documentSymbol", params))
+    except LspFailure as failure:
+        raise ToolError(_joined([failure])) from failure
+
+
+def _joined(failures: Iterable[LspFailure]) -> str:
+    return "\n".join(dict.fromkeys(map(str, failures)))
+
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Maximum bytes of a searched file."""
+
+MAX_FILES: Final = 5000
+"""Maximum searched files."""
+
+MAX_PER_FILE: Final = 20
+MAX_OCCURRENCES: Final = 200
+"""Maximum occurrences of one file, and in total."""
+
+SECONDS: Final = 5.0
+
+_DEFINING: Final = re.compile(
+    r"\b(?:class|const|def|enum|fn|func|function|impl|interface|let|mod|module|namespace|static"
+    r"|struct|trait|type|union|val|var)\s+(?:\([^()]*\)\s*)?$"
+)
+"""The text before a name where it is defined, in most languages."""
+
+
+def find_occurrences(
+    place: SearchScope, symbol: str, wanted: Callable[[Path], bool]
+) -> list[Occurrence]:
+    """Return the occurrences of *symbol*, definitions first, at its last part if it is `a.b`.
+
+    If the full name does not occur, as is usual for a method, only its last part is searched.
     """
     files = list(_files(place, wanted))
     parts = [part for part in re.split(r"\.|::|#|->", symbol) if part]
@@ -89,188 +232,44 @@ def find_spots(place: Place, symbol: str, wanted: Callable[[Path], bool]) -> lis
 
 
 def _word(text: str) -> re.Pattern[str]:
-    """Return what finds *text* as a whole word; at an end that is no letter there is no word to end."""
+    """Return an expression for *text* as a whole word; an end that is not a letter needs no boundary."""
     before = r"(?<!\w)" if text[:1].isalnum() or text[:1] == "_" else ""
     after = r"(?!\w)" if text[-1:].isalnum() or text[-1:] == "_" else ""
     return re.compile(before + re.escape(text) + after)
 
 
-def _files(place: Place, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+def _files(place: SearchScope, wanted: Callable[[Path], bool]) -> Iterator[Path]:
     if place.file is not None:
         yield place.root / place.file
         return
-    entries = Walk(place.ignoring, seconds=SECONDS).entries()
+    entries = DirectoryWalk(place.ignoring, seconds=SECONDS).entries()
     paths = (place.root / entry.path for entry in entries if entry.is_file)
-    for path, _ in zip(filter(wanted, paths), range(FILES), strict=False):
+    for path, _ in zip(filter(wanted, paths), range(MAX_FILES), strict=False):
         yield path
 
 
-def _spots(files: Iterable[Path], word: re.Pattern[str], last: int) -> Iterator[Spot]:
-    left = PLACES
+def _spots(files: Iterable[Path], word: re.Pattern[str], last: int) -> Iterator[Occurrence]:
+    left = MAX_OCCURRENCES
     for path in files:
         trio.from_thread.check_cancelled()
-        for spot, _ in zip(_in_file(path, word, last), range(PER_FILE), strict=False):
+        for spot, _ in zip(_in_file(path, word, last), range(MAX_PER_FILE), strict=False):
             yield spot
             left -= 1
             if not left:
                 return
 
 
-def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Spot]:
+def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Occurrence]:
     for number, text in enumerate(_lines(path)):
         for match in word.finditer(text):
-            yield Spot(path=path, line=number, column=match.end() - last, text=text)
+            yield Occurrence(path=path, line=number, column=match.end() - last, text=text)
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a text file, as servers count them; another file has none."""
+    """Return the lines of a text file, as servers count them; none if it is not text."""
     try:
-        snapshot = read_file(path, LARGEST)
+        snapshot = read_file(path, MAX_FILE_BYTES)
         text = "" if snapshot is None else snapshot.data.decode("utf-8")
     except (ToolError, UnicodeDecodeError):
         return []
     return re.split("\r\n|\n|\r", text.removeprefix(BOM))
-
-
-T = TypeVar("T")
-
-TRIES: Final = 10
-"""Places of a name about which servers are asked."""
-
-LISTED: Final = 100
-"""Places that a model is shown."""
-
-COLUMNS: Final = 200
-"""Letters of a line that it is shown with them."""
-
-Question = Callable[[Conversation, dict[str, Json]], Awaitable[T]]
-"""Asks a server about a place, given the params that name it."""
-
-
-@frozen
-class Found(Generic[T]):
-    """An answer, the server that gave it, and the place it is about."""
-
-    conversation: Conversation
-    spot: Spot
-    answer: T
-
-
-@define(eq=False)
-class Asking:
-    """Asks the servers of a workspace in the name of its tools."""
-
-    servers: "WorkspaceServers" = field(repr=False)
-    bench: Workbench = field(repr=False)
-
-    # ── About a file ────────────────────────────────────────────────────────────────────────────
-
-    async def file(self, file_path: str) -> Path:
-        """Return the file that a model named; raises if no server could be for it."""
-        path = await locate(self.bench, file_path)
-        if not await self.servers.servers_for(path):
-            raise ToolError(f"no language server is for {named(self.bench, path)}")
-        return path
-
-    async def shown(self, path: Path, capability: str) -> list[Conversation]:
-        """Return the servers that offer something for a file, and know it as it is on the disk."""
-        text = await text_of(path)
-        if text is None:
-            raise ToolError(f"{path} does not exist, or is no text of a usual size")
-        found, failures = list[Conversation](), list[LspFailure]()
-        for server in await self.servers.servers_for(path):
-            try:
-                conversation = await server.get_ready()
-            except LspFailure as failure:
-                failures.append(failure)
-            else:
-                conversation.documents.show(path, text)
-                found += [conversation] if conversation.can(capability) else []
-        if not found:
-            raise ToolError(_told(failures) or f"no language server can do that for {path.name}")
-        return found
-
-    # ── About a symbol ──────────────────────────────────────────────────────────────────────────
-
-    async def symbol(
-        self, call: ToolCall, name: str, path: str, capability: str, ask: Question[T]
-    ) -> Found[T]:
-        """Return the first answer that says something, of the places where *name* stands."""
-        if not name.strip():
-            raise ToolError("symbol is required")
-        params = {"symbol": name, "path": path}
-        place = await find_place(self.bench, call, path, action="read", params=params)
-        wanted = self.servers.may_handle
-        spots = await trio.to_thread.run_sync(find_spots, place, name.strip(), wanted)
-        if not spots:
-            where = named(self.bench, place.root / (place.file or ""))
-            raise ToolError(f"{name} stands nowhere in {where} where a language server could look")
-        refusals = list[LspFailure]()
-        for spot in spots[:TRIES]:
-            for conversation in await self.shown(spot.path, capability):
-                found = await self._try(conversation, spot, ask, refusals)
-                if found is not None:
-                    return found
-        raise ToolError(_told(refusals) or f"no language server knows a symbol {name}")
-
-    async def _try(
-        self,
-        conversation: Conversation,
-        spot: Spot,
-        ask: Question[T],
-        refusals: list[LspFailure],
-    ) -> Found[T] | None:
-        """Ask about one place; None if the server has nothing to say about it."""
-        character = units(spot.text[: spot.column], conversation.encoding)
-        position = {"line": spot.line, "character": character}
-        try:
-            answer = await ask(conversation, position_params(uri_of(spot.path), position))
-        except RequestRefused as refusal:
-            refusals.append(refusal)
-            return None  # noqa: ASYNC910  # asking is a checkpoint, also if it is refused
-        except LspFailure as failure:
-            raise ToolError(_told([failure])) from failure
-        return Found(conversation, spot, answer) if answer else None
-
-    # ── What a model sees ───────────────────────────────────────────────────────────────────────
-
-    async def listed(self, locations: Sequence[Location]) -> str:
-        """Return places with the lines they are in, by file; those outside have no lines."""
-        await trio.lowlevel.checkpoint()
-        lines = list[str]()
-        texts: dict[str, Lines | None] = {}
-        for location in locations[:LISTED]:
-            if location.uri not in texts:
-                texts[location.uri] = await self._lines(location.uri)
-            lines.append(self._listed(location, texts[location.uri]))
-        if len(locations) > LISTED:
-            lines.append(f"({len(locations) - LISTED} more)")
-        return "\n".join(lines)
-
-    def _listed(self, location: Location, text: Lines | None) -> str:
-        path, start = path_of(location.uri), location.range.start
-        name = location.uri if path is None else named(self.bench, path)
-        shown = "" if text is None else text.line(start.line).strip()[:COLUMNS]
-        return f"{name}:{start.line + 1}:{start.character + 1}" + (f": {shown}" if shown else "")
-
-    async def _lines(self, uri: str) -> Lines | None:
-        """Return the text of a document, if it is a file that may be looked at without asking."""
-        await trio.lowlevel.checkpoint()
-        path = path_of(uri)
-        if path is None or not self.bench.shared(await locate(self.bench, str(path))):
-            return None
-        text = await text_of(path)
-        return None if text is None else Lines(text)
-
-
-async def symbols_of(server: Conversation, uri: str) -> tuple[Symbol, ...]:
-    """Return what a document defines."""
-    params = {"textDocument": {"uri": uri}}
-    try:
-        return read_symbols(await server.request("textDocument/documentSymbol", params))
-    except LspFailure as failure:
-        raise ToolError(_told([failure])) from failure
-
-
-def _told(failures: Iterable[LspFailure]) -> str:
-    return "\n".join(dict.fromkeys(map(str, failures)))

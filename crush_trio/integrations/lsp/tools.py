@@ -1,4 +1,7 @@
-"""The tools by which a model asks language servers. They look and change nothing; see `lsp_changes`."""
+"""The tools that read from language servers: diagnostics, references, definitions, calls, symbols, restart.
+
+Those that change files are in `edit_tools.py`.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,23 +13,23 @@ from attrs import define, field, frozen
 from crush_trio.integrations.lsp.answers import (
     Location,
     Symbol,
+    flatten_symbols,
     read_calls,
     read_locations,
-    walk,
 )
 from crush_trio.integrations.lsp.connection import LspFailure
 from crush_trio.integrations.lsp.diagnostics import (
     CHANGED_LIMIT,
     after_change,
-    refresh,
-    report,
-    said_by,
+    current_diagnostics,
+    format_diagnostics,
+    refresh_documents,
 )
 from crush_trio.integrations.lsp.edit_tools import RenameTool, ReplaceSymbolTool
 from crush_trio.integrations.lsp.positions import uri_of
-from crush_trio.integrations.lsp.server import Server
-from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, Conversation
-from crush_trio.integrations.lsp.symbols import Asking, symbols_of
+from crush_trio.integrations.lsp.server import LanguageServer
+from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
+from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult
 from crush_trio.tools.files.changes import FileChanges
@@ -34,28 +37,28 @@ from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspState
 
 if TYPE_CHECKING:
-    from crush_trio.integrations.lsp.servers import WorkspaceServers
+    from crush_trio.integrations.lsp.servers import WorkspaceLanguageServers
 
 SYMBOLS: Final = 500
-"""Symbols of a file that a model is shown."""
+"""Maximum symbols in a tool result."""
 
 CALLS: Final = 100
-"""Callers, or called, that it is shown."""
+"""Maximum callers or called symbols in a tool result."""
 
 _PATH: Final = "The directory or file in which to look for the name; the workspace if left out."
 
 
-def code_tools(servers: "WorkspaceServers", changes: FileChanges) -> tuple[Tool, ...]:
+def code_tools(servers: "WorkspaceLanguageServers", changes: FileChanges) -> tuple[Tool, ...]:
     """Return the tools of a workspace that has language servers."""
-    asking = Asking(servers, changes.bench)
+    queries = SymbolQueries(servers, changes.bench)
     return (
-        DiagnosticsTool(asking),
-        ReferencesTool(asking),
-        DefinitionTool(asking),
-        CallHierarchyTool(asking),
-        SymbolsTool(asking),
-        RenameTool(asking, changes),
-        ReplaceSymbolTool(asking, changes),
+        DiagnosticsTool(queries),
+        ReferencesTool(queries),
+        DefinitionTool(queries),
+        CallHierarchyTool(queries),
+        SymbolsTool(queries),
+        RenameTool(queries, changes),
+        ReplaceSymbolTool(queries, changes),
         RestartTool(servers),
     )
 
@@ -65,7 +68,7 @@ def code_tools(servers: "WorkspaceServers", changes: FileChanges) -> tuple[Tool,
 
 @frozen(kw_only=True)
 class DiagnosticsArguments:
-    """Of what."""
+    """The arguments of `lsp_diagnostics`."""
 
     file_path: Annotated[
         str,
@@ -80,25 +83,25 @@ class DiagnosticsTool(BuiltIn):
     name = "lsp_diagnostics"
     arguments = DiagnosticsArguments
 
-    asking: Asking
+    queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Have servers look again, at one file or at all they know, and say what they found."""
+        """Show the servers one file, or all open documents again, and return the diagnostics."""
         arguments = read_arguments(call.input, DiagnosticsArguments)
-        root, servers = self.asking.bench.directory, self.asking.servers
+        root, servers = self.queries.bench.directory, self.queries.servers
         if arguments.file_path:
-            path = await self.asking.file(arguments.file_path)
+            path = await self.queries.file(arguments.file_path)
             asked = await servers.servers_for(path)
             await _all_ready(asked)
             said = await after_change(asked, path, root)
         else:
             await _look_again(servers.usable())
-            said = report(said_by(servers.usable()), None, root)
+            said = format_diagnostics(current_diagnostics(servers.usable()), None, root)
         return ToolResult(content=said or "The language servers have nothing to complain about.")
 
 
-async def _all_ready(servers: Sequence[Server]) -> None:
-    """Wait until all are ready; raise if none gets there."""
+async def _all_ready(servers: Sequence[LanguageServer]) -> None:
+    """Wait until all are ready or failed; raise `ToolError` if all failed."""
     failures = list[LspFailure]()
     for server in servers:
         try:
@@ -110,32 +113,32 @@ async def _all_ready(servers: Sequence[Server]) -> None:
         raise ToolError("\n".join(map(str, failures)))
 
 
-async def _look_again(servers: Sequence[Server]) -> None:
-    """Have all servers that run look again at what they have open."""
-    running = [each.conversation for each in servers if each.conversation is not None]
+async def _look_again(servers: Sequence[LanguageServer]) -> None:
+    """Send all running servers the current content of their open documents."""
+    running = [each.session for each in servers if each.session is not None]
     if not running:
-        told = "\n".join(f"{each.name}: {_state(each)}" for each in servers)
+        states = "\n".join(f"{each.name}: {_state(each)}" for each in servers)
         raise ToolError(
-            f"no language server is running; one starts when a file of its kind is viewed\n{told}"
+            f"no language server is running; one starts when a file of its kind is viewed\n{states}"
         )
     async with trio.open_nursery() as nursery:
-        for conversation in running:
-            nursery.start_soon(_refreshed, conversation)
+        for session in running:
+            nursery.start_soon(_refreshed, session)
 
 
-async def _refreshed(conversation: Conversation) -> None:
-    heard = conversation.documents.heard
-    await refresh(conversation)
+async def _refreshed(session: LspSession) -> None:
+    heard = session.documents.updates
+    await refresh_documents(session)
     with trio.move_on_after(CHANGED_LIMIT):
-        await conversation.documents.settled(heard)
+        await session.documents.settled(heard)
 
 
-# ── Places ──────────────────────────────────────────────────────────────────────────────────────
+# ── References and definitions ──────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class SymbolArguments:
-    """Which symbol."""
+    """The arguments of `lsp_references` and `lsp_definition`."""
 
     symbol: Annotated[
         str, About("The name as it stands in the code, such as `parse` or `Parser.parse`.")
@@ -150,22 +153,22 @@ class ReferencesTool(BuiltIn):
     name = "lsp_references"
     arguments = SymbolArguments
 
-    asking: Asking
+    queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List where a symbol is used."""
+        """Return the locations where a symbol is used."""
         arguments = read_arguments(call.input, SymbolArguments)
-        found = await self.asking.symbol(
+        found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "referencesProvider", _references
         )
-        listed = await self.asking.listed(found.answer)
+        listed = await self.queries.listed(found.answer)
         count = len(found.answer)
         return ToolResult(
             content=f"{arguments.symbol} is used in {count} place{'s' * (count != 1)}:\n{listed}"
         )
 
 
-async def _references(server: Conversation, place: dict[str, Json]) -> tuple[Location, ...]:
+async def _references(server: LspSession, place: dict[str, Json]) -> tuple[Location, ...]:
     params = {**place, "context": {"includeDeclaration": True}}
     found = read_locations(await server.request("textDocument/references", params))
     return tuple(sorted(found, key=lambda each: (each.uri, each.range.start)))
@@ -178,27 +181,27 @@ class DefinitionTool(BuiltIn):
     name = "lsp_definition"
     arguments = SymbolArguments
 
-    asking: Asking
+    queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Say where a symbol is defined."""
+        """Return the locations where a symbol is defined."""
         arguments = read_arguments(call.input, SymbolArguments)
-        found = await self.asking.symbol(
+        found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "definitionProvider", _definitions
         )
-        listed = await self.asking.listed(found.answer)
+        listed = await self.queries.listed(found.answer)
         return ToolResult(content=f"{arguments.symbol} is defined here:\n{listed}")
 
 
-async def _definitions(server: Conversation, place: dict[str, Json]) -> tuple[Location, ...]:
+async def _definitions(server: LspSession, place: dict[str, Json]) -> tuple[Location, ...]:
     return read_locations(await server.request("textDocument/definition", place))
 
 
-# ── Who calls whom ──────────────────────────────────────────────────────────────────────────────
+# ── Call hierarchy ──────────────────────────────────────────────────────────────────────────────
 
 
 class Direction(StrEnum):
-    """Which way to look."""
+    """The direction of a call hierarchy."""
 
     INCOMING = "incoming"
     OUTGOING = "outgoing"
@@ -206,7 +209,7 @@ class Direction(StrEnum):
 
 @frozen(kw_only=True)
 class CallHierarchyArguments:
-    """Which symbol, and which way."""
+    """The arguments of `lsp_call_hierarchy`."""
 
     symbol: Annotated[str, About("The name of a function or method as it stands in the code.")]
     path: Annotated[str, About(_PATH)] = ""
@@ -223,17 +226,17 @@ class CallHierarchyTool(BuiltIn):
     name = "lsp_call_hierarchy"
     arguments = CallHierarchyArguments
 
-    asking: Asking
+    queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List who calls a function, or what it calls."""
+        """Return the callers of a function, or the functions it calls."""
         arguments = read_arguments(call.input, CallHierarchyArguments)
-        found = await self.asking.symbol(
+        found = await self.queries.symbol(
             call, arguments.symbol, arguments.path, "callHierarchyProvider", _prepared
         )
         incoming = arguments.direction is Direction.INCOMING
         try:
-            calls = await _calls(found.conversation, found.answer, incoming)
+            calls = await _calls(found.session, found.answer, incoming)
         except LspFailure as failure:
             raise ToolError(str(failure)) from failure
         if not calls:
@@ -247,19 +250,19 @@ class CallHierarchyTool(BuiltIn):
         return ToolResult(content="\n".join([f"{arguments.symbol} {what}:", *lines, *more]))
 
     async def _line(self, symbol: Symbol) -> str:
-        where = await self.asking.listed([Location(symbol.uri, symbol.name_range)])
+        where = await self.queries.listed([Location(symbol.uri, symbol.name_range)])
         return f"{symbol.kind} {symbol.name}  {where}"
 
 
-async def _prepared(server: Conversation, place: dict[str, Json]) -> list[Json]:
+async def _prepared(server: LspSession, place: dict[str, Json]) -> list[Json]:
     answer = await server.request(
         "textDocument/prepareCallHierarchy", place, limit=LONG_REQUEST_LIMIT
     )
     return [each for each in answer if isinstance(each, dict)] if isinstance(answer, list) else []
 
 
-async def _calls(server: Conversation, items: list[Json], incoming: bool) -> list[Symbol]:
-    """Return those that call one of *items*, or are called by it; each once."""
+async def _calls(server: LspSession, items: list[Json], incoming: bool) -> list[Symbol]:
+    """Return the callers of *items*, or the symbols they call; without duplicates."""
     method, side = ("incomingCalls", "from") if incoming else ("outgoingCalls", "to")
     found: dict[Symbol, None] = {}
     await trio.lowlevel.checkpoint()
@@ -276,7 +279,7 @@ async def _calls(server: Conversation, items: list[Json], incoming: bool) -> lis
 
 @frozen(kw_only=True)
 class SymbolsArguments:
-    """Of which file."""
+    """The arguments of `lsp_symbols`."""
 
     file_path: Annotated[str, About("The file, absolute or relative to the workspace.")]
 
@@ -288,15 +291,15 @@ class SymbolsTool(BuiltIn):
     name = "lsp_symbols"
     arguments = SymbolsArguments
 
-    asking: Asking
+    queries: SymbolQueries
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List what a file defines."""
+        """Return the symbols of a file."""
         arguments = read_arguments(call.input, SymbolsArguments)
-        path = await self.asking.file(arguments.file_path)
-        server, *_ = await self.asking.shown(path, "documentSymbolProvider")
+        path = await self.queries.file(arguments.file_path)
+        server, *_ = await self.queries.shown(path, "documentSymbolProvider")
         symbols = await symbols_of(server, uri_of(path))
-        lines = [_symbol_line(name, each) for name, each in walk(symbols)]
+        lines = [_symbol_line(name, each) for name, each in flatten_symbols(symbols)]
         more = [f"({len(lines) - SYMBOLS} more)"] if len(lines) > SYMBOLS else []
         shown = "\n".join([*lines[:SYMBOLS], *more])
         return ToolResult(content=shown or "The language server finds no symbols in this file.")
@@ -309,12 +312,12 @@ def _symbol_line(name: str, symbol: Symbol) -> str:
     return f"{indent}{symbol.kind} {symbol.name} ({lines})"
 
 
-# ── Starting afresh ─────────────────────────────────────────────────────────────────────────────
+# ── Restart ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class RestartArguments:
-    """Which one."""
+    """The arguments of `lsp_restart`."""
 
     name: Annotated[str, About("The name of the language server; all of them if left out.")] = ""
 
@@ -326,10 +329,10 @@ class RestartTool(BuiltIn):
     name = "lsp_restart"
     arguments = RestartArguments
 
-    servers: "WorkspaceServers" = field(repr=False)
+    servers: "WorkspaceLanguageServers" = field(repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Start one server afresh, or all."""
+        """Restart one server, or all that were started."""
         wanted = read_arguments(call.input, RestartArguments).name
         there = await self.servers.startable()
         started = [each for each in there if each.state is not LspState.UNSTARTED]
@@ -342,18 +345,18 @@ class RestartTool(BuiltIn):
             for server in chosen:
                 nursery.start_soon(_restarted, server)
         lines = [f"{each.name}: {_state(each)}" for each in chosen]
-        ready = any(each.conversation is not None for each in chosen)
+        ready = any(each.session is not None for each in chosen)
         return ToolResult(content="\n".join(lines), is_error=not ready)
 
 
-async def _restarted(server: Server) -> None:
-    """Start a server afresh, and show it again what it had open."""
-    before = server.conversation
+async def _restarted(server: LanguageServer) -> None:
+    """Restart a server, and show it its open documents again."""
+    before = server.session
     known = () if before is None else before.documents.opened
     await server.restart()
-    if server.conversation is not None:
-        await refresh(server.conversation, known)
+    if server.session is not None:
+        await refresh_documents(server.session, known)
 
 
-def _state(server: Server) -> str:
+def _state(server: LanguageServer) -> str:
     return server.error or server.state.name.lower()

@@ -1,1 +1,1 @@
-"""MCP servers: programs and addresses that offer tools, prompts and resources to a workspace."""
+"""MCP servers: commands or URLs that offer tools, prompts and resources to a workspace."""

@@ -1,7 +1,7 @@
-"""How MCP servers are reached, as the `mcp` package wants it: what reads messages, and what writes them.
+"""`open_transport`: opens the message streams of an MCP server, as the `mcp` package expects them.
 
-A command is run by `stdio.py`; the rest is HTTP. A request carries what is configured for its
-server and nothing of this process: no proxy, no password file.
+A server that is a command is run by `stdio.py`; this module does HTTP and SSE. A request carries what is
+configured for its server and nothing from the process: no proxy, no password file.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,171 +24,170 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 
-from crush_trio.integrations.mcp.session import Listing, LoginNeeded, McpFailure, Target
+from crush_trio.integrations.mcp.session import ListKind, LoginNeeded, McpFailure, McpTarget
 from crush_trio.integrations.mcp.stdio import LONGEST_MESSAGE, open_stdio
 from crush_trio.wire.config import McpTransport
 
 CONNECT_TIMEOUT: Final = 30
-"""Seconds to reach a server at an address."""
+"""Seconds to connect to a server."""
 
-FAREWELL: Final = 1
-"""Seconds to tell a server at an address that nobody will come back."""
+DELETE_TIMEOUT: Final = 1
+"""Seconds for the DELETE request that ends the session at the server."""
 
-_LISTINGS: Final[dict[type, Listing]] = {
-    types.ToolListChangedNotification: Listing.TOOLS,
-    types.PromptListChangedNotification: Listing.PROMPTS,
-    types.ResourceListChangedNotification: Listing.RESOURCES,
+_LISTINGS: Final[dict[type, ListKind]] = {
+    types.ToolListChangedNotification: ListKind.TOOLS,
+    types.PromptListChangedNotification: ListKind.PROMPTS,
+    types.ResourceListChangedNotification: ListKind.RESOURCES,
 }
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
-"""What reads and what writes the messages of a server, for the length of a block."""
+"""A context manager that yields the streams to read and write messages."""
 
 
 @define(eq=False)
-class News:
-    """What a server has said of itself that nobody has heard yet, and whether it says more.
+class ListChanges:
+    """The lists that a server has announced as changed, and whether its stream has ended.
 
-    It stands between the transport and the package's session: the end of a stream is told by nobody
-    else.
+    It also observes the transport, because the package's session does not report the end of a stream.
     """
 
-    _stale: dict[Listing, None] = field(factory=dict, init=False)
+    _stale: dict[ListKind, None] = field(factory=dict, init=False)
     _ended: bool = field(default=False, init=False)
     _waiting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
 
-    async def hear(self, message: IncomingMessage) -> None:
-        """Take note of what the server says without being asked."""
+    async def receive(self, message: IncomingMessage) -> None:
+        """Handle a notification of the server."""
         await trio.lowlevel.checkpoint()
         listing = _LISTINGS.get(type(message))
         if listing is not None:
             self._stale[listing] = None
             self._waiting.unpark_all()
 
-    async def next(self) -> Listing:
-        """Return the next list that is said to be another; each once, however often it is said."""
+    async def next(self) -> ListKind:
+        """Wait for the next changed list; several announcements of one list count once."""
         await trio.lowlevel.checkpoint()
         while not self._stale:
             if self._ended:
-                raise McpFailure("it has hung up")
+                raise McpFailure("it closed the connection")
             await self._waiting.park()
         listing = next(iter(self._stale))
         del self._stale[listing]
         return listing
 
     def end(self) -> None:
-        """Say that there will be no more."""
+        """Record that the stream has ended, and wake the waiting tasks."""
         self._ended = True
         self._waiting.unpark_all()
 
 
 @define(eq=False)
-class Heard:
-    """A stream of messages whose end is noticed. Satisfies the package's `ReadStream`."""
+class ObservedStream:
+    """A message stream that reports its end to `ListChanges`. Satisfies the package's `ReadStream`."""
 
     _stream: Any
-    _news: News
+    _changes: ListChanges
 
     @property
     def last_context(self) -> object:
-        """What the package keeps with a message."""
+        """The context that the package keeps with a message."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:  # noqa: ANN401 - the package's own types
         """Return the next message."""
         return await self.__anext__()
 
-    def __aiter__(self) -> "Heard":
+    def __aiter__(self) -> "ObservedStream":
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401
         try:
             return await self._stream.__anext__()
         except (StopAsyncIteration, anyio.ClosedResourceError):
-            self._news.end()
+            self._changes.end()
             raise
 
     async def aclose(self) -> None:
         """Close it."""
         await self._stream.aclose()
 
-    async def __aenter__(self) -> "Heard":
+    async def __aenter__(self) -> "ObservedStream":
         await trio.lowlevel.checkpoint()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self._news.end()
+        self._changes.end()
         await self.aclose()
 
 
 @asynccontextmanager
-async def open_transport(target: Target, news: News) -> AsyncIterator[tuple[Any, Any]]:
-    """Reach a server in the way that is configured; *news* is told when it hangs up."""
-    ways: dict[McpTransport, Callable[[Target], Streams]]
-    ways = {McpTransport.STDIO: open_stdio, McpTransport.HTTP: _http, McpTransport.SSE: _sse}
-    async with ways[target.config.type](target) as (incoming, outgoing):
-        yield Heard(incoming, news), outgoing
+async def open_transport(target: McpTarget, changes: ListChanges) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect to a server by its configured transport; *changes* also records the stream's end."""
+    opens: dict[McpTransport, Callable[[McpTarget], Streams]]
+    opens = {McpTransport.STDIO: open_stdio, McpTransport.HTTP: _http, McpTransport.SSE: _sse}
+    async with opens[target.config.type](target) as (incoming, outgoing):
+        yield ObservedStream(incoming, changes), outgoing
 
 
 @define(eq=False)
-class Address:
-    """Where a server is, and what was seen in its answers."""
+class HttpAddress:
+    """The URL of a server, and what its responses contained."""
 
-    target: Target
+    target: McpTarget
     session_id: str = field(default="", init=False, repr=False)
-    closed_to_us: bool = field(default=False, init=False)
+    needs_login: bool = field(default=False, init=False)
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """The configured URL."""
         if not self.target.config.url:
             raise McpFailure("it has no url")
         return self.target.config.url
 
     def client(
         self,
-        headers: object = None,  # the arguments are what the package would have
+        headers: object = None,  # the package's own arguments, which are not used
         timeout: object = None,
         auth: object = None,
     ) -> httpx2.AsyncClient:
-        """Return what makes requests. Only connecting has a limit: a tool may take its time."""
+        """Return an HTTP client. Only connecting has a time limit: a tool call may take long."""
         return httpx2.AsyncClient(
             headers={**self.target.config.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
             trust_env=False,
-            event_hooks={"response": [self._look]},
+            event_hooks={"response": [self._check]},
         )
 
-    async def _look(self, response: httpx2.Response) -> None:
-        """Take note of an answer before the package sees it."""
+    async def _check(self, response: httpx2.Response) -> None:
+        """Check a response before the package sees it."""
         await trio.lowlevel.checkpoint()
         self.session_id = response.headers.get("mcp-session-id", self.session_id)
-        self.closed_to_us = response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        self.needs_login = response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         if response.headers.get("content-encoding", "identity") != "identity":
             raise McpFailure("it compresses its answers, which it was asked not to")
         if isinstance(response.stream, httpx2.AsyncByteStream) and not _is_stream(response):
-            response.stream = Bounded(response.stream)
+            response.stream = BoundedBody(response.stream)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Tell a server that wants a login from one that is broken."""
+        """Raise `LoginNeeded` instead of other errors if the server has answered 401 or 403."""
         try:
             yield
         except Exception:
-            if not self.closed_to_us:
+            if not self.needs_login:
                 raise
             raise LoginNeeded("it wants a login; configure a header or an oauth_token") from None
 
 
 def _is_stream(response: httpx2.Response) -> bool:
-    """Whether an answer is one of many messages, which are bounded one by one."""
+    """Whether a response is an event stream, whose messages are bounded one by one."""
     kind: str = response.headers.get("content-type", "")
     return kind.lower().startswith("text/event-stream")
 
 
-class Bounded(httpx2.AsyncByteStream):
-    """The body of an answer that is one message, and may be no longer than one."""
+class BoundedBody(httpx2.AsyncByteStream):
+    """The body of a response that is one message, limited to the size of one."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
         self._body = body
@@ -196,11 +195,11 @@ class Bounded(httpx2.AsyncByteStream):
         self._left = LONGEST_MESSAGE
 
     @override
-    def __aiter__(self) -> "Bounded":
+    def __aiter__(self) -> "BoundedBody":
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next piece; raises what the package takes for a broken answer."""
+        """Return the next chunk; raises an error that the package handles if it is too long."""
         data = await anext(self._chunks)
         self._left -= len(data)
         if self._left < 0:
@@ -214,8 +213,8 @@ class Bounded(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def _http(target: Target) -> AsyncIterator[tuple[Any, Any]]:
-    address = Address(target)
+async def _http(target: McpTarget) -> AsyncIterator[tuple[Any, Any]]:
+    address = HttpAddress(target)
     with address.watched():
         async with address.client() as client, _ended(address, client):
             async with streamable_http_client(
@@ -228,20 +227,23 @@ async def _http(target: Target) -> AsyncIterator[tuple[Any, Any]]:
 
 
 @asynccontextmanager
-async def _ended(address: Address, client: httpx2.AsyncClient) -> AsyncIterator[None]:
-    """Tell the server in the end that its session is over, also when we are cancelled."""
+async def _ended(address: HttpAddress, client: httpx2.AsyncClient) -> AsyncIterator[None]:
+    """End the session at the server when the block is left, also on cancel.
+
+    The package's own `terminate_on_close` sends its request unshielded, so a cancel would skip it.
+    """
     try:
         yield
     finally:
-        with trio.move_on_after(FAREWELL, shield=True), suppress(httpx2.HTTPError):
+        with trio.move_on_after(DELETE_TIMEOUT, shield=True), suppress(httpx2.HTTPError):
             if address.session_id:
                 headers = {"mcp-session-id": address.session_id}
                 await client.delete(address.url, headers=headers)
 
 
 @asynccontextmanager
-async def _sse(target: Target) -> AsyncIterator[tuple[Any, Any]]:
-    address = Address(target)
+async def _sse(target: McpTarget) -> AsyncIterator[tuple[Any, Any]]:
+    address = HttpAddress(target)
     with address.watched():
         async with sse_client(address.url, httpx_client_factory=address.client) as streams:
             yield streams

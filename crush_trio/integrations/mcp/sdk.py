@@ -1,8 +1,7 @@
-"""MCP as the `mcp` package speaks it. Nothing else of ours imports that package, and nobody imports this at start-up.
+"""`SdkSession`: an `McpSession` on the `mcp` package. Loaded by the first connection, never at start-up.
 
-Connections are made by the handshake of the protocol. What the package raises is made into an
-`McpFailure` here; what it would take from the process (environment, proxies, standard error) it is not
-given.
+Only this module and its transports import the package. Its exceptions are translated to `McpFailure`
+here. It gets nothing from the process: no environment, no proxies, no standard error.
 """
 
 import base64
@@ -22,25 +21,25 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from crush_trio import __version__
-from crush_trio.integrations.mcp.http import News, open_transport
+from crush_trio.integrations.mcp.http import ListChanges, open_transport
 from crush_trio.integrations.mcp.session import (
-    Answer,
-    Listing,
+    ListKind,
+    McpAnswer,
     McpFailure,
+    McpTarget,
     OfferedResource,
     OfferedTool,
-    Target,
 )
 from crush_trio.tools.base import Media
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpArgument, McpPrompt, McpResource
 
-# What it logs quotes what is said, and what goes wrong we say ourselves.
+# The package logs message contents, which may be private; failures are logged by `server.py`.
 if not logging.getLogger("mcp").level:
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 MOST_LISTED: Final = 1000
-"""Tools, prompts or resources of one server. A list may come in parts, and may never end."""
+"""Maximum tools, prompts or resources of one server. A paginated list may never end."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -48,7 +47,7 @@ R = TypeVar("R")
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Make what the package raises into what we raise."""
+    """Translate the package's exceptions to `McpFailure`."""
     try:
         yield
     except MCPError as error:
@@ -68,11 +67,11 @@ class SdkSession:
     _name: str
     _client: ClientSession = field(repr=False)
     _can: types.ServerCapabilities = field(repr=False)
-    _news: News = field(repr=False)
+    _changes: ListChanges = field(repr=False)
     instructions: str = field(repr=False)
 
     async def ping(self) -> None:
-        """Return if the server answers, if only that it does not know what a ping is."""
+        """Return if the server answers, even if it does not know the method `ping`."""
         await trio.lowlevel.checkpoint()
         with _failures():
             try:
@@ -115,8 +114,8 @@ class SdkSession:
             for each in found
         )
 
-    async def call(self, tool: str, arguments: JsonObject) -> Answer:
-        """Have a tool do something, once."""
+    async def call(self, tool: str, arguments: JsonObject) -> McpAnswer:
+        """Call a tool, once."""
         with _failures():
             result = await self._client.call_tool(tool, dict(arguments))
         return _answer(result)
@@ -128,14 +127,14 @@ class SdkSession:
         return "\n".join(_texts([message.content for message in result.messages]))
 
     async def read(self, uri: str) -> tuple[McpResource, ...]:
-        """Return what is at *uri*."""
+        """Return the contents of the resource at *uri*."""
         with _failures():
             result = await self._client.read_resource(uri)
         return tuple(_resource(each) for each in result.contents)
 
-    async def changed(self) -> Listing:
-        """Wait until one of its lists is another one, or it has hung up."""
-        return await self._news.next()
+    async def changed(self) -> ListKind:
+        """Wait until one of its lists has changed; raises `McpFailure` at the end of the stream."""
+        return await self._changes.next()
 
 
 async def _nothing() -> tuple[Any, ...]:
@@ -146,7 +145,7 @@ async def _nothing() -> tuple[Any, ...]:
 async def _all(
     ask: Callable[..., Awaitable[P]], items: Callable[[P], Sequence[R]]
 ) -> tuple[R, ...]:
-    """Return all parts of a list."""
+    """Return all pages of a list."""
     found: list[R] = []
     cursor: str | None = None
     while True:
@@ -159,7 +158,7 @@ async def _all(
         cursor = following
 
 
-# ── What it says ────────────────────────────────────────────────────────────────────────────────
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _prompt(server: str, prompt: types.Prompt) -> McpPrompt:
@@ -195,7 +194,7 @@ def _bytes(text: str) -> bytes:
         raise McpFailure("its data is not base64") from None
 
 
-def _answer(result: types.CallToolResult) -> Answer:
+def _answer(result: types.CallToolResult) -> McpAnswer:
     text = "\n".join(_texts(result.content))
     media = next(
         (
@@ -207,11 +206,11 @@ def _answer(result: types.CallToolResult) -> Answer:
     )
     if not result.content and result.structured_content is not None:
         text = orjson.dumps(result.structured_content).decode()
-    return Answer(text=text, media=media, is_error=result.is_error)
+    return McpAnswer(text=text, media=media, is_error=result.is_error)
 
 
 def _texts(content: Sequence[types.ContentBlock]) -> Iterator[str]:
-    """Return what is text, or can be told in words."""
+    """Yield the texts of *content*; a link to a resource becomes its name and URI."""
     for each in content:
         match each:
             case types.TextContent(text=text):
@@ -222,22 +221,22 @@ def _texts(content: Sequence[types.ContentBlock]) -> Iterator[str]:
                 yield f"{name}: {uri}"
 
 
-# ── How it is reached ───────────────────────────────────────────────────────────────────────────
+# ── Opening ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
-async def open_session(target: Target) -> AsyncIterator[SdkSession]:
-    """Start or reach a server, shake hands, and give the session for the length of the block."""
-    news = News()
-    async with open_transport(target, news) as (incoming, outgoing):
+async def open_session(target: McpTarget) -> AsyncIterator[SdkSession]:
+    """Connect to a server, initialise the protocol, and yield the session."""
+    changes = ListChanges()
+    async with open_transport(target, changes) as (incoming, outgoing):
         async with ClientSession(
             incoming,
             outgoing,
-            message_handler=news.hear,
+            message_handler=changes.receive,
             client_info=types.Implementation(name="crush_trio", version=__version__),
         ) as client:
             with _failures():
                 greeting = await client.initialize()
             yield SdkSession(
-                target.name, client, greeting.capabilities, news, greeting.instructions or ""
+                target.name, client, greeting.capabilities, changes, greeting.instructions or ""
             )

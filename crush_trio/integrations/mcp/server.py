@@ -1,8 +1,8 @@
-"""The life of one MCP server: it is started, it answers, it fails, and whoever needs it has it started again.
+"""`McpServer`: connects to one MCP server, follows its lists, and reconnects on demand after a failure.
 
-One task owns a server from the moment it is wanted until it is stopped, and with it the connection of
-the moment: nobody else opens or closes one. Each try is an `Attempt`, which is settled once, by a
-session or by a failure, so whoever waits for a server waits for something that comes.
+One task owns a server until it is stopped, and with it the current connection: no other task opens or
+closes one. Each connection attempt is an `Attempt`, which is settled once, by a session or by a failure,
+so every waiting task is woken.
 """
 
 import logging
@@ -20,13 +20,13 @@ from crush_trio.config.snapshot import Resolved
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.mcp.session import (
     Connector,
-    Listing,
+    ListKind,
     LoginNeeded,
     McpFailure,
     McpSession,
+    McpTarget,
     OfferedResource,
     OfferedTool,
-    Target,
 )
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.events import EventType, McpEvent, McpEventType, PayloadType
@@ -38,49 +38,49 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TIMEOUT: Final = 10
-"""Seconds that a server has to introduce itself, and to answer what takes no work."""
+"""Default seconds to connect, and to answer requests other than tool calls."""
 
 PAUSE: Final = 0.2
-"""Seconds before a server is believed again that a list has changed; some say so to every question."""
+"""Seconds between two reads of a changed list; some servers announce a change on every request."""
 
 _STOPPED: Final = "it was stopped"
 
 
 @frozen(kw_only=True)
-class Plan:
-    """What a server is to be, as the configuration of one moment has it.
+class McpServerPlan:
+    """The configuration of a server at one revision.
 
-    Two plans are equal if a server that follows the one need not be disturbed for the other.
+    If two plans are equal, a server that was started for one need not be restarted for the other.
     """
 
     name: str
     entry: McpServerConfig
     refused: str = ""
-    """Why it must not be started, whatever it is."""
+    """Why it must not be started; empty if it may."""
     env: Mapping[str, str] = field(factory=dict, repr=False)
     """The variables that the configuration sets."""
     resolve: Callable[[], Awaitable[Resolved[McpServerConfig]]] = field(eq=False, repr=False)
-    target: Callable[[McpServerConfig], Target] = field(eq=False, repr=False)
+    target: Callable[[McpServerConfig], McpTarget] = field(eq=False, repr=False)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the server is not to be started."""
         return self.entry.disabled or bool(self.refused)
 
     @property
     def seconds(self) -> int:
-        """How long the server may take to answer."""
+        """The time limit for an answer."""
         return self.entry.timeout if self.entry.timeout > 0 else TIMEOUT
 
     def allows(self, tool: str) -> bool:
-        """Whether a tool is to be used: one on the list, if there is a list, and on no other."""
+        """Whether a tool is enabled: in `enabled_tools` if that is set, and not in `disabled_tools`."""
         wanted, unwanted = self.entry.enabled_tools, self.entry.disabled_tools
         return (not wanted or tool in wanted) and tool not in unwanted
 
 
 @frozen(kw_only=True)
 class Offer:
-    """What a connected server has for models and people."""
+    """What a connected server offers to models and clients."""
 
     tools: tuple[OfferedTool, ...] = ()
     prompts: tuple[McpPrompt, ...] = ()
@@ -93,7 +93,7 @@ NOTHING: Final = Offer()
 
 @define(eq=False)
 class Attempt:
-    """One try at a connection, and the connection if there is one."""
+    """One attempt to connect, and its session while connected."""
 
     scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     settled: trio.Event = field(factory=trio.Event, init=False, repr=False)
@@ -101,13 +101,13 @@ class Attempt:
     failure: McpFailure | None = field(default=None, init=False)
 
     def succeed(self, session: McpSession) -> None:
-        """Say that the server is there; it may take as long as it likes from now on."""
+        """Settle the attempt with a session; from now on there is no deadline."""
         self.scope.deadline = math.inf
         self.session = session
         self.settled.set()
 
     def fail(self, failure: McpFailure) -> None:
-        """Say that there is no server, or none any more. The first reason counts."""
+        """Settle the attempt with a failure, or end its session. The first reason is kept."""
         self.session = None
         self.failure = self.failure or failure
         self.scope.cancel()
@@ -116,16 +116,16 @@ class Attempt:
 
 @define(eq=False, kw_only=True)
 class McpServer:
-    """One server. `info` and `offer` are what is known of it now."""
+    """One MCP server. `info` and `offer` are its current state."""
 
-    plan: Plan
+    plan: McpServerPlan
     connector: Connector = field(repr=False)
     publish: Callable[[Fact], object] = field(repr=False)
     clock: Clock = field(repr=False)
     info: McpClientInfo = field(init=False)
     offer: Offer = field(default=NOTHING, init=False)
-    _told_offer: Offer = field(default=NOTHING, init=False, repr=False)
-    """The same as the clients last heard of it: whoever asks for a list again tells nobody."""
+    _published_offer: Offer = field(default=NOTHING, init=False, repr=False)
+    """The offer at the last event. A refresh by a client changes `offer` without an event."""
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
     _attempt: Attempt = field(factory=Attempt, init=False, repr=False)
     _next: Attempt | None = field(default=None, init=False, repr=False)
@@ -143,13 +143,13 @@ class McpServer:
         error = "" if plan.entry.disabled else plan.refused
         self.info = McpClientInfo(name=plan.name, state=state, error=error)
 
-    # ── For whoever uses it ─────────────────────────────────────────────────────────────────────
+    # ── For its users ───────────────────────────────────────────────────────────────────────────
 
     async def use(self, ask: Callable[[McpSession], Awaitable[T]]) -> T:
-        """Return what *ask* gets from the session, or raise `McpFailure`.
+        """Return the result of *ask* with a live session, or raise `McpFailure`.
 
-        A session that does not answer a ping is made anew first, once. So is one that has failed.
-        What is asked is asked once: nobody knows what half a call has done.
+        A session that failed or does not answer a ping is replaced first, once. *ask* itself is never
+        repeated: a call that failed halfway may have had effects.
         """
         attempt = self._next or self._attempt
         await attempt.settled.wait()
@@ -161,30 +161,30 @@ class McpServer:
         try:
             return await ask(attempt.session)
         except McpFailure as failure:
-            raise McpFailure(self._told(failure)) from None
+            raise McpFailure(self._redacted(failure)) from None
 
     async def use_briefly(self, ask: Callable[[McpSession], Awaitable[T]]) -> T:
-        """Return what `use` does, for what takes a server no work: within its time, or not at all."""
+        """Like `use`, with the server's time limit; for requests other than tool calls."""
         with trio.move_on_after(2 * self.plan.seconds):
             return await self.use(ask)
         raise McpFailure(self._too_slow())
 
     def retry(self) -> None:
-        """Have it started again if it has failed."""
+        """Connect again if it has failed."""
         if self.info.state in {McpState.ERROR, McpState.NEEDS_AUTH} and not self.plan.idle:
             self._after(self._attempt)
 
     async def settled(self) -> None:
-        """Wait until it is not being started, however that ended."""
+        """Wait until it is not starting, whether it is connected or failed."""
         await (self._next or self._attempt).settled.wait()
 
     @property
     def starting(self) -> bool:
-        """Whether it is being started, or about to be."""
+        """Whether it is starting or about to."""
         return not (self._next or self._attempt).settled.is_set()
 
-    async def refresh(self, listing: Listing) -> None:
-        """Ask for one of its lists again, if it is connected. Tells nobody."""
+    async def refresh(self, listing: ListKind) -> None:
+        """Read one of its lists again, if it is connected. Publishes no event."""
         await trio.lowlevel.checkpoint()
         attempt = self._attempt
         if attempt.session is None:
@@ -198,18 +198,18 @@ class McpServer:
                 self._take(offer)
 
     def _after(self, failed: Attempt) -> Attempt:
-        """Return the attempt after one that failed. All who saw that one fail get the same."""
+        """Return the attempt after one that failed; all users of the failed one share it."""
         if self._attempt is failed and self._next is None and not self._scope.cancel_called:
             self._next = Attempt()
             self._asked.unpark_all()
         return self._next or self._attempt
 
     async def _answers(self, attempt: Attempt) -> bool:
-        """Whether a session is alive. One that is not is given up."""
+        """Whether a session answers a ping. One that does not is ended."""
         await trio.lowlevel.checkpoint()
         session = attempt.session
         if session is None:
-            return self.plan.idle  # there is nothing to be made anew
+            return self.plan.idle  # a disabled server is not started again
         with trio.move_on_after(self.plan.seconds):
             try:
                 await session.ping()
@@ -222,10 +222,10 @@ class McpServer:
     # ── For the task that owns it ───────────────────────────────────────────────────────────────
 
     async def live(self) -> None:
-        """Be what the plan says, until stopped."""
+        """Connect and reconnect as the plan says until stopped: the server's task."""
         try:
             with self._scope:
-                self._tell(McpEventType.STATE_CHANGED)
+                self._publish(McpEventType.STATE_CHANGED)
                 if self.plan.idle:
                     await trio.sleep_forever()
                 while True:
@@ -236,14 +236,14 @@ class McpServer:
             self.stop()
 
     def stop(self) -> None:
-        """End it; takes effect at once for whoever uses it. Nothing brings it back."""
+        """Stop it for good; its users fail at once."""
         self._scope.cancel()
         for attempt in (self._attempt, self._next):
             if attempt is not None:
                 attempt.fail(McpFailure(_STOPPED))
 
     async def _asked_again(self) -> Attempt:
-        """Wait until somebody wants a server that failed, and return what is awaited."""
+        """Wait until a user asks for the failed server again; return the new attempt."""
         await trio.lowlevel.checkpoint()
         while self._next is None:
             await self._asked.park()
@@ -251,7 +251,7 @@ class McpServer:
         return attempt
 
     async def _hold(self, attempt: Attempt) -> None:
-        """Connect, and stay connected until that fails."""
+        """Connect, and stay connected until the connection fails."""
         await trio.lowlevel.checkpoint()
         failure: McpFailure | None = None
         try:
@@ -263,8 +263,8 @@ class McpServer:
             failure = _first(failures, McpFailure)
         except* ExpansionFailed as failures:
             failure = McpFailure(str(_first(failures, ExpansionFailed)))
-        except* Exception as errors:  # noqa: BLE001 - it is about this server, and no other
-            failure = McpFailure(_described(_first(errors, Exception)))
+        except* Exception as errors:  # noqa: BLE001 - barrier: one bad server must not stop others
+            failure = McpFailure(_describe(_first(errors, Exception)))
         attempt.fail(failure or McpFailure(self._too_slow()))
         self._failed(attempt)
 
@@ -273,7 +273,7 @@ class McpServer:
         self._secrets = _secrets(self.plan.entry, resolved)
         async with self.connector.open(self.plan.target(resolved)) as session:
             offer = Offer(instructions=session.instructions)
-            for listing in Listing:
+            for listing in ListKind:
                 offer = evolve(offer, **await self._list(session, listing))
             attempt.succeed(session)
             self.offer = offer
@@ -281,39 +281,39 @@ class McpServer:
             while True:
                 await self._follow(session, await session.changed())
 
-    async def _follow(self, session: McpSession, listing: Listing) -> None:
-        """Read a list that is said to have changed, and tell the clients if it has."""
+    async def _follow(self, session: McpSession, listing: ListKind) -> None:
+        """Read a list that was announced as changed, and publish an event if it has."""
         self._take(await self._listed_again(session, listing))
-        if self.offer != self._told_offer:
-            self._tell(listing.value)
+        if self.offer != self._published_offer:
+            self._publish(listing.value)
         await trio.sleep(PAUSE)
 
-    async def _listed_again(self, session: McpSession, listing: Listing) -> Offer:
+    async def _listed_again(self, session: McpSession, listing: ListKind) -> Offer:
         with trio.move_on_after(self.plan.seconds):
             lists = await self._list(session, listing)
             return evolve(self.offer, **lists)
         raise McpFailure(self._too_slow())
 
-    async def _list(self, session: McpSession, listing: Listing) -> dict[str, Any]:
-        """Return one of the lists of a server, under its name in an `Offer`."""
+    async def _list(self, session: McpSession, listing: ListKind) -> dict[str, Any]:
+        """Return one list of a server, under its name in `Offer`."""
         await trio.lowlevel.checkpoint()
         match listing:
-            case Listing.TOOLS:
+            case ListKind.TOOLS:
                 found = await session.tools()
                 return {"tools": tuple(each for each in found if self.plan.allows(each.name))}
-            case Listing.PROMPTS:
+            case ListKind.PROMPTS:
                 return {"prompts": await session.prompts()}
-            case Listing.RESOURCES:
+            case ListKind.RESOURCES:
                 return {"resources": await session.resources()}
 
-    # ── What is known ───────────────────────────────────────────────────────────────────────────
+    # ── State and events ────────────────────────────────────────────────────────────────────────
 
     def _failed(self, attempt: Attempt) -> None:
-        """Let go of what the server offered, and say what became of it."""
+        """Clear the offer, and publish the failure."""
         self.offer = NOTHING
         failure = attempt.failure
         state = McpState.NEEDS_AUTH if isinstance(failure, LoginNeeded) else McpState.ERROR
-        error = self._told(failure)
+        error = self._redacted(failure)
         attempt.failure = McpFailure(error)
         log.warning("mcp.failed", extra={"server": self.plan.name, "error": error})
         self._become(state, error)
@@ -324,7 +324,7 @@ class McpServer:
             name=self.plan.name, state=state, error=error, connected_at=timestamp(at)
         )
         self._take(self.offer)
-        self._tell(McpEventType.STATE_CHANGED)
+        self._publish(McpEventType.STATE_CHANGED)
 
     def _take(self, offer: Offer) -> None:
         self.offer = offer
@@ -335,20 +335,20 @@ class McpServer:
             resource_count=len(offer.resources),
         )
 
-    def _tell(self, what: McpEventType) -> None:
-        self._told_offer = self.offer
-        self.publish(event(what, self.info))
+    def _publish(self, what: McpEventType) -> None:
+        self._published_offer = self.offer
+        self.publish(mcp_event(what, self.info))
 
-    def _told(self, failure: McpFailure | None) -> str:
-        """Return what went wrong, without what nobody is to read."""
+    def _redacted(self, failure: McpFailure | None) -> str:
+        """Return the text of a failure without secrets."""
         return redact_text(str(failure), secrets=self._secrets)
 
     def _too_slow(self) -> str:
         return f"it did not answer within {self.plan.seconds} seconds"
 
 
-def event(what: McpEventType, info: McpClientInfo) -> Fact:
-    """Return what clients are told when something is different about a server."""
+def mcp_event(what: McpEventType, info: McpClientInfo) -> Fact:
+    """Return the event for clients about a changed server."""
     entity = McpEvent(
         type=what,
         name=info.name,
@@ -365,7 +365,7 @@ E = TypeVar("E", bound=Exception)
 
 
 def _first(errors: BaseExceptionGroup[E], kind: type[E]) -> E:
-    """Return the first error in a group of groups."""
+    """Return the first error in nested exception groups."""
     first: BaseException = errors
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
@@ -373,14 +373,14 @@ def _first(errors: BaseExceptionGroup[E], kind: type[E]) -> E:
     return first
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def _secrets(entry: McpServerConfig, resolved: McpServerConfig) -> frozenset[str]:
-    """Return the values that nobody is to read in what is said about a server."""
+    """Return the secret values of a server's configuration, which its errors may contain."""
     address = "" if resolved.url == entry.url else resolved.url
     token = "" if resolved.oauth_token is None else resolved.oauth_token.access_token
     named = (*resolved.headers.values(), *resolved.env.values())

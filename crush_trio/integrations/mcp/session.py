@@ -1,8 +1,8 @@
-"""A connection to one MCP server, as the rest of us sees it: what it offers, and what it can be asked.
+"""`McpSession`: the Protocol of a connection to one MCP server, and the values it exchanges.
 
-The protocol itself is spoken by the `mcp` package, which takes a second to import and which not
-everybody has. So it stands behind a Protocol, and only the first connection loads it. Whatever goes
-wrong behind it leaves as an `McpFailure` with a sentence for people.
+The protocol itself is implemented by the optional `mcp` package, which takes a second to import. So it
+is used only behind this Protocol, and the first connection loads it (`SdkConnector`). Every error
+becomes an `McpFailure` with one sentence for people.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ from crush_trio.wire.events import McpEventType
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpPrompt, McpResource
 
-LONGEST: Final = 512
-"""Characters of a sentence about a failure; what a server has to say about itself can be long."""
+MAX_FAILURE_LENGTH: Final = 512
+"""Maximum characters of a failure's text; a server's own message can be long."""
 
 NOT_INSTALLED: Final = (
     "MCP servers need the package mcp, which is not installed: pip install 'crush-trio[mcp]'"
@@ -33,22 +33,22 @@ _SDK: Final = "crush_trio.integrations.mcp.sdk"
 
 
 class McpFailure(Exception):
-    """A server could not be reached, or did not do what it was asked. Its text is one line."""
+    """A server could not be reached, or a request failed. The text is one line."""
 
     def __init__(self, text: str) -> None:
         line = "".join(each if each.isprintable() else " " for each in text)
-        super().__init__(" ".join(line.split())[:LONGEST])
+        super().__init__(" ".join(line.split())[:MAX_FAILURE_LENGTH])
 
 
 class LoginNeeded(McpFailure):
-    """A server answers only those who have logged in."""
+    """A server requires a login."""
 
 
-# ── What a server offers ────────────────────────────────────────────────────────────────────────
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Listing(Enum):
-    """The lists that a server may change; the value is how its clients hear of it."""
+class ListKind(Enum):
+    """The lists that a server may change; the value is the event for clients."""
 
     TOOLS = McpEventType.TOOLS_LIST_CHANGED
     PROMPTS = McpEventType.PROMPTS_LIST_CHANGED
@@ -57,7 +57,7 @@ class Listing(Enum):
 
 @frozen(kw_only=True)
 class OfferedTool:
-    """A tool as its server describes it. `schema` is that of its arguments."""
+    """A tool as its server describes it. `schema` is the JSON Schema of its arguments."""
 
     name: str
     description: str = ""
@@ -66,7 +66,7 @@ class OfferedTool:
 
 @frozen(kw_only=True)
 class OfferedResource:
-    """Something that can be read."""
+    """A resource as its server describes it."""
 
     uri: str
     name: str = ""
@@ -75,8 +75,8 @@ class OfferedResource:
 
 
 @frozen(kw_only=True)
-class Answer:
-    """What a tool of a server answered: its texts, and the first picture or sound among the rest."""
+class McpAnswer:
+    """The result of a tool call: its texts, and the first image or audio in it."""
 
     text: str = ""
     media: Media | None = None
@@ -84,14 +84,14 @@ class Answer:
 
 
 class McpSession(Protocol):
-    """A server that has introduced itself. Every call raises `McpFailure` if it goes wrong.
+    """An initialised connection to a server. Every method raises `McpFailure` on failure.
 
-    Any task may call it. Calls that wait when the session closes fail.
+    Any task may use it. Requests that are waiting when the session closes fail.
     """
 
     @property
     def instructions(self) -> str:
-        """What the server has to say to models about itself."""
+        """The server's instructions for models."""
         ...
 
     async def ping(self) -> None:
@@ -110,8 +110,8 @@ class McpSession(Protocol):
         """Return its resources."""
         ...
 
-    async def call(self, tool: str, arguments: JsonObject) -> Answer:
-        """Have a tool do something, once."""
+    async def call(self, tool: str, arguments: JsonObject) -> McpAnswer:
+        """Call a tool, once."""
         ...
 
     async def prompt(self, prompt: str, arguments: Mapping[str, str]) -> str:
@@ -119,22 +119,22 @@ class McpSession(Protocol):
         ...
 
     async def read(self, uri: str) -> tuple[McpResource, ...]:
-        """Return what is at *uri*."""
+        """Return the contents of the resource at *uri*."""
         ...
 
-    async def changed(self) -> Listing:
-        """Wait until one of its lists is another one; raises `McpFailure` when it has hung up."""
+    async def changed(self) -> ListKind:
+        """Wait until one of its lists has changed; raises `McpFailure` when the server disconnects."""
         ...
 
 
-# ── How it is reached ───────────────────────────────────────────────────────────────────────────
+# ── Connecting ──────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Target:
-    """A server as it is to be started or reached: all values filled in.
+class McpTarget:
+    """The resolved configuration of a server to connect to.
 
-    `environment` is all that a command sees, `directory` where it runs.
+    `environment` is the whole environment of a command, `directory` its working directory.
     """
 
     name: str
@@ -145,30 +145,30 @@ class Target:
 
 
 class Connector(Protocol):
-    """What connects to servers."""
+    """Connects to servers."""
 
     async def load(self) -> None:
-        """Get ready, which may take a while; raises `McpFailure` if something is not installed."""
+        """Prepare, which may take a while; raises `McpFailure` if a package is not installed."""
         ...
 
-    def open(self, target: Target) -> AbstractAsyncContextManager[McpSession]:
-        """Connect to a server for the length of a block, which one task enters and leaves."""
+    def open(self, target: McpTarget) -> AbstractAsyncContextManager[McpSession]:
+        """Connect to a server; the same task must enter and leave the context manager."""
         ...
 
 
 @frozen
 class SdkConnector:
-    """Satisfies `Connector`, by means of the package `mcp`."""
+    """A `Connector` that uses the `mcp` package."""
 
     async def load(self) -> None:
-        """Import what speaks the protocol, in a thread: others have things to do meanwhile."""
+        """Import the package in a thread: it takes a second, which must not block the event loop."""
         try:
             await trio.to_thread.run_sync(import_module, _SDK)
         except ModuleNotFoundError:
             raise McpFailure(NOT_INSTALLED) from None
 
-    def open(self, target: Target) -> AbstractAsyncContextManager[McpSession]:
-        """Connect to a server; `load` comes before."""
-        opens: Callable[[Target], AbstractAsyncContextManager[McpSession]]
+    def open(self, target: McpTarget) -> AbstractAsyncContextManager[McpSession]:
+        """Connect to a server; requires `load` first."""
+        opens: Callable[[McpTarget], AbstractAsyncContextManager[McpSession]]
         opens = import_module(_SDK).open_session
         return opens(target)

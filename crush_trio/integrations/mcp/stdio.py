@@ -1,8 +1,8 @@
-"""An MCP server that is a command: what it reads and writes, as the `mcp` package wants it.
+"""`open_stdio`: runs an MCP server that is a command, with streams as the `mcp` package expects them.
 
-The command is one of our process groups. It sees the environment it is given and nothing of ours, and
-however the block is left, the command and all it has started are gone. A line is a message; what is on
-a line and is none, is passed over, because many programs print a greeting first.
+The command runs in a process group (`process.py`): it gets only the environment it is given, and however
+the block is left, the command and everything it started have ended. Each line is a message; lines that
+are not messages are ignored, because many programs print a greeting first.
 """
 
 import logging
@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from crush_trio.config.redaction import redact_text, searchable_secrets
-from crush_trio.integrations.mcp.session import McpFailure, Target
+from crush_trio.integrations.mcp.session import McpFailure, McpTarget
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import Command, ProcessGroup, open_process_group
@@ -28,31 +28,31 @@ from crush_trio.tools.shell.process import Command, ProcessGroup, open_process_g
 log = logging.getLogger(__name__)
 
 LONGEST_MESSAGE: Final = 16 * 1024 * 1024
-"""Bytes of one message. A server that writes more has lost its way."""
+"""Maximum bytes of one message."""
 
 CHUNK: Final = 64 * 1024
-COMPLAINTS: Final = 4096
-"""Bytes kept of what a server complains about."""
+MAX_STDERR: Final = 4096
+"""Maximum bytes kept of standard error."""
 
-PARTING: Final = 0.5
-"""Seconds in which a command that has hung up should have ended."""
+EXIT_WAIT: Final = 0.5
+"""Seconds to wait for the end of a command that has closed its output."""
 
-WAITING: Final = 64
-"""Messages that may wait while a server does not read. A caller who goes away leaves one, too."""
+MAX_QUEUED: Final = 64
+"""Maximum queued messages while a server does not read; also those of cancelled callers."""
 
 
 @define(eq=False)
 class LineReader:
-    """What a command writes, message by message. Satisfies the package's `ReadStream`."""
+    """The messages that a command writes. Satisfies the package's `ReadStream`."""
 
     _source: trio.abc.ReceiveStream
     answered: bool = field(default=False, init=False)
-    """Whether there was a message."""
+    """Whether a message has been received."""
     _pending: bytearray = field(factory=bytearray, init=False, repr=False)
     _searched: int = field(default=0, init=False, repr=False)
 
     async def receive(self) -> SessionMessage | Exception:
-        """Return the next message; raises `EndOfStream` when there will be none."""
+        """Return the next message; raises `EndOfStream` at the end."""
         while True:
             line = await self._line()
             try:
@@ -82,7 +82,7 @@ class LineReader:
         return line
 
     async def aclose(self) -> None:
-        """Leave the pipe to the process group, which closes it."""
+        """Do nothing: the process group closes the pipe."""
         await trio.lowlevel.checkpoint()
 
     def __aiter__(self) -> Self:
@@ -109,16 +109,16 @@ class LineReader:
 
 @asynccontextmanager
 async def open_stdio(
-    target: Target,
+    target: McpTarget,
 ) -> AsyncIterator[tuple[LineReader, MemoryObjectSendStream[SessionMessage]]]:
-    """Start the command of a server and give what reads and what writes its messages."""
+    """Start the command of a server and yield the streams to read and write messages."""
     config = target.config
     if not config.command:
         raise McpFailure("it has no command")
     command = Command(
         argv=(config.command, *config.args), working_dir=target.directory, env=target.environment
     )
-    complaints = BoundedOutput(COMPLAINTS)
+    stderr = BoundedOutput(MAX_STDERR)
     group: ProcessGroup | None = None
     reader: LineReader | None = None
     try:
@@ -127,7 +127,7 @@ async def open_stdio(
             clock=target.clock,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
         ) as group:
             async with _unless_ended(group), _written(group) as outgoing:
                 assert group.stdout is not None
@@ -137,24 +137,27 @@ async def open_stdio(
         raise _explained(failures, group) from None
     finally:
         if reader is not None and not reader.answered:
-            _log_complaints(target, complaints)
+            _log_stderr(target, stderr)
 
 
 @asynccontextmanager
 async def _unless_ended(group: ProcessGroup) -> AsyncIterator[None]:
-    """Let a command end by itself that has hung up: how it ended says more than that it did."""
+    """After a failure, wait shortly for the command to end: its exit code explains the failure."""
     try:
         yield
     except* McpFailure:
-        with trio.move_on_after(PARTING):
+        with trio.move_on_after(EXIT_WAIT):
             await group.wait()
         raise
 
 
 @asynccontextmanager
 async def _written(group: ProcessGroup) -> AsyncIterator[MemoryObjectSendStream[SessionMessage]]:
-    """Give what takes messages for a command. Each is written whole, whoever stops waiting for it."""
-    sender, receiver = anyio.create_memory_object_stream[SessionMessage](WAITING)
+    """Yield a stream for messages to a command.
+
+    A task writes them, so that a message is written completely even if its sender is cancelled.
+    """
+    sender, receiver = anyio.create_memory_object_stream[SessionMessage](MAX_QUEUED)
     with sender, receiver:
         async with open_hidden_nursery() as nursery:
             nursery.start_soon(_write, group.stdin, receiver)
@@ -175,9 +178,12 @@ async def _write(
                 return
 
 
-def _log_complaints(target: Target, complaints: BoundedOutput) -> None:
-    """Log what a server wrote that never answered. Later it could be about what was asked of it."""
-    text = complaints.text()
+def _log_stderr(target: McpTarget, stderr: BoundedOutput) -> None:
+    """Log the standard error of a server that never answered.
+
+    After the first answer it is not logged, because it may contain data of requests.
+    """
+    text = stderr.text()
     if text.strip():
         secrets = searchable_secrets(target.config.env.values())
         extra = {"server": target.name, "stderr": redact_text(text, secrets=secrets)}
@@ -187,7 +193,7 @@ def _log_complaints(target: Target, complaints: BoundedOutput) -> None:
 def _explained(
     failures: ExceptionGroup[McpFailure], group: ProcessGroup | None
 ) -> McpFailure | ExceptionGroup[McpFailure]:
-    """Return a failure that says how the command ended, if it did so by itself."""
+    """Return a failure with the exit code, if the command ended by itself."""
     ended = None if group is None else group.ended
     if ended is None or ended.stopped:
         return failures

@@ -1,16 +1,13 @@
-"""The tools of MCP servers, and the two that read their resources, as a model uses them.
+"""The tools of MCP servers, and the tools `list_mcp_resources` and `read_mcp_resource`.
 
-What a server says is somebody else's text: it is bounded before a model sees it, and a call of one of
-its tools is put before a person like a command is.
+Output of a server is untrusted: it is bounded before a model sees it, and calling one of its tools needs
+permission like a command.
 
-What models call the tools of MCP servers: `mcp_<server>_<tool>`.
-
-Providers take letters, digits, `_` and `-` only, and 64 of them. And the plain form can be read in two
-ways: `mcp_a_b_c` is the tool `c` of a server `a_b`, or `b_c` of one that is called `a`. A name decides
-who is asked and what a person has allowed, so it belongs to one tool for good: in the plain form to the
-server with the longer name, whether that is connected or not. Where the plain form will not do, the
-name ends in a few digits that are made of both names and of nothing else; a plain form that ends like
-that will not do either.
+Models know a tool as `mcp_<server>_<tool>`. Providers accept at most 64 letters, digits, `_` and `-`. The
+plain form is ambiguous: `mcp_a_b_c` is the tool `c` of a server `a_b`, or `b_c` of a server `a`. A name
+decides which server is called and which permission applies, so it must always mean the same tool: the
+plain form belongs to the server with the longer name, connected or not. Where the plain form cannot be
+used, the name ends in a hash of both names; a plain form that looks like it has such a hash is not used.
 """
 
 import re
@@ -30,48 +27,11 @@ from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpResource
 
-LONGEST: Final = 64
-_DIGITS: Final = 10
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
-_MARK: Final = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
+MAX_MEDIA_BYTES: Final = 5 * 1024 * 1024
+"""Maximum bytes of an image or audio for the model."""
 
-
-def named(
-    tools: Iterable[tuple[str, str]], servers: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Return the name of each tool, with its server and what that calls it; no name comes twice.
-
-    *servers* are all servers that there could be.
-    """
-    taken = set[str]()
-    for server, tool in sorted(set(tools)):
-        name = _plain(server, tool, servers) or _marked(server, tool)
-        if name not in taken:
-            taken.add(name)
-            yield name, server, tool
-
-
-def _plain(server: str, tool: str, servers: Collection[str]) -> str:
-    """Return the plain form, or nothing if it will not do."""
-    name = f"mcp_{server}_{tool}"
-    longer = (each for each in servers if len(each) > len(server))
-    if any(name.startswith(f"mcp_{each}_") for each in longer):
-        return ""
-    unfit = len(name) > LONGEST or _FOREIGN.search(name) or _MARK.search(name)
-    return "" if unfit else name
-
-
-def _marked(server: str, tool: str) -> str:
-    digits = sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
-    readable = _FOREIGN.sub("_", f"mcp_{server}_{tool}")
-    return f"{readable[: LONGEST - 1 - _DIGITS]}_{digits}"
-
-
-LARGEST: Final = 5 * 1024 * 1024
-"""Bytes of a picture or a sound that a model is shown."""
-
-DESCRIBED: Final = 4096
-"""Characters of what a server says about one of its tools."""
+MAX_DESCRIPTION: Final = 4096
+"""Maximum characters of a tool's description."""
 
 T = TypeVar("T")
 
@@ -87,13 +47,13 @@ def server_tools(servers: Iterable[McpServer], directory: Path) -> tuple[Tool, .
     }
     return tuple(
         McpTool(name, by_name[server], offered[server, tool], directory)
-        for name, server, tool in named(offered, by_name)
+        for name, server, tool in tool_names(offered, by_name)
     )
 
 
 @define(eq=False)
 class McpTool:
-    """A tool of a server. It satisfies `Tool`; alone, because nobody knows what it changes."""
+    """A tool of a server, as a `Tool`. Never parallel, because its effects are unknown."""
 
     name: str
     server: McpServer = field(repr=False)
@@ -103,12 +63,14 @@ class McpTool:
 
     @property
     def description(self) -> str:
-        """What the server says about it."""
-        return self.offered.description[:DESCRIBED] or f"{self.offered.name} of {self._server}"
+        """The server's description."""
+        return (
+            self.offered.description[:MAX_DESCRIPTION] or f"{self.offered.name} of {self._server}"
+        )
 
     @property
     def parameters(self) -> JsonObject:
-        """What the server says it is called with."""
+        """The server's JSON Schema of the arguments."""
         return {"properties": {}, **self.offered.schema, "type": "object"}
 
     @property
@@ -116,7 +78,7 @@ class McpTool:
         return f"the MCP server {self.server.plan.name}"
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Ask, and have the server do it."""
+        """Ask for permission, and call the tool."""
         arguments = _arguments(call.input)
         await call.permit(
             Wanted(
@@ -152,14 +114,14 @@ def _arguments(text: str) -> JsonObject:
 
 @frozen(kw_only=True)
 class ListArguments:
-    """Whose resources."""
+    """The arguments of `list_mcp_resources`."""
 
     mcp_name: Annotated[str, About("The name of the MCP server.")]
 
 
 @frozen(kw_only=True)
 class ReadArguments:
-    """Which resource."""
+    """The arguments of `read_mcp_resource`."""
 
     mcp_name: Annotated[str, About("The name of the MCP server.")]
     uri: Annotated[str, About("The address of the resource.")]
@@ -177,7 +139,7 @@ class ListResourcesTool(BuiltIn):
     directory: Path
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Ask, and list them as they are now."""
+        """Ask for permission, and list the current resources."""
         wanted = read_arguments(call.input, ListArguments)
         await call.permit(
             Wanted(
@@ -203,7 +165,7 @@ class ReadResourceTool(BuiltIn):
     directory: Path
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Ask, and read it."""
+        """Ask for permission, and read the resource."""
         wanted = read_arguments(call.input, ReadArguments)
         await call.permit(
             Wanted(
@@ -219,7 +181,7 @@ class ReadResourceTool(BuiltIn):
 
 
 async def _ask(find: FindServer, name: str, ask: Callable[[McpSession], Awaitable[T]]) -> T:
-    """Return what *ask* gets from a server; that it fails is the error of the call."""
+    """Return the result of *ask*; a failure becomes a `ToolError`."""
     try:
         return await find(name).use_briefly(ask)
     except McpFailure as failure:
@@ -227,7 +189,7 @@ async def _ask(find: FindServer, name: str, ask: Callable[[McpSession], Awaitabl
 
 
 def _line(resource: OfferedResource) -> str:
-    """Return a resource as one line, whatever is in it."""
+    """Return a resource as one line."""
     about = ", ".join(filter(None, (resource.name, resource.description, resource.mime_type)))
     return " ".join(f"{resource.uri}: {about}".split())
 
@@ -241,18 +203,55 @@ def _first_media(found: Sequence[McpResource]) -> Media | None:
 
 
 def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
-    """Return an answer as far as the model can make use of it."""
-    note = "" if media is None else _obstacle(media, call)
+    """Return a tool result; media that the model cannot use is replaced by a note."""
+    note = "" if media is None else _why_not_shown(media, call)
     if media is None or note:
         return ToolResult(content=clipped("\n".join(filter(None, (text, note)))) or "(no output)")
     return ToolResult(content=clipped(text), media=media)
 
 
-def _obstacle(media: Media, call: ToolCall) -> str:
-    """Return why a model is not shown something, or nothing if it is."""
+def _why_not_shown(media: Media, call: ToolCall) -> str:
+    """Return why media is not passed to the model; empty if it is."""
     what = f"(It also returned {media.mime_type or 'data'}, {len(media.data)} bytes"
-    if len(media.data) > LARGEST:
+    if len(media.data) > MAX_MEDIA_BYTES:
         return f"{what}: more than can be shown.)"
     if not media.mime_type.startswith(("image/", "audio/")):
         return f"{what}, which cannot be shown.)"
     return "" if call.images else f"{what}, which this model cannot take.)"
+
+
+MAX_NAME_LENGTH: Final = 64
+_DIGITS: Final = 10
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MARK: Final = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}$")
+
+
+def tool_names(
+    tools: Iterable[tuple[str, str]], servers: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the unique name of each tool, with its server and its name there.
+
+    *servers* are all configured servers, connected or not.
+    """
+    taken = set[str]()
+    for server, tool in sorted(set(tools)):
+        name = _plain(server, tool, servers) or _marked(server, tool)
+        if name not in taken:
+            taken.add(name)
+            yield name, server, tool
+
+
+def _plain(server: str, tool: str, servers: Collection[str]) -> str:
+    """Return the plain form; empty if it cannot be used."""
+    name = f"mcp_{server}_{tool}"
+    longer = (each for each in servers if len(each) > len(server))
+    if any(name.startswith(f"mcp_{each}_") for each in longer):
+        return ""
+    unfit = len(name) > MAX_NAME_LENGTH or _FOREIGN.search(name) or _MARK.search(name)
+    return "" if unfit else name
+
+
+def _marked(server: str, tool: str) -> str:
+    digits = sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGITS]
+    readable = _FOREIGN.sub("_", f"mcp_{server}_{tool}")
+    return f"{readable[: MAX_NAME_LENGTH - 1 - _DIGITS]}_{digits}"

@@ -27,7 +27,7 @@ from crush_trio.wire.config import CatalogProvider, Config
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
-from crush_trio.wire.views import ErrorBody
+from crush_trio.wire.views import ErrorBody, WorkspaceView
 
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
 _ADMISSION: Final = (

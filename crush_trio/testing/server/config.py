@@ -21,9 +21,9 @@ from crush_trio.config.load import Draft, finish_draft
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import DATA_NAME, DataDir, Layers, Places, Project
 from crush_trio.config.template import refuse_command
-from crush_trio.tools.shell.jobs import Running
+from crush_trio.tools.shell.jobs import RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
-from crush_trio.tools.shell.process import GRACE, Command, Ended
+from crush_trio.tools.shell.process import GRACE, Command, CommandEnd
 from crush_trio.wire.config import Config, SelectedModel
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType, Scope
@@ -38,8 +38,8 @@ def no_commands(
     stdout: BoundedOutput,
     stderr: BoundedOutput | int,
     grace: float = GRACE,
-    on_ended: Callable[[Ended], None] = lambda _: None,
-) -> AbstractAsyncContextManager[Running]:
+    on_ended: Callable[[CommandEnd], None] = lambda _: None,
+) -> AbstractAsyncContextManager[RunningCommand]:
     """Start nothing, and say so. For `WorkspaceSettings(opens=…)`."""
     raise OSError(errno.ENOSYS, "a server under test starts no commands", command.argv[0])
 

@@ -1,15 +1,14 @@
-"""Files on disk: read within limits, replaced whole or not at all.
+"""Resolves paths, and reads and replaces files on disk.
 
-Everything here is synchronous and belongs in a thread that is not abandoned. Then a cancel comes
-before a file is replaced or after it, never in between, and whoever waited knows which.
+A path is resolved before it is classified, because `..` and symbolic links may lead anywhere.
+Permission for a path inside the workspace is asked for the whole workspace, so that one grant covers it
+(F1). Permission for private and outside paths is asked for each directory.
 
-Only regular files are opened. A pipe would block a thread for ever, a device has no end.
+Reading and replacing is synchronous and runs in threads that are not abandoned on cancel. So a cancel
+takes effect before a file is replaced or after it, and the caller knows which. A file is replaced by
+renaming, so readers see the old content or the new, never a part.
 
-Where a path leads, and whose business it is.
-
-A path is resolved before anybody judges it: `..` and links may lead anywhere. What lies inside the
-workspace is judged as the workspace, so that one permission covers it all (F1), except for what is
-private there: that is asked for by itself, like what lies outside.
+Only regular files are opened: a pipe would block its thread for ever, and a device may have no end.
 """
 
 import errno
@@ -35,7 +34,7 @@ _LOOKED_AT: Final = 2000
 
 
 async def locate(bench: Workbench, path: str) -> Path:
-    """Return where *path* leads, absolute and resolved (H4), or tell the model what is wrong."""
+    """Return *path* absolute and resolved (H4); raise `ToolError` if it is not usable."""
     return await trio.to_thread.run_sync(_resolved, bench, path)
 
 
@@ -48,23 +47,23 @@ def _resolved(bench: Workbench, path: str) -> Path:
         raise ToolError(f"not a usable path: {path!r}: {exc}") from exc
 
 
-def judged(bench: Workbench, path: Path) -> Path:
-    """Return the directory for which permission to touch the file *path* is asked."""
+def permission_path(bench: Workbench, path: Path) -> Path:
+    """Return the directory for which permission is asked before the file *path* is used."""
     return bench.directory if bench.shared(path) else path.parent
 
 
-def outside(bench: Workbench, path: Path) -> str:
-    """Return why there is something to ask about *path*, for the person who is asked."""
+def reason_to_ask(bench: Workbench, path: Path) -> str:
+    """Return why *path* needs permission, for the text of the permission request."""
     return "private" if bench.inside(path) else "outside the workspace"
 
 
-def named(bench: Workbench, path: Path) -> str:
-    """Return *path* as it is called inside the workspace."""
+def display_path(bench: Workbench, path: Path) -> str:
+    """Return *path* relative to the workspace if it lies inside, else absolute."""
     return str(path.relative_to(bench.directory)) if bench.inside(path) else str(path)
 
 
-def missing(path: Path) -> ToolError:
-    """Say that there is no such file, and what else is there that the model may have meant."""
+def missing_file_error(path: Path) -> ToolError:
+    """Return the error for a file that does not exist; it suggests similar names."""
     similar = similar_names(path)
     if not similar:
         return ToolError(f"{path} does not exist")
@@ -83,7 +82,7 @@ def similar_names(path: Path) -> list[str]:
 
 
 def _most_similar(wanted: str, names: Iterable[str]) -> list[str]:
-    """Names that contain the wanted one, or are contained in it, come first; case is no matter."""
+    """Return similar names, close matches first, then names that contain *wanted* or its stem."""
     by_folded = {name.casefold(): name for name in sorted(names)}
     folded = wanted.casefold()
     stem = folded.partition(".")[0] or folded
@@ -98,15 +97,15 @@ _SECOND: Final = 10**9
 
 @frozen(kw_only=True)
 class Snapshot:
-    """What a file held when it was read; `modified` is when it had last been changed (H5)."""
+    """The content of a file when it was read; `modified` is its modification time (H5)."""
 
     data: bytes = field(repr=False)
     modified: int
 
 
 @contextmanager
-def told(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the system says about *path* into something to tell the model."""
+def os_errors_reported(verb: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` about *path* into a `ToolError`."""
     try:
         yield
     except OSError as exc:
@@ -114,12 +113,14 @@ def told(verb: str, path: Path) -> Iterator[None]:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read its bytes; refuse what is no file."""
+    """Open a regular file to read its bytes; raise `ToolError` for anything else."""
     return open(path, "rb", opener=_open_regular)
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a pipe's other end, nor following a link that was not there before."""
+    """Open a path that must be a regular file."""
+    # O_NONBLOCK: opening a pipe must not wait for its other end. O_NOFOLLOW: the path was resolved, so
+    # a link here was put in its place afterwards.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -130,16 +131,16 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def modified_at(file: BufferedReader) -> int:
-    """Return the second in which an open file was last changed."""
+    """Return the modification time of an open file, in seconds."""
     return os.fstat(file.fileno()).st_mtime_ns // _SECOND
 
 
 def read_file(path: Path, limit: int) -> Snapshot | None:
-    """Return what a file holds, None if there is no such file; refuse more than *limit* bytes.
+    """Return the content of a file, None if it does not exist; refuse more than *limit* bytes.
 
-    Its time is taken first: a change while it is being read shows as one that came later.
+    The modification time is taken before reading, so a change during the read counts as a later one.
     """
-    with told("read", path):
+    with os_errors_reported("read", path):
         try:
             file = open_regular(path)
         except FileNotFoundError:
@@ -153,13 +154,14 @@ def read_file(path: Path, limit: int) -> Snapshot | None:
 
 
 def replace_file(path: Path, data: bytes, expected: Snapshot | None) -> int:
-    """Make *data* the content of *path* in one step; return when that was.
+    """Atomically make *data* the content of *path*; return its modification time.
 
-    Nothing happens if the file is no longer what was *expected*: None is a file that is not there
-    yet. Its mode stays, and its owner where that is allowed; its directories are made if needed.
+    Raises `ToolError` and changes nothing if the content is not what was *expected*; None means that
+    the file must not exist. The mode is kept, and the owner if that is allowed. Missing directories are
+    created.
     """
     temporary = path.with_name(f".crush-{token_hex(8)}.tmp")
-    with told("write", path):
+    with os_errors_reported("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             modified = _write_beside(temporary, data, path)
@@ -172,7 +174,7 @@ def replace_file(path: Path, data: bytes, expected: Snapshot | None) -> int:
 
 
 def _write_beside(temporary: Path, data: bytes, path: Path) -> int:
-    """Write a new file that looks like the one it is going to replace."""
+    """Write the temporary file, with mode and owner of the file that it will replace."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with open(os.open(temporary, flags, 0o666), "wb") as file:  # noqa: PTH123  # a descriptor
         with suppress(FileNotFoundError):
@@ -184,7 +186,7 @@ def _write_beside(temporary: Path, data: bytes, path: Path) -> int:
 
 
 def _look_like(path: Path, descriptor: int) -> None:
-    """Give an open file the mode and, where that is allowed, the owner of *path*."""
+    """Give an open file the mode and, if that is allowed, the owner of *path*."""
     found, own = path.stat(), os.fstat(descriptor)
     if (found.st_uid, found.st_gid) != (own.st_uid, own.st_gid):
         with suppress(PermissionError):
@@ -193,13 +195,13 @@ def _look_like(path: Path, descriptor: int) -> None:
 
 
 def _must_still_be(path: Path, expected: Snapshot | None) -> None:
-    """Raise unless the file is what its reader saw, and may be written to.
+    """Raise unless the file has the *expected* content and is writable.
 
-    A rename asks for no right to write the file itself, so this asks.
+    Renaming needs no write permission for the file itself, so that is checked here.
     """
     if not _holds(path, expected):
         raise ToolError(
-            f"{path} was changed by somebody else in the meantime, so it was not written. "
+            f"{path} was changed by another program in the meantime, so it was not written. "
             "View it again and repeat the change."
         )
     if expected is not None and not os.access(path, os.W_OK):

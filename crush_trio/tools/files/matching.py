@@ -1,17 +1,13 @@
-"""Where an edit applies: exactly once, or with other white space but still once, or not at all.
+"""`find_edit`: finds the place in a file where an edit applies.
 
-A quoted text that is in the file is taken as it is. One that is not may differ from it in white
-space only: then its lines are looked for without regard to that, and if exactly one place has them,
-that is the place. Lines that the edit leaves alone stay as the file has them; new ones get the
-indentation of their surroundings. Anything else is refused, with a hint what to look at.
+A quoted text that occurs in the file is replaced there. If it does not occur, its lines are searched
+ignoring white space, and a single match is taken. Lines that the edit does not change stay as they are
+in the file; new lines get the indentation of their surroundings (`Indentation`). Anything else is an
+error, with a hint where the quotation differs. All texts here have LF line endings.
 
-All texts here end their lines in a line feed.
-
-From the indentation that a model quoted to the one that the file has.
-
-A model that quotes a block may shift it, or write spaces where the file has tabs. The lines it
-quoted and the lines it meant tell how one becomes the other; new lines are translated the same way,
-and where they are indented in a way that was not quoted, from the nearest one that was.
+A model may quote a block with more or less indentation, or with spaces instead of tabs. Comparing the
+quoted lines with the lines of the file shows how to translate the indentation of new lines. An
+indentation that was not quoted is translated relative to the nearest one that was.
 """
 
 import re
@@ -25,89 +21,6 @@ from attrs import field, frozen
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.text import Splice, edits_between
 
-
-def indent_of(line: str) -> str:
-    """Return the white space at the beginning of *line*."""
-    return line[: len(line) - len(line.lstrip())]
-
-
-@frozen(kw_only=True)
-class Indentation:
-    """Translates indentation. A quoted step of `width` characters is `step` in the file.
-
-    Without a step, what is indented more or less than anything quoted is so by as much in the file.
-    Where nothing is known to differ, nothing is translated.
-    """
-
-    known: Mapping[str, str] = field(repr=False)
-    width: int = 1
-    step: str | None = None
-
-    @classmethod
-    def between(
-        cls, quoted: Sequence[str], meant: Sequence[str], new: Sequence[str] = ()
-    ) -> "Indentation":
-        """Learn from lines of the file and how they were quoted; *new* lines were quoted alike."""
-        known: dict[str, str] = {}
-        for line, original in zip(quoted, meant, strict=True):
-            if line.strip():
-                known.setdefault(indent_of(line), indent_of(original))
-        if all(indent == original for indent, original in known.items()):
-            return cls(known={})
-        width, step = _step(known, [indent_of(line) for line in new if line.strip()])
-        return cls(known=known, width=width, step=step)
-
-    def adapted(self, line: str) -> str:
-        """Return a new line as the file would have it; of a blank one nothing remains."""
-        text = line.lstrip()
-        return self._translated(indent_of(line)) + text if text else ""
-
-    def _translated(self, indent: str) -> str:
-        if indent in self.known or not self.known:
-            return self.known.get(indent, indent)
-        shorter = [each for each in self.known if len(each) < len(indent)]
-        if shorter:
-            nearest = max(shorter, key=len)
-            return self.known[nearest] + self._deeper(indent[len(nearest) :])
-        nearest = min(self.known, key=len)
-        return self._shallower(self.known[nearest], len(nearest) - len(indent))
-
-    def _deeper(self, surplus: str) -> str:
-        if self.step is None:
-            return surplus
-        steps, rest = divmod(len(surplus), self.width)
-        return self.step * steps + " " * rest
-
-    def _shallower(self, indent: str, lacking: int) -> str:
-        if self.step is not None:
-            lacking = len(self.step) * (lacking // self.width)
-        return indent[: max(len(indent) - lacking, 0)]
-
-
-def _step(known: Mapping[str, str], new: Sequence[str]) -> tuple[int, str | None]:
-    """Return how wide a step was quoted, and what it is in the file, if that can be told."""
-    pairs = sorted(known.items(), key=lambda pair: len(pair[0]))
-    for (quoted, original), (deeper, deeper_original) in pairwise(pairs):
-        step = deeper_original[len(original) :]
-        if step and len(deeper) > len(quoted) and deeper_original.startswith(original):
-            return _smallest(len(deeper) - len(quoted), step)
-    for quoted, original in pairs:
-        if quoted and original and quoted[0] != original[0]:
-            return _smallest(len(quoted), original)
-    if any(original.startswith("\t") for original in known.values()):
-        widths = {len(indent) for indent in new if indent.startswith(" ")}
-        return (min(widths), "\t") if widths else (1, None)
-    return 1, None
-
-
-def _smallest(width: int, step: str) -> tuple[int, str]:
-    """Return the same translation in smaller steps: eight spaces for two tabs are four for one."""
-    if len(set(step)) > 1:
-        return width, step
-    times = gcd(width, len(step))
-    return width // times, step[: len(step) // times]
-
-
 _NAMED: Final = 5
 _SHOWN: Final = 120
 _COMPARED: Final = 1000
@@ -115,22 +28,22 @@ _NUMBERED: Final = re.compile(r"\s*\d+\|")
 
 
 @frozen(kw_only=True)
-class Match:
-    """What to change in the text of a file. `note` is for the model, if something is to be said."""
+class EditMatch:
+    """The replacements of an edit. `note` is a remark for the model, or empty."""
 
     splices: tuple[Splice, ...]
     note: str = ""
 
 
-def find_edit(text: str, old: str, new: str, *, replace_all: bool = False) -> Match:
-    """Return how *text* changes when *old* becomes *new*, or raise a `ToolError` that says why not."""
+def find_edit(text: str, old: str, new: str, *, replace_all: bool = False) -> EditMatch:
+    """Return the replacements that turn *old* into *new* in *text*; raise `ToolError` if unclear."""
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change")
     places = _places(text, old, overlapping=not replace_all)
     if len(places) > 1 and not replace_all:
         raise ToolError(_ambiguous(text, places))
     if places:
-        return Match(splices=tuple(Splice(at, at + len(old), new) for at in places))
+        return EditMatch(splices=tuple(Splice(at, at + len(old), new) for at in places))
     return _find_loosely(text, old, new)
 
 
@@ -152,10 +65,10 @@ def _ambiguous(text: str, places: Sequence[int]) -> str:
     )
 
 
-# ── Without regard to white space ───────────────────────────────────────────────────────────────
+# ── Matching that ignores white space ───────────────────────────────────────────────────────────
 
 
-def _find_loosely(text: str, old: str, new: str) -> Match:
+def _find_loosely(text: str, old: str, new: str) -> EditMatch:
     """Find the one place whose lines differ from those of *old* in white space only."""
     lines, wanted = text.removesuffix("\n").split("\n"), old.removesuffix("\n").split("\n")
     starts = _windows([_squeezed(line) for line in lines], [_squeezed(line) for line in wanted])
@@ -168,11 +81,11 @@ def _find_loosely(text: str, old: str, new: str) -> Match:
         f"old_string was found only without regard to white space, at {_span(first, last)}. "
         "The indentation was adapted to the file; view these lines to see whether it is right."
     )
-    return Match(splices=(splice,), note=note)
+    return EditMatch(splices=(splice,), note=note)
 
 
 def _block(text: str, lines: Sequence[str], place: tuple[int, int], old: str, new: str) -> Splice:
-    """Return the splice that puts *new* in the place of whole lines."""
+    """Return the splice that replaces whole lines by *new*."""
     first, last = place
     start = sum(len(line) + 1 for line in lines[:first])
     end = start + sum(len(line) + 1 for line in lines[first:last]) - 1
@@ -184,7 +97,7 @@ def _block(text: str, lines: Sequence[str], place: tuple[int, int], old: str, ne
 
 
 def _fitted(meant: Sequence[str], old: str, new: str) -> str:
-    """Return *new* as the file would have it: its own lines where *old* had them too."""
+    """Return *new* adapted to the file: unchanged lines as in the file, new ones re-indented."""
     quoted, wanted = old.removesuffix("\n").split("\n"), new.removesuffix("\n").split("\n")
     indentation = Indentation.between(quoted, meant, wanted)
     fitted, at = list[str](), 0
@@ -200,7 +113,7 @@ def _squeezed(line: str) -> str:
 
 
 def _windows(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Return where all of *wanted* stand in a row; blank lines alone say nothing."""
+    """Return the line numbers where *wanted* occurs; none if it consists of blank lines only."""
     if not any(wanted):
         return []
     size = len(wanted)
@@ -235,7 +148,7 @@ def _not_found(lines: Sequence[str], wanted: Sequence[str], starts: Sequence[int
 
 
 def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> str:
-    """Say where the file comes closest to what was wanted, and where it parts from it."""
+    """Return a hint: the place with the longest match, and the first line that differs."""
     have, want = [_squeezed(line) for line in lines], [_squeezed(line) for line in wanted]
     starts = islice((n for n, line in enumerate(have) if line == want[0] != ""), _COMPARED)
     agreeing = {n: _agreeing(have[n : n + len(want)], want) for n in starts}
@@ -257,3 +170,86 @@ def _agreeing(have: Sequence[str], want: Sequence[str]) -> int:
 
 def _shown(line: str) -> str:
     return repr(line if len(line) <= _SHOWN else line[:_SHOWN] + "…")
+
+
+def indent_of(line: str) -> str:
+    """Return the white space at the beginning of *line*."""
+    return line[: len(line) - len(line.lstrip())]
+
+
+@frozen(kw_only=True)
+class Indentation:
+    """Translates indentation. One quoted level of `width` characters is `step` in the file.
+
+    If the step is unknown, an indentation deeper or shallower than all quoted ones differs by the same
+    number of characters in the file. If quoted and actual indentation are equal, `known` is empty and
+    nothing is translated.
+    """
+
+    known: Mapping[str, str] = field(repr=False)
+    width: int = 1
+    step: str | None = None
+
+    @classmethod
+    def between(
+        cls, quoted: Sequence[str], meant: Sequence[str], new: Sequence[str] = ()
+    ) -> "Indentation":
+        """Compare the quoted lines with the lines *meant*; *new* lines are indented like the quoted."""
+        known: dict[str, str] = {}
+        for line, original in zip(quoted, meant, strict=True):
+            if line.strip():
+                known.setdefault(indent_of(line), indent_of(original))
+        if all(indent == original for indent, original in known.items()):
+            return cls(known={})
+        width, step = _step(known, [indent_of(line) for line in new if line.strip()])
+        return cls(known=known, width=width, step=step)
+
+    def adapted(self, line: str) -> str:
+        """Return a new line with the indentation of the file; a blank line becomes empty."""
+        text = line.lstrip()
+        return self._translated(indent_of(line)) + text if text else ""
+
+    def _translated(self, indent: str) -> str:
+        if indent in self.known or not self.known:
+            return self.known.get(indent, indent)
+        shorter = [each for each in self.known if len(each) < len(indent)]
+        if shorter:
+            nearest = max(shorter, key=len)
+            return self.known[nearest] + self._deeper(indent[len(nearest) :])
+        nearest = min(self.known, key=len)
+        return self._shallower(self.known[nearest], len(nearest) - len(indent))
+
+    def _deeper(self, surplus: str) -> str:
+        if self.step is None:
+            return surplus
+        steps, rest = divmod(len(surplus), self.width)
+        return self.step * steps + " " * rest
+
+    def _shallower(self, indent: str, lacking: int) -> str:
+        if self.step is not None:
+            lacking = len(self.step) * (lacking // self.width)
+        return indent[: max(len(indent) - lacking, 0)]
+
+
+def _step(known: Mapping[str, str], new: Sequence[str]) -> tuple[int, str | None]:
+    """Return the width of one quoted level, and that level in the file if it can be derived."""
+    pairs = sorted(known.items(), key=lambda pair: len(pair[0]))
+    for (quoted, original), (deeper, deeper_original) in pairwise(pairs):
+        step = deeper_original[len(original) :]
+        if step and len(deeper) > len(quoted) and deeper_original.startswith(original):
+            return _smallest(len(deeper) - len(quoted), step)
+    for quoted, original in pairs:
+        if quoted and original and quoted[0] != original[0]:
+            return _smallest(len(quoted), original)
+    if any(original.startswith("\t") for original in known.values()):
+        widths = {len(indent) for indent in new if indent.startswith(" ")}
+        return (min(widths), "\t") if widths else (1, None)
+    return 1, None
+
+
+def _smallest(width: int, step: str) -> tuple[int, str]:
+    """Reduce a step: eight spaces for two tabs become four spaces for one."""
+    if len(set(step)) > 1:
+        return width, step
+    times = gcd(width, len(step))
+    return width // times, step[: len(step) // times]

@@ -1,16 +1,14 @@
-"""The text of a file: seen without its line endings and its byte order mark, kept with them.
+"""`FileText`: the text of a file and its line endings. `difference`: line diff in bounded time.
 
-A model quotes and writes lines that end in a line feed. The file may begin with a byte order mark,
-may end its lines in another way, or in two ways. So everything is looked for in `plain`, and what
-is changed there is changed in `content`, which is exactly what the file holds. Invariant: outside
-of what was changed, `content` stays as it is, to the last byte.
+A model quotes and writes lines that end in a line feed. The file may begin with a byte order mark, and
+its lines may end in CRLF, in LF, or in both. So searches use `plain`, without the mark and with LF only,
+and changes found there are applied to `content`, which is exactly what the file contains. Invariant:
+outside of the changed places, every byte of `content` stays as it is.
 
-What changed between two texts, in lines, in bounded time.
-
-`difflib` finds good differences, and takes quadratic time for it. So it only gets to see what is
-small: equal lines at both ends are set aside, then lines that each text has exactly once split the
-rest, and a piece in between that is still too large counts as changed altogether. The result is
-always true, and for very large changes coarser than it could be.
+`difflib` gives good diffs but takes quadratic time, so it only compares small pieces: equal lines at
+both ends are set aside, then lines that occur exactly once in each text split the rest. A piece that is
+still too large counts as changed as a whole. The diff is always correct, and coarser than necessary for
+very large changes.
 """
 
 import re
@@ -24,26 +22,26 @@ from typing import Final
 from attrs import field, frozen
 
 BOM: Final = "\ufeff"
-"""What some editors put at the beginning of a file in UTF-8."""
+"""The byte order mark that some editors write at the beginning of a UTF-8 file."""
 
 LF: Final = "\n"
 CRLF: Final = "\r\n"
 
 
 def plain_text(text: str) -> str:
-    """Return *text* with lines that end in a line feed, as all matching wants it."""
+    """Return *text* with LF line endings, which all matching expects."""
     return text.replace(CRLF, LF)
 
 
-def common_head(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many lines, or characters, both begin with."""
+def common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many lines, or characters, both have in common at the beginning."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 @frozen
 class Splice:
-    """Put *text* in the place of what stands between two offsets."""
+    """A replacement of the text between two offsets."""
 
     start: int
     end: int
@@ -51,13 +49,13 @@ class Splice:
 
 
 @frozen
-class Text:
-    """What a file holds, decoded; `content` is all of it."""
+class FileText:
+    """The decoded text of a file; `content` is all of it, with its own line endings."""
 
     content: str = field(repr=False)
 
     @classmethod
-    def decoded(cls, data: bytes) -> "Text":
+    def decoded(cls, data: bytes) -> "FileText":
         """Read UTF-8, or raise `UnicodeDecodeError`."""
         return cls(data.decode("utf-8"))
 
@@ -72,16 +70,16 @@ class Text:
 
     @cached_property
     def plain(self) -> str:
-        """The text as a model sees it."""
+        """The text as a model sees it: without byte order mark, with LF line endings."""
         return plain_text(self.content.removeprefix(BOM))
 
     @property
     def newline(self) -> str:
-        """How most of the lines end; a new line ends like that too."""
+        """The line ending of most lines, which new lines get too."""
         crlf = self.content.count(CRLF)
         return CRLF if 2 * crlf > self.content.count(LF) else LF
 
-    def spliced(self, splices: Iterable[Splice]) -> "Text":
+    def spliced(self, splices: Iterable[Splice]) -> "FileText":
         """Return the text with *splices* applied; their offsets are of `plain`, none overlap."""
         pieces, kept, newline = [self.bom], 0, self.newline
         for splice in sorted(splices, key=lambda each: each.start):
@@ -90,37 +88,37 @@ class Text:
             pieces.append(new.text.replace(LF, newline))
             kept = new.end
         pieces.append(self._content_between(kept, len(self.plain)))
-        return Text("".join(pieces))
+        return FileText("".join(pieces))
 
-    def rewritten(self, content: str) -> "Text":
-        """Return a text that says *content* in the manner of this one.
+    def rewritten(self, content: str) -> "FileText":
+        """Return *content* with the byte order mark and the line endings of this text.
 
-        A content that brings line endings of the other kind means them, and keeps them.
+        A content that contains CRLF keeps its own line endings.
         """
         body = content.removeprefix(BOM)
         if CRLF not in body:
             body = body.replace(LF, self.newline)
-        return Text(self.bom + body)
+        return FileText(self.bom + body)
 
     def _trimmed(self, splice: Splice) -> Splice:
-        """Leave out what a splice puts back at its edges: those lines keep their own endings."""
+        """Remove from a splice the unchanged text at its edges: those lines keep their endings."""
         old = self.plain[splice.start : splice.end]
-        head = common_head(old, splice.text)
+        head = common_prefix_length(old, splice.text)
         old, new = old[head:], splice.text[head:]
-        tail = common_head(old[::-1], new[::-1])
+        tail = common_prefix_length(old[::-1], new[::-1])
         return Splice(splice.start + head, splice.end - tail, new[: len(new) - tail])
 
     def _content_between(self, start: int, end: int) -> str:
         return self.content[self._offset(start) : self._offset(end)]
 
     def _offset(self, plain_offset: int) -> int:
-        """Return where in `content` a place of `plain` is."""
+        """Convert an offset of `plain` to one of `content`."""
         passed = bisect_left(self._long_endings, plain_offset)
         return len(self.bom) + plain_offset + passed
 
     @cached_property
     def _long_endings(self) -> list[int]:
-        """Return the places in `plain` whose line feed has two characters in `content`."""
+        """Return the offsets in `plain` of the line feeds that are CRLF in `content`."""
         places, at = list[int](), self.content.find(CRLF)
         while at >= 0:
             places.append(at - len(self.bom) - len(places))
@@ -128,8 +126,8 @@ class Text:
         return places
 
 
-EFFORT: Final = 100_000
-"""How many pairs of lines a piece may have that is compared line by line."""
+MAX_LINE_PAIRS: Final = 100_000
+"""A piece with more pairs of lines than this is not compared line by line."""
 
 CONTEXT: Final = 3
 """How many unchanged lines a diff shows around a change."""
@@ -138,8 +136,8 @@ _LINE: Final = re.compile(r".*\n|.+")
 
 
 @frozen
-class Edit:
-    """The lines [old_start, old_end) of one text became [new_start, new_end) of the other."""
+class LineEdit:
+    """A change: the lines [old_start, old_end) became the lines [new_start, new_end)."""
 
     old_start: int
     old_end: int
@@ -151,29 +149,29 @@ class Edit:
         """Whether it changes nothing."""
         return self.old_start == self.old_end and self.new_start == self.new_end
 
-    def moved(self, old: int, new: int) -> "Edit":
-        """Return the same edit of texts that begin earlier."""
-        return Edit(
+    def moved(self, old: int, new: int) -> "LineEdit":
+        """Return the same edit for texts that have more lines before it."""
+        return LineEdit(
             self.old_start + old, self.old_end + old, self.new_start + new, self.new_end + new
         )
 
 
 @frozen(kw_only=True)
 class Difference:
-    """Two texts and what became of the lines of the first."""
+    """The difference of two texts, in lines."""
 
     old: tuple[str, ...] = field(repr=False)
     new: tuple[str, ...] = field(repr=False)
-    edits: tuple[Edit, ...] = field(repr=False)
+    edits: tuple[LineEdit, ...] = field(repr=False)
 
     @property
     def additions(self) -> int:
-        """How many lines the second text has that the first has not."""
+        """How many lines only the second text has."""
         return sum(edit.new_end - edit.new_start for edit in self.edits)
 
     @property
     def removals(self) -> int:
-        """How many lines the first text has that the second has not."""
+        """How many lines only the first text has."""
         return sum(edit.old_end - edit.old_start for edit in self.edits)
 
     def unified(self, name: str) -> str:
@@ -183,7 +181,7 @@ class Difference:
         hunks = "".join(self._hunk(group) for group in _groups(self.edits))
         return f"--- a/{name}\n+++ b/{name}\n{hunks}"
 
-    def _hunk(self, group: Sequence[Edit]) -> str:
+    def _hunk(self, group: Sequence[LineEdit]) -> str:
         first, last = group[0], group[-1]
         before = min(CONTEXT, first.old_start)
         after = min(CONTEXT, len(self.old) - last.old_end)
@@ -201,44 +199,44 @@ class Difference:
 
 
 def difference(old: str, new: str) -> Difference:
-    """Compare two texts; a last line without its line feed is another line than one with it."""
+    """Compare two texts. A last line without line feed differs from the same line with one."""
     before, after = lines_of(old), lines_of(new)
     return Difference(old=before, new=after, edits=tuple(edits_between(before, after)))
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """Split *text* behind its line feeds, and nowhere else."""
+    """Split *text* after each line feed; other line separators are part of a line."""
     return tuple(_LINE.findall(text))
 
 
-def edits_between(old: Sequence[str], new: Sequence[str]) -> list[Edit]:
-    """Return what turns *old* into *new*, in order, with something unchanged in between."""
-    head = common_head(old, new)
-    tail = common_head(old[head:][::-1], new[head:][::-1])
+def edits_between(old: Sequence[str], new: Sequence[str]) -> list[LineEdit]:
+    """Return the edits that turn *old* into *new*, in order; unchanged lines separate them."""
+    head = common_prefix_length(old, new)
+    tail = common_prefix_length(old[head:][::-1], new[head:][::-1])
     inner = _inner(old[head : len(old) - tail], new[head : len(new) - tail])
     return [edit.moved(head, head) for edit in inner if not edit.empty]
 
 
-def _inner(old: Sequence[str], new: Sequence[str]) -> Iterator[Edit]:
-    if len(old) * len(new) <= EFFORT:
+def _inner(old: Sequence[str], new: Sequence[str]) -> Iterator[LineEdit]:
+    if len(old) * len(new) <= MAX_LINE_PAIRS:
         yield from _compared(old, new)
         return
     old_at = new_at = 0
     for i, j in [*_anchors(old, new), (len(old), len(new))]:
         piece = old[old_at:i], new[new_at:j]
-        small = len(piece[0]) * len(piece[1]) <= EFFORT
-        found = _compared(*piece) if small else [Edit(0, len(piece[0]), 0, len(piece[1]))]
+        small = len(piece[0]) * len(piece[1]) <= MAX_LINE_PAIRS
+        found = _compared(*piece) if small else [LineEdit(0, len(piece[0]), 0, len(piece[1]))]
         yield from (edit.moved(old_at, new_at) for edit in found)
         old_at, new_at = i + 1, j + 1
 
 
-def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[Edit]:
+def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[LineEdit]:
     matcher = SequenceMatcher(None, old, new, autojunk=False)
-    return (Edit(*places) for tag, *places in matcher.get_opcodes() if tag != "equal")
+    return (LineEdit(*places) for tag, *places in matcher.get_opcodes() if tag != "equal")
 
 
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Return pairs of equal lines that occur once in each text, as many as are in the same order."""
+    """Return pairs of equal lines that occur once in each text, the most that keep the same order."""
     in_old, in_new = Counter(old), Counter(new)
     places = {line: n for n, line in enumerate(new) if in_new[line] == 1}
     once = [(n, places[line]) for n, line in enumerate(old) if in_old[line] == 1 and line in places]
@@ -246,7 +244,7 @@ def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _longest_rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest part of *pairs* whose second numbers rise as the first ones do."""
+    """Return the longest subsequence of *pairs* whose second numbers rise (patience sorting)."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -262,9 +260,9 @@ def _longest_rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _groups(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
-    """Put edits together whose surroundings overlap."""
-    group: list[Edit] = []
+def _groups(edits: Sequence[LineEdit]) -> Iterator[list[LineEdit]]:
+    """Group edits whose context lines overlap."""
+    group: list[LineEdit] = []
     for edit in edits:
         if group and edit.old_start - group[-1].old_end > 2 * CONTEXT:
             yield group

@@ -1,11 +1,8 @@
-"""The tool `view`: a section of a text file with line numbers, or a picture, or a whole skill.
+"""The tool `view`: shows a section of a text file with line numbers, an image, or a whole skill.
 
-Parts of files, read without reading the rest.
-
-A section is some lines of a file. The lines before it are counted and passed over, what is behind
-it is not read, and of a line too long to be shown only the beginning is kept: the memory it takes
-has nothing to do with how large the file is. While it works through a large file it looks, once in a
-while, whether its call has been cancelled.
+Memory does not depend on the size of the file: the lines before a section are skipped, those after it
+are not read, and only the beginning of a long line is kept. Reading runs in a thread, which checks
+between chunks whether its call was cancelled.
 """
 
 import codecs
@@ -22,37 +19,53 @@ from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Media, Metadata, ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.files.changes import Diagnose
 from crush_trio.tools.files.disk import (
-    judged,
     locate,
-    missing,
+    missing_file_error,
     modified_at,
     open_regular,
-    outside,
-    told,
+    os_errors_reported,
+    permission_path,
+    reason_to_ask,
 )
 from crush_trio.tools.files.text import BOM
 from crush_trio.tools.workbench import History, Workbench
 from crush_trio.wire.integrations import SkillInfo
 
+DEFAULT_LINES: Final = 200
+"""Lines shown by default."""
+
+SKILL_LIMIT: Final = 2 * 1024 * 1024
+"""Lines and bytes shown of a skill by default: more than a skill file may have."""
+
+
 SECTION_LIMIT: Final = 200 * 1024
-"""Bytes of text that one section may have."""
+"""Maximum bytes of text in one section."""
 
 PICTURE_LIMIT: Final = 200 * 1024
-"""Bytes that a picture may have."""
+"""Maximum bytes of an image."""
 
 LINE_LIMIT: Final = 2000
 """Bytes of a line that are shown."""
 
 CUT: Final = "..."
-"""What stands where the rest of a long line was."""
+"""Appended to a line that was cut."""
 
 _CHUNK: Final = 1024 * 1024
 _HEAD: Final = 8000
 
 
 @frozen(kw_only=True)
+class ViewArguments:
+    """The arguments of `view`."""
+
+    file_path: Annotated[str, About("The file to read, absolute or relative to the workspace.")]
+    offset: Annotated[int, About("How many lines to pass over first. Default 0.")] = 0
+    limit: Annotated[int, About(f"How many lines to show. Default {DEFAULT_LINES}.")] = 0
+
+
+@frozen(kw_only=True)
 class Section:
-    """Some lines of a file. `more` says that there are others behind them."""
+    """Some lines of a file. `more` says that the file continues after them."""
 
     lines: tuple[str, ...] = field(repr=False)
     more: bool
@@ -60,36 +73,130 @@ class Section:
 
 
 @frozen(kw_only=True)
-class Picture:
-    """A file that is to be looked at."""
+class ViewedImage:
+    """An image file."""
 
     media: Media
     modified: int
 
 
-def look(path: Path, offset: int, limit: int, most: int = SECTION_LIMIT) -> Section | Picture:
-    """Return *limit* lines after the first *offset*, or the picture that the file is.
-
-    *most* is how many bytes of text there may be. Runs in a thread of Trio. Raises `ToolError` if the
-    file is not there, or neither text nor a picture.
+@define(eq=False)
+class ViewTool(BuiltIn):
+    """The tool `view`. Asks for permission if a file is private, or neither inside the workspace nor
+    in one of the *readable* directories.
     """
-    with told("read", path):
+
+    name = "view"
+    parallel = True
+    arguments = ViewArguments
+
+    bench: Workbench
+    history: History
+    readable: tuple[Path, ...] = ()
+    skills: Mapping[Path, SkillInfo] = field(factory=dict, repr=False)
+    """The skills, by their files. A skill is shown whole: a part of it could be misleading."""
+    diagnose: Diagnose | None = field(default=None, repr=False)
+
+    async def run(self, call: ToolCall, /) -> ToolResult:
+        """Return the section or image, and mark the file as read by the session."""
+        arguments = read_arguments(call.input, ViewArguments)
+        offset = arguments.offset
+        if offset < 0:
+            raise ToolError("offset counts lines from the beginning and cannot be negative")
+        path = await locate(self.bench, arguments.file_path)
+        skill = self.skills.get(path)
+        usual, most = (
+            (DEFAULT_LINES, SECTION_LIMIT) if skill is None else (SKILL_LIMIT, SKILL_LIMIT)
+        )
+        limit = arguments.limit if arguments.limit > 0 else usual
+        await self._ask(call, path, offset, limit)
+        now = self.bench.clock.unix()
+        seen = await trio.to_thread.run_sync(read_view, path, offset, limit, most)
+        if isinstance(seen, ViewedImage) and not call.images:
+            raise ToolError(f"{path} is an image, and this model does not accept images")
+        await self.history.record_read(call.session_id, path, max(now, seen.modified))
+        if isinstance(seen, ViewedImage):
+            return ToolResult(
+                content=f"{path}: {seen.media.mime_type}",
+                media=seen.media,
+                metadata=_metadata(path, ""),
+            )
+        said = "" if self.diagnose is None else await self.diagnose(path)
+        return ToolResult(
+            content="\n\n".join(filter(None, [_shown(seen, offset), said])),
+            metadata=_metadata(path, "\n".join(seen.lines), skill),
+        )
+
+    async def _ask(self, call: ToolCall, path: Path, offset: int, limit: int) -> None:
+        """Ask for permission if it is needed, before the file is opened."""
+        await trio.lowlevel.checkpoint()
+        if self.bench.shared(path) or any(map(path.is_relative_to, self.readable)):
+            return
+        await call.permit(
+            Wanted(
+                action="read",
+                description=f"Read {path}, which is {reason_to_ask(self.bench, path)}",
+                params={"file_path": str(path), "offset": offset, "limit": limit},
+                path=permission_path(self.bench, path),
+            )
+        )
+
+
+def _metadata(path: Path, content: str, skill: SkillInfo | None = None) -> Metadata:
+    """Return the metadata for clients, which show a skill by its name (I8)."""
+    about = {"file_path": str(path), "content": content}
+    if skill is None:
+        return about
+    return {
+        **about,
+        "resource_type": "skill",
+        "resource_name": skill.name,
+        "resource_description": skill.description,
+    }
+
+
+def _shown(section: Section, offset: int) -> str:
+    if not section.lines:
+        return "(The file is empty.)"
+    text = f"<file>\n{number_lines(section.lines, offset + 1)}\n</file>"
+    if not section.more:
+        return text
+    end = offset + len(section.lines)
+    return (
+        f"{text}\n\n(The file has more lines. To see those after line {end}, set offset to {end}.)"
+    )
+
+
+def number_lines(lines: Sequence[str], first: int) -> str:
+    """Prefix each line with its number, right-aligned to six columns, and a vertical bar."""
+    return "\n".join(f"{number:>6}|{line}" for number, line in enumerate(lines, first))
+
+
+def read_view(
+    path: Path, offset: int, limit: int, most: int = SECTION_LIMIT
+) -> Section | ViewedImage:
+    """Return *limit* lines after the first *offset*, or the whole file if it is an image.
+
+    *most* limits the bytes of text. Runs in a Trio thread. Raises `ToolError` if the file does not
+    exist, or is neither text nor an image.
+    """
+    with os_errors_reported("read", path):
         try:
             file = open_regular(path)
         except FileNotFoundError:
-            raise missing(path) from None
+            raise missing_file_error(path) from None
         with file:
             return _look(path, file, offset, limit, most)
 
 
 def _look(
     path: Path, file: BufferedReader, offset: int, limit: int, most: int
-) -> Section | Picture:
+) -> Section | ViewedImage:
     modified = modified_at(file)
     head = file.read(_HEAD)
     file.seek(0)
     if (mime_type := picture_type(head)) is not None:
-        return Picture(media=_picture(path, file, mime_type), modified=modified)
+        return ViewedImage(media=_picture(path, file, mime_type), modified=modified)
     if b"\0" in head:
         raise ToolError(f"{path} is a binary file")
     _skip_lines(path, file, offset)
@@ -106,7 +213,7 @@ def _look(
 
 
 def _skip_lines(path: Path, file: BufferedReader, count: int) -> None:
-    """Go to the beginning of the line after the first *count*; raise if there is none."""
+    """Skip *count* lines; raise `ToolError` if the file ends before."""
     left, open_line = count, False
     while left:
         trio.from_thread.check_cancelled()
@@ -125,7 +232,7 @@ def _skip_lines(path: Path, file: BufferedReader, count: int) -> None:
 
 
 def _after_newlines(chunk: bytes, count: int) -> int:
-    """Return the place behind the first *count* line feeds."""
+    """Return the offset after the first *count* line feeds."""
     at = 0
     for _ in range(count):
         at = chunk.index(b"\n", at) + 1
@@ -133,7 +240,7 @@ def _after_newlines(chunk: bytes, count: int) -> int:
 
 
 def _read_lines(file: BufferedReader, limit: int, most: int) -> tuple[list[str], bool]:
-    """Read up to *limit* lines, and up to *most* bytes."""
+    """Read up to *limit* lines and *most* bytes; return them, and whether there is more."""
     lines: list[str] = []
     size = 0
     while len(lines) < limit and (line := _read_line(file)) is not None:
@@ -145,7 +252,7 @@ def _read_lines(file: BufferedReader, limit: int, most: int) -> tuple[list[str],
 
 
 def _read_line(file: BufferedReader) -> str | None:
-    """Read one line, and keep as much of it as is shown; None at the end of the file."""
+    """Read one line and keep the part that is shown; None at the end of the file."""
     start = file.readline(LINE_LIMIT + 2)
     if not start:
         return None
@@ -160,7 +267,7 @@ def _read_line(file: BufferedReader) -> str | None:
 
 
 def _whole_characters(data: bytes) -> str:
-    """Decode *data*, without the beginning of a character at its end."""
+    """Decode *data*, dropping an incomplete character at its end."""
     return codecs.getincrementaldecoder("utf-8")().decode(data)
 
 
@@ -168,7 +275,7 @@ def _whole_characters(data: bytes) -> str:
 
 
 def picture_type(head: bytes) -> str | None:
-    """Say which kind of picture begins like that; what the file is called does not matter."""
+    """Return the media type of an image that begins like this, whatever its file name."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -185,107 +292,3 @@ def _picture(path: Path, file: BufferedReader, mime_type: str) -> Media:
     if len(data) > PICTURE_LIMIT:
         raise ToolError(f"the picture {path} is too large: more than {PICTURE_LIMIT // 1024} KB")
     return Media(data=data, mime_type=mime_type)
-
-
-LINES: Final = 200
-"""How many lines are shown if the model does not say."""
-
-SKILL_LIMIT: Final = 2 * 1024 * 1024
-"""Lines, and bytes, of a skill that are shown if the model does not say: more than a skill may have."""
-
-
-@frozen(kw_only=True)
-class ViewArguments:
-    """What the model says."""
-
-    file_path: Annotated[str, About("The file to read, absolute or relative to the workspace.")]
-    offset: Annotated[int, About("How many lines to pass over first. Default 0.")] = 0
-    limit: Annotated[int, About(f"How many lines to show. Default {LINES}.")] = 0
-
-
-@define(eq=False)
-class ViewTool(BuiltIn):
-    """Shows files. It asks first for those outside the workspace and *readable*, and for private ones."""
-
-    name = "view"
-    parallel = True
-    arguments = ViewArguments
-
-    bench: Workbench
-    history: History
-    readable: tuple[Path, ...] = ()
-    skills: Mapping[Path, SkillInfo] = field(factory=dict, repr=False)
-    """The skills, by their files. Of such a file there are no parts: half of it may say the opposite."""
-    diagnose: Diagnose | None = field(default=None, repr=False)
-
-    async def run(self, call: ToolCall, /) -> ToolResult:
-        """Show a file, and take note that the session has seen it."""
-        arguments = read_arguments(call.input, ViewArguments)
-        offset = arguments.offset
-        if offset < 0:
-            raise ToolError("offset counts lines from the beginning and cannot be negative")
-        path = await locate(self.bench, arguments.file_path)
-        skill = self.skills.get(path)
-        usual, most = (LINES, SECTION_LIMIT) if skill is None else (SKILL_LIMIT, SKILL_LIMIT)
-        limit = arguments.limit if arguments.limit > 0 else usual
-        await self._ask(call, path, offset, limit)
-        now = self.bench.clock.unix()
-        seen = await trio.to_thread.run_sync(look, path, offset, limit, most)
-        if isinstance(seen, Picture) and not call.images:
-            raise ToolError(f"{path} is a picture, and this model cannot look at pictures")
-        await self.history.record_read(call.session_id, path, max(now, seen.modified))
-        if isinstance(seen, Picture):
-            return ToolResult(
-                content=f"{path}: {seen.media.mime_type}",
-                media=seen.media,
-                metadata=_metadata(path, ""),
-            )
-        said = "" if self.diagnose is None else await self.diagnose(path)
-        return ToolResult(
-            content="\n\n".join(filter(None, [_shown(seen, offset), said])),
-            metadata=_metadata(path, "\n".join(seen.lines), skill),
-        )
-
-    async def _ask(self, call: ToolCall, path: Path, offset: int, limit: int) -> None:
-        """Ask for permission where it is needed, before anything is touched there."""
-        await trio.lowlevel.checkpoint()
-        if self.bench.shared(path) or any(map(path.is_relative_to, self.readable)):
-            return
-        await call.permit(
-            Wanted(
-                action="read",
-                description=f"Read {path}, which is {outside(self.bench, path)}",
-                params={"file_path": str(path), "offset": offset, "limit": limit},
-                path=judged(self.bench, path),
-            )
-        )
-
-
-def _metadata(path: Path, content: str, skill: SkillInfo | None = None) -> Metadata:
-    """Return what clients are told; that a skill was read they show by its name (I8)."""
-    about = {"file_path": str(path), "content": content}
-    if skill is None:
-        return about
-    return {
-        **about,
-        "resource_type": "skill",
-        "resource_name": skill.name,
-        "resource_description": skill.description,
-    }
-
-
-def _shown(section: Section, offset: int) -> str:
-    if not section.lines:
-        return "(The file is empty.)"
-    text = f"<file>\n{numbered(section.lines, offset + 1)}\n</file>"
-    if not section.more:
-        return text
-    end = offset + len(section.lines)
-    return (
-        f"{text}\n\n(The file has more lines. To see those after line {end}, set offset to {end}.)"
-    )
-
-
-def numbered(lines: Sequence[str], first: int) -> str:
-    """Put its number before each line, right-aligned to six columns, and a vertical bar."""
-    return "\n".join(f"{number:>6}|{line}" for number, line in enumerate(lines, first))

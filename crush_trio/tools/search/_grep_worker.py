@@ -1,12 +1,12 @@
-"""Searches files for a regular expression, as a program of its own.
+"""The search program of `grep` for machines without ripgrep; runs as a separate process.
 
-Python's regular expressions cannot be interrupted, and some take longer than the universe has. Here
-they run in a process that its parent kills when the time is up. It imports the standard library only,
-because every search waits for its start.
+Python's regular expressions cannot be interrupted, and some take exponential time. Here they run in a
+process that the parent kills at the time limit. It imports only the standard library, because every
+search waits for it to start.
 
-It reads null-terminated records: a JSON object (`pattern`, `literal`, `limit`, `seconds`, `size`,
-`columns`), then the files in the order in which to search them. It writes one JSON array per matching
-line: the number of the file, the number of the line, its text. It ends after `limit` of them.
+It reads null-separated records from standard input: a JSON object (`pattern`, `literal`, `limit`,
+`seconds`, `size`, `columns`), then the files in the order in which to search them. It writes one JSON
+array per matching line: number of the file, number of the line, text. It ends after `limit` lines.
 """
 
 import json
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MEMORY = 2 * 1024**3
-"""Bytes this process may use."""
+"""Bytes of memory that this process may use."""
 
 SNIFFED = 8192
-"""A null character among this many bytes makes a file binary."""
+"""A file with a null byte among its first bytes, this many, is binary."""
 
 INVALID = 2
-"""The exit code for an expression that is none; ripgrep's, too."""
+"""The exit code for an invalid expression; the same as ripgrep's."""
 
 
 def open_plain(path: str, flags: int) -> int:
-    """Open a plain file and nothing else: a link leads elsewhere, a pipe has no end."""
+    """Open a regular file; raise `OSError` for a link, a pipe or a device."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -40,7 +40,7 @@ def open_plain(path: str, flags: int) -> int:
 
 
 def lines_of(path: bytes, size: int) -> "Iterator[tuple[int, str]]":
-    """Yield the numbered lines of a text file; a file that is none, or too large, has no lines."""
+    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable."""
     try:
         with open(path, "rb", opener=open_plain) as file:
             data = file.read(size + 1)
@@ -65,11 +65,11 @@ def search(
 
 
 def main() -> int:
-    """Read what to search from standard input, and write what was found."""
+    """Read the request from standard input, and write the matches."""
     request, *files = sys.stdin.buffer.read().split(b"\0")
     order = json.loads(request)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    cpu = int(order["seconds"]) + 2  # should nobody be there to stop us
+    cpu = int(order["seconds"]) + 2  # in case the parent was killed and cannot stop this process
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     try:
         pattern = re.escape(order["pattern"]) if order["literal"] else order["pattern"]

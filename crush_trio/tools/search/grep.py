@@ -1,8 +1,8 @@
-"""Searches the contents of files.
+"""The tool `grep`: searches the contents of files.
 
-Ripgrep does it where it is installed and understands what is asked. Otherwise the files are chosen here,
-newest first, and a program of our own looks into them (`_grep_worker.py`). In both cases an expression
-that would take for ever ends with its process, at the time limit, and costs the server nothing.
+Ripgrep does the search if it is installed and accepts the expression. Otherwise the files are listed
+here, newest first, and searched by `_grep_worker.py`. Both run as a process that is stopped at the time
+limit, so an expression that takes exponential time does not block the server.
 """
 
 import os
@@ -19,20 +19,20 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Reaped, ToolCall, ToolError, ToolResult
-from crush_trio.tools.files.disk import named
+from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, ToolResult
+from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.search import _grep_worker as worker
 from crush_trio.tools.search.patterns import BadPattern, Patterns
 from crush_trio.tools.search.ripgrep import (
-    OBEDIENT,
-    Heard,
-    Place,
-    find_place,
-    hear,
+    RIPGREP_OPTIONS,
+    ProgramResult,
+    SearchScope,
+    find_scope,
     printable,
-    seconds_of,
+    run_search_program,
+    time_limit,
 )
-from crush_trio.tools.search.walk import Walk
+from crush_trio.tools.search.walk import DirectoryWalk
 from crush_trio.tools.shell.output import width
 from crush_trio.tools.shell.process import Command
 from crush_trio.tools.workbench import Workbench
@@ -43,20 +43,20 @@ COLUMNS: Final = 500
 SECONDS: Final = 5.0
 
 POOL: Final = 20_000
-"""Matches taken from ripgrep; the newest among them are shown."""
+"""Matches read from ripgrep; those in the newest files are shown."""
 
 WORKER_MATCHES: Final = 200
-"""Matches taken from our own program, which begins with the newest file."""
+"""Matches read from the worker, which begins with the newest file."""
 
 LARGEST: Final = 10 * 1024 * 1024
-"""Bytes of a file that our own program looks into."""
+"""Bytes that a file may have for the worker to search it."""
 
 WORKER: Final = (sys.executable, "-I", "-S", str(worker.__file__))
 
 
 @frozen(kw_only=True)
 class GrepArguments:
-    """What to look for, where, and in which files."""
+    """The arguments of `grep`."""
 
     pattern: Annotated[str, About("The regular expression to look for in each line.")]
     path: Annotated[
@@ -74,8 +74,8 @@ class GrepArguments:
 
 
 @frozen(kw_only=True)
-class Match:
-    """A line in which something was found; the path is relative to the searched directory."""
+class LineMatch:
+    """A matching line; the path is relative to the searched directory."""
 
     path: str
     line: int
@@ -84,25 +84,25 @@ class Match:
 
 @frozen(kw_only=True)
 class Findings:
-    """Matches in the order to show them; `more` says that there are or may be others."""
+    """Matches in display order; `more` says that there may be others."""
 
-    matches: list[Match]
+    matches: list[LineMatch]
     more: bool = False
     cut_short: bool = False
 
 
 @frozen(kw_only=True)
 class Search:
-    """One search, as far as it is decided before it begins."""
+    """The parameters of one search."""
 
     arguments: GrepArguments
-    place: Place
+    place: SearchScope
     included: Patterns | None
     seconds: float
-    reaped: Reaped = field(repr=False)
+    reaped: ReportProcesses = field(repr=False)
 
     def includes(self, path: Sequence[str]) -> bool:
-        """Whether a file is one of those to look into. One that is named always is."""
+        """Whether a file matches `include`; True if `path` named a single file."""
         return self.included is None or self.included.matches(path)
 
 
@@ -118,12 +118,12 @@ class GrepTool(BuiltIn):
     limits: SearchLimits | None = field(default=None, kw_only=True)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Find the lines and show them."""
+        """Search, and return the matching lines."""
         arguments = read_arguments(call.input, GrepArguments)
         if not arguments.pattern:
             raise ToolError("pattern is required")
         included = _read_include(arguments.include)
-        place = await find_place(
+        place = await find_scope(
             self.bench,
             call,
             arguments.path,
@@ -134,7 +134,7 @@ class GrepTool(BuiltIn):
             arguments=arguments,
             place=place,
             included=included if place.file is None else None,
-            seconds=seconds_of(self.limits, SECONDS),
+            seconds=time_limit(self.limits, SECONDS),
             reaped=call.reaped,
         )
         findings = None
@@ -145,9 +145,9 @@ class GrepTool(BuiltIn):
         return self._answer(place, findings, search.seconds)
 
     async def _ask_ripgrep(self, program: str, search: Search) -> Findings | None:
-        """Return what ripgrep finds; None if it cannot do what is asked, such as look-around."""
+        """Search with ripgrep; None if it does not support the expression, such as look-around."""
         place = search.place
-        matches: list[Match] = []
+        matches: list[LineMatch] = []
 
         def take(record: bytes) -> bool:
             match = _read_match(record)
@@ -155,7 +155,7 @@ class GrepTool(BuiltIn):
                 matches.append(match)
             return len(matches) < POOL
 
-        heard = await hear(
+        heard = await run_search_program(
             Command(
                 argv=(program, *ripgrep_options(search), "--", f"./{place.file or ''}"),
                 working_dir=place.root,
@@ -173,18 +173,18 @@ class GrepTool(BuiltIn):
         return Findings(matches=chosen, more=len(matches) >= POOL, cut_short=heard.cut_short)
 
     async def _ask_worker(self, search: Search) -> Findings:
-        """Return what our own program finds, in the time that choosing the files leaves to it."""
+        """Search with the worker, in the time that is left after the files were listed."""
         begun = monotonic()
         files, cut_short = await trio.to_thread.run_sync(_candidates, search)
         left = search.seconds - (monotonic() - begun)
-        matches: list[Match] = []
+        matches: list[LineMatch] = []
 
         def take(record: bytes) -> bool:
             number, line, text = orjson.loads(record)
-            matches.append(Match(path=files[number], line=line, text=text))
+            matches.append(LineMatch(path=files[number], line=line, text=text))
             return True
 
-        heard = await hear(
+        heard = await run_search_program(
             Command(argv=WORKER, working_dir=search.place.root, env={}),
             take,
             clock=self.bench.clock,
@@ -201,7 +201,7 @@ class GrepTool(BuiltIn):
             cut_short=cut_short or heard.cut_short or heard.status != 0,
         )
 
-    def _answer(self, place: Place, findings: Findings, seconds: float) -> ToolResult:
+    def _answer(self, place: SearchScope, findings: Findings, seconds: float) -> ToolResult:
         if findings.cut_short and not findings.matches:
             raise ToolError(
                 f"nothing was found within {seconds:g} seconds, and there is more to search: "
@@ -211,7 +211,7 @@ class GrepTool(BuiltIn):
         truncated = findings.more or findings.cut_short or len(findings.matches) > SHOWN
         blocks = [_heading(len(shown), truncated)] if shown else ["No matches found."]
         for path, lines in groupby(shown, key=attrgetter("path")):
-            shown_path = printable(named(self.bench, place.root / path))
+            shown_path = printable(display_path(self.bench, place.root / path))
             blocks.append("\n".join([shown_path, *(f"  {m.line}: {clip(m.text)}" for m in lines)]))
         if findings.cut_short:
             blocks.append(f"(The search was stopped after {seconds:g} seconds.)")
@@ -222,10 +222,10 @@ class GrepTool(BuiltIn):
 
 
 def ripgrep_options(search: Search) -> tuple[str, ...]:
-    """Return the options with which ripgrep searches for what is asked."""
+    """Return the command-line options for ripgrep."""
     include = "" if search.included is None else search.arguments.include
     return (
-        *OBEDIENT,
+        *RIPGREP_OPTIONS,
         *("--no-heading", "--with-filename", "--line-number"),
         *(f"--max-columns={2 * COLUMNS}", "--max-columns-preview", f"--max-count={SHOWN + 1}"),
         *(("--fixed-strings",) if search.arguments.literal_text else ()),
@@ -235,12 +235,12 @@ def ripgrep_options(search: Search) -> tuple[str, ...]:
 
 
 def _literal_beginning(glob: str) -> str:
-    """Return a pattern that ripgrep does not take for its opposite, or for a comment."""
+    """Escape a leading `!` or `#`, which ripgrep would read as negation or comment."""
     return f"\\{glob}" if glob.startswith(("!", "#")) else glob
 
 
 def _order(search: Search) -> bytes:
-    """Return what our own program is told to do."""
+    """Return the request for the worker."""
     return orjson.dumps(
         {
             "pattern": search.arguments.pattern,
@@ -254,7 +254,7 @@ def _order(search: Search) -> bytes:
 
 
 def clip(text: str) -> str:
-    """Return the beginning of a line, if it takes too many columns."""
+    """Cut a line that takes too many columns."""
     if width(text) <= COLUMNS:
         return text
     used = 0
@@ -271,9 +271,9 @@ def _heading(count: int, truncated: bool) -> str:
     return "1 match" if count == 1 else f"{count} matches"
 
 
-def _invalid(heard: Heard) -> ToolError:
+def _invalid(heard: ProgramResult) -> ToolError:
     return ToolError(
-        f"invalid pattern: {heard.complaint.strip()}\nIf it is plain text, set literal_text."
+        f"invalid pattern: {heard.stderr.strip()}\nIf it is plain text, set literal_text."
     )
 
 
@@ -284,13 +284,13 @@ def _read_include(include: str) -> Patterns | None:
         raise ToolError(f"invalid include: {exc}") from exc
 
 
-def _read_match(record: bytes) -> Match | None:
-    """Read a line of ripgrep's: the path, a null, the number of the line, a colon, its text."""
+def _read_match(record: bytes) -> LineMatch | None:
+    """Parse one line of ripgrep's output: path, null byte, line number, colon, text."""
     path, null, rest = record.partition(b"\0")
     number, colon, text = rest.partition(b":")
     if not null or not colon or not number.isdigit():
         return None
-    return Match(
+    return LineMatch(
         path=os.fsdecode(path).removeprefix("./"),
         line=int(number),
         text=text.decode("utf-8", "replace").removesuffix("\r"),
@@ -301,21 +301,21 @@ def _read_match(record: bytes) -> Match | None:
 
 
 def _candidates(search: Search) -> tuple[list[str], bool]:
-    """Return the files to look into, newest first, and whether there was no time to see them all."""
+    """Return the files to search, newest first, and whether the time was too short to list all."""
     place = search.place
     if place.file is not None:
         return [place.file], False
-    walk = Walk(place.ignoring, seconds=search.seconds)
+    walk = DirectoryWalk(place.ignoring, seconds=search.seconds)
     files = [each.path for each in walk.entries() if each.is_file and search.includes(each.parts)]
     return _by_age(place.root, files), walk.cut_short
 
 
-def _newest_first(place: Place, matches: list[Match]) -> list[Match]:
-    """Put the matches in order, without those in files that are left out."""
-    by_path: dict[str, list[Match]] = {}
+def _newest_first(place: SearchScope, matches: list[LineMatch]) -> list[LineMatch]:
+    """Sort the matches by age of their files, and drop those in ignored files."""
+    by_path: dict[str, list[LineMatch]] = {}
     for match in matches:
         by_path.setdefault(match.path, []).append(match)
-    kept = [path for path in by_path if _counts(place, path)]
+    kept = [path for path in by_path if _is_searched(place, path)]
     return [
         match
         for path in _by_age(place.root, kept)
@@ -323,7 +323,7 @@ def _newest_first(place: Place, matches: list[Match]) -> list[Match]:
     ]
 
 
-def _counts(place: Place, path: str) -> bool:
+def _is_searched(place: SearchScope, path: str) -> bool:
     return place.file is not None or not place.ignoring.leaves_out_file(tuple(path.split("/")))
 
 

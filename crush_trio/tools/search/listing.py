@@ -1,14 +1,11 @@
-"""Finds files by name.
+"""The tools `glob`, which finds files by name, and `ls`, which lists a directory as a tree.
 
-However many files match, the answer is short: the hundred with the shortest paths, out of a pool that
-is large enough to make these most likely the best known ones. Ripgrep lists the files where it is
-installed. What matches and what is left out is decided here in either case; ripgrep may leave out more,
-if ignore files contradict each other.
+`glob` collects a bounded number of matching files and returns the hundred with the shortest paths.
+Ripgrep lists the files if it is installed. Patterns and ignore rules are applied here in either case;
+ripgrep may ignore more files than we do if ignore files contradict each other.
 
-Lists a directory as a tree.
-
-The entries are found level by level and drawn as a tree, so a listing that is cut still shows the upper
-levels whole.
+`ls` collects entries level by level and prints them as a tree, so a truncated listing still shows the
+upper levels completely.
 """
 
 import re
@@ -21,27 +18,196 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Reaped, ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.tools.files.disk import locate, named, outside
+from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.files.disk import display_path, locate, reason_to_ask
 from crush_trio.tools.search.patterns import BadPattern, Patterns, expand, split_base
-from crush_trio.tools.search.ripgrep import OBEDIENT, Place, find_place, hear, printable, seconds_of
-from crush_trio.tools.search.walk import Entry, Ignoring, Rules, Walk, project_root, work_tree
+from crush_trio.tools.search.ripgrep import (
+    RIPGREP_OPTIONS,
+    SearchScope,
+    find_scope,
+    printable,
+    run_search_program,
+    time_limit,
+)
+from crush_trio.tools.search.walk import (
+    DirectoryWalk,
+    IgnoreFilter,
+    IgnoreRules,
+    WalkEntry,
+    project_root,
+    work_tree,
+)
 from crush_trio.tools.shell.process import Command
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import ListingLimits, SearchLimits
 
+SHOWN: Final = 100
+POOL: Final = 10_000
+GLOB_SECONDS: Final = 30.0
+
+DIFFERS_IN_RIPGREP: Final = re.compile(r"[\[\\{}]|[^/]\*\*|\*\*[^/]")
+"""Pattern syntax that ripgrep interprets differently."""
+
+
+@frozen(kw_only=True)
+class GlobArguments:
+    """The arguments of `glob`."""
+
+    pattern: Annotated[str, About("The pattern that paths must match, such as `src/**/*.py`.")]
+    path: Annotated[
+        str, About("The directory to search; the workspace if left out. Relative to the workspace.")
+    ] = ""
+
+
+@frozen(kw_only=True)
+class FoundPaths:
+    """Paths relative to the searched directory. `cut_short`: time limit; `full`: POOL reached."""
+
+    paths: list[str]
+    cut_short: bool = False
+    full: bool = False
+
+
+@define(eq=False)
+class GlobTool(BuiltIn):
+    """The tool `glob`."""
+
+    name = "glob"
+    parallel = True
+    arguments = GlobArguments
+
+    bench: Workbench
+    limits: SearchLimits | None = field(default=None, kw_only=True)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Find the files and return their paths."""
+        arguments = read_arguments(call.input, GlobArguments)
+        path, patterns = _read_pattern(arguments)
+        place = await find_scope(
+            self.bench,
+            call,
+            path,
+            action="list",
+            params={"pattern": arguments.pattern, "path": arguments.path},
+        )
+        if place.file is not None:
+            raise ToolError(f"{place.root / place.file} is not a directory")
+        seconds = time_limit(self.limits, GLOB_SECONDS)
+        if place.ripgrep is None:
+            listing = await trio.to_thread.run_sync(_walk, place, patterns, seconds)
+        else:
+            listing = await self._ask_ripgrep(place.ripgrep, place, patterns, seconds, call.reaped)
+        return self._answer(place, listing, seconds)
+
+    async def _ask_ripgrep(
+        self,
+        program: str,
+        place: SearchScope,
+        patterns: Patterns,
+        seconds: float,
+        reaped: ReportProcesses,
+    ) -> FoundPaths:
+        paths: list[str] = []
+
+        def take(record: bytes) -> bool:
+            path = record.decode("utf-8", "surrogateescape").removeprefix("./")
+            if patterns.matches(path.split("/")):
+                paths.append(path)
+            return len(paths) < POOL
+
+        heard = await run_search_program(
+            Command(
+                argv=(program, "--files", *RIPGREP_OPTIONS, *_globs(patterns), "--", "./"),
+                working_dir=place.root,
+                env=self.bench.env,
+            ),
+            take,
+            clock=self.bench.clock,
+            separator=b"\0",
+            seconds=seconds,
+            reaped=reaped,
+        )
+        if heard.status == 2 and not paths:
+            return await trio.to_thread.run_sync(_walk, place, patterns, seconds)
+        kept = await trio.to_thread.run_sync(_not_left_out, place, paths)
+        return FoundPaths(paths=kept, cut_short=heard.cut_short, full=len(paths) >= POOL)
+
+    def _answer(self, place: SearchScope, listing: FoundPaths, seconds: float) -> ToolResult:
+        if listing.cut_short and not listing.paths:
+            raise ToolError(
+                f"nothing was found within {seconds:g} seconds, and there is more to search: "
+                "give a narrower pattern or path"
+            )
+        shown = nsmallest(SHOWN, listing.paths, key=lambda path: (len(path), path))
+        truncated = len(listing.paths) > SHOWN or listing.cut_short or listing.full
+        lines = [printable(display_path(self.bench, place.root / path)) for path in shown]
+        if not lines:
+            lines = ["No files found."]
+        elif truncated:
+            lines += ["", _note(listing, seconds)]
+        return ToolResult(
+            content="\n".join(lines),
+            metadata={"number_of_files": len(shown), "truncated": truncated},
+        )
+
+
+def _read_pattern(arguments: GlobArguments) -> tuple[str, Patterns]:
+    """Return the directory to search, and the patterns relative to it."""
+    if not arguments.pattern:
+        raise ToolError("pattern is required")
+    base, rest = split_base(arguments.pattern)
+    try:
+        patterns = Patterns.parse(rest or "**")
+    except BadPattern as exc:
+        raise ToolError(f"invalid pattern: {exc}") from exc
+    return "/".join(filter(None, (arguments.path, base))) if not _absolute(base) else base, patterns
+
+
+def _absolute(path: str) -> bool:
+    return path.startswith(("/", "~"))
+
+
+def _globs(patterns: Patterns) -> tuple[str, ...]:
+    """Return glob options for ripgrep, to list fewer files; none if it would match differently."""
+    globs = ["/".join(each.parts) for each in patterns.alternatives]
+    if any(DIFFERS_IN_RIPGREP.search(glob) for glob in globs):
+        return ()
+    return tuple(f"--glob=/{glob}" for glob in globs)
+
+
+def _walk(place: SearchScope, patterns: Patterns, seconds: float) -> FoundPaths:
+    """List the files without ripgrep; runs in a worker thread."""
+    walk = DirectoryWalk(place.ignoring, depth=patterns.depth, seconds=seconds)
+    matching = (
+        each.path for each in walk.entries() if each.is_file and patterns.matches(each.parts)
+    )
+    paths = list(islice(matching, POOL))
+    return FoundPaths(paths=paths, cut_short=walk.cut_short, full=len(paths) >= POOL)
+
+
+def _not_left_out(place: SearchScope, paths: list[str]) -> list[str]:
+    """Apply our ignore rules; runs in a worker thread."""
+    return [path for path in paths if not place.ignoring.leaves_out_file(tuple(path.split("/")))]
+
+
+def _note(listing: FoundPaths, seconds: float) -> str:
+    if listing.cut_short:
+        return f"(The search was stopped after {seconds:g} seconds. There may be more files.)"
+    return "(There are more files than these. Narrow the pattern or the path to see others.)"
+
+
 ENTRIES: Final = 1000
 LS_SECONDS: Final = 10.0
-"""How long it looks at most; a directory on a network can be slow."""
+"""Time limit; a directory on a network can be slow."""
 
 UNTRACKED_DEPTH: Final = 2
 UNTRACKED_ENTRIES: Final = 100
-"""What is shown of a directory that is no project: a home directory has no end."""
+"""Depth and entries shown of a directory outside any Git work tree, such as a home directory."""
 
 
 @frozen(kw_only=True)
 class LsArguments:
-    """What to list, and how much of it."""
+    """The arguments of `ls`."""
 
     path: Annotated[
         str, About("The directory to list; the workspace if left out. Relative to the workspace.")
@@ -54,9 +220,9 @@ class LsArguments:
 
 @frozen(kw_only=True)
 class Tree:
-    """What is in a directory, upper levels first."""
+    """The entries below a directory, upper levels first."""
 
-    entries: list[Entry]
+    entries: list[WalkEntry]
     truncated: bool
 
 
@@ -72,7 +238,7 @@ class LsTool(BuiltIn):
     limits: ListingLimits | None = field(default=None, kw_only=True)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """List the directory, after asking if it lies outside the workspace or is private."""
+        """List the directory; asks for permission if it is outside the workspace or private."""
         arguments = read_arguments(call.input, LsArguments)
         more = _read_ignore(arguments.ignore)
         root = await locate(self.bench, arguments.path or ".")
@@ -80,7 +246,7 @@ class LsTool(BuiltIn):
             await call.permit(
                 Wanted(
                     action="list",
-                    description=f"List {root}, which is {outside(self.bench, root)}",
+                    description=f"List {root}, which is {reason_to_ask(self.bench, root)}",
                     params={
                         "path": str(root),
                         "ignore": list(arguments.ignore),
@@ -95,7 +261,7 @@ class LsTool(BuiltIn):
             metadata={"number_of_files": len(tree.entries), "truncated": tree.truncated},
         )
 
-    def _look(self, root: Path, more: Rules | None, depth: int) -> Tree:
+    def _look(self, root: Path, more: IgnoreRules | None, depth: int) -> Tree:
         """Collect the entries; runs in a worker thread."""
         if not root.exists():
             raise ToolError(f"{root} does not exist")
@@ -106,15 +272,15 @@ class LsTool(BuiltIn):
         levels = depth or limits.max_depth or (0 if tracked else UNTRACKED_DEPTH)
         most = limits.max_items or (ENTRIES if tracked else UNTRACKED_ENTRIES)
         top = project_root(root, self.bench.directory)
-        ignoring = Ignoring(root, top, more=more, private=self.bench.private)
-        walk = Walk(ignoring, depth=levels if levels > 0 else None, seconds=LS_SECONDS)
+        ignoring = IgnoreFilter(root, top, more=more, private=self.bench.private)
+        walk = DirectoryWalk(ignoring, depth=levels if levels > 0 else None, seconds=LS_SECONDS)
         entries = list(islice(walk.entries(), most + 1))
         return Tree(entries=entries[:most], truncated=len(entries) > most or walk.cut_short)
 
 
-def _read_ignore(ignore: tuple[str, ...]) -> Rules | None:
+def _read_ignore(ignore: tuple[str, ...]) -> IgnoreRules | None:
     try:
-        return Rules.parse(each for pattern in ignore for each in expand(pattern))
+        return IgnoreRules.parse(each for pattern in ignore for each in expand(pattern))
     except BadPattern as exc:
         raise ToolError(f"invalid ignore: {exc}") from exc
 
@@ -134,153 +300,3 @@ def _drawn(root: Path, tree: Tree) -> str:
     elif not tree.entries:
         lines.append("  (nothing)")
     return "\n".join(lines)
-
-
-SHOWN: Final = 100
-POOL: Final = 10_000
-GLOB_SECONDS: Final = 30.0
-
-SUBTLE: Final = re.compile(r"[\[\\{}]|[^/]\*\*|\*\*[^/]")
-"""What ripgrep understands a little differently."""
-
-
-@frozen(kw_only=True)
-class GlobArguments:
-    """What to look for, and where."""
-
-    pattern: Annotated[str, About("The pattern that paths must match, such as `src/**/*.py`.")]
-    path: Annotated[
-        str, About("The directory to search; the workspace if left out. Relative to the workspace.")
-    ] = ""
-
-
-@frozen(kw_only=True)
-class Listing:
-    """Paths relative to the searched directory, and whether there are more than these."""
-
-    paths: list[str]
-    cut_short: bool = False
-    full: bool = False
-
-
-@define(eq=False)
-class GlobTool(BuiltIn):
-    """The tool `glob`."""
-
-    name = "glob"
-    parallel = True
-    arguments = GlobArguments
-
-    bench: Workbench
-    limits: SearchLimits | None = field(default=None, kw_only=True)
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Find the files and list them."""
-        arguments = read_arguments(call.input, GlobArguments)
-        path, patterns = _read_pattern(arguments)
-        place = await find_place(
-            self.bench,
-            call,
-            path,
-            action="list",
-            params={"pattern": arguments.pattern, "path": arguments.path},
-        )
-        if place.file is not None:
-            raise ToolError(f"{place.root / place.file} is not a directory")
-        seconds = seconds_of(self.limits, GLOB_SECONDS)
-        if place.ripgrep is None:
-            listing = await trio.to_thread.run_sync(_walk, place, patterns, seconds)
-        else:
-            listing = await self._ask_ripgrep(place.ripgrep, place, patterns, seconds, call.reaped)
-        return self._answer(place, listing, seconds)
-
-    async def _ask_ripgrep(
-        self, program: str, place: Place, patterns: Patterns, seconds: float, reaped: Reaped
-    ) -> Listing:
-        paths: list[str] = []
-
-        def take(record: bytes) -> bool:
-            path = record.decode("utf-8", "surrogateescape").removeprefix("./")
-            if patterns.matches(path.split("/")):
-                paths.append(path)
-            return len(paths) < POOL
-
-        heard = await hear(
-            Command(
-                argv=(program, "--files", *OBEDIENT, *_globs(patterns), "--", "./"),
-                working_dir=place.root,
-                env=self.bench.env,
-            ),
-            take,
-            clock=self.bench.clock,
-            separator=b"\0",
-            seconds=seconds,
-            reaped=reaped,
-        )
-        if heard.status == 2 and not paths:
-            return await trio.to_thread.run_sync(_walk, place, patterns, seconds)
-        kept = await trio.to_thread.run_sync(_not_left_out, place, paths)
-        return Listing(paths=kept, cut_short=heard.cut_short, full=len(paths) >= POOL)
-
-    def _answer(self, place: Place, listing: Listing, seconds: float) -> ToolResult:
-        if listing.cut_short and not listing.paths:
-            raise ToolError(
-                f"nothing was found within {seconds:g} seconds, and there is more to search: "
-                "give a narrower pattern or path"
-            )
-        shown = nsmallest(SHOWN, listing.paths, key=lambda path: (len(path), path))
-        truncated = len(listing.paths) > SHOWN or listing.cut_short or listing.full
-        lines = [printable(named(self.bench, place.root / path)) for path in shown]
-        if not lines:
-            lines = ["No files found."]
-        elif truncated:
-            lines += ["", _note(listing, seconds)]
-        return ToolResult(
-            content="\n".join(lines),
-            metadata={"number_of_files": len(shown), "truncated": truncated},
-        )
-
-
-def _read_pattern(arguments: GlobArguments) -> tuple[str, Patterns]:
-    """Return the directory that the search begins in, and what it looks for below that."""
-    if not arguments.pattern:
-        raise ToolError("pattern is required")
-    base, rest = split_base(arguments.pattern)
-    try:
-        patterns = Patterns.parse(rest or "**")
-    except BadPattern as exc:
-        raise ToolError(f"invalid pattern: {exc}") from exc
-    return "/".join(filter(None, (arguments.path, base))) if not _absolute(base) else base, patterns
-
-
-def _absolute(path: str) -> bool:
-    return path.startswith(("/", "~"))
-
-
-def _globs(patterns: Patterns) -> tuple[str, ...]:
-    """Return options that spare ripgrep the listing of other files, where we mean the same by them."""
-    globs = ["/".join(each.parts) for each in patterns.alternatives]
-    if any(SUBTLE.search(glob) for glob in globs):
-        return ()
-    return tuple(f"--glob=/{glob}" for glob in globs)
-
-
-def _walk(place: Place, patterns: Patterns, seconds: float) -> Listing:
-    """Look ourselves; runs in a worker thread."""
-    walk = Walk(place.ignoring, depth=patterns.depth, seconds=seconds)
-    matching = (
-        each.path for each in walk.entries() if each.is_file and patterns.matches(each.parts)
-    )
-    paths = list(islice(matching, POOL))
-    return Listing(paths=paths, cut_short=walk.cut_short, full=len(paths) >= POOL)
-
-
-def _not_left_out(place: Place, paths: list[str]) -> list[str]:
-    """Apply our own rules; runs in a worker thread."""
-    return [path for path in paths if not place.ignoring.leaves_out_file(tuple(path.split("/")))]
-
-
-def _note(listing: Listing, seconds: float) -> str:
-    if listing.cut_short:
-        return f"(The search was stopped after {seconds:g} seconds. There may be more files.)"
-    return "(There are more files than these. Narrow the pattern or the path to see others.)"

@@ -1,10 +1,10 @@
-"""Patterns for paths: `*`, `?`, `[…]`, `**` and, where wanted, `{a,b}`.
+"""Path patterns with `*`, `?`, `[…]`, `**` and braces `{a,b}`.
 
-One kind of matching serves the patterns of a model and the lines of an ignore file. Both are written
-by strangers, and both run in threads, which nobody can interrupt. So matching takes time in proportion
-to the pattern times the path, whatever they are: within a name, a star is settled by the first place
-where what follows it fits (an atomic group), and within a path `**` likewise. A regular expression
-with a star for each star would try every combination.
+The same matching serves the patterns of a model and the lines of an ignore file. Both are untrusted
+input, and matching runs in threads, which cannot be interrupted. So its time must be at most
+proportional to the length of the pattern times the length of the path. Within a name, each star
+matches up to the first place where the following text fits (an atomic group); `**` in a path likewise.
+A regular expression with `.*` for each star would try every combination.
 """
 
 import re
@@ -16,13 +16,13 @@ from typing import Final
 from attrs import field, frozen
 
 LONGEST: Final = 1000
-"""Characters of a pattern; nobody means more."""
+"""Maximum characters of a pattern."""
 
 MOST_ALTERNATIVES: Final = 256
-"""How many patterns the braces in one may stand for."""
+"""How many patterns the braces of one pattern may expand to."""
 
 SPECIAL: Final = re.compile(r"[*?\[{\\]")
-"""What makes a pattern more than a name."""
+"""Characters that make a pattern different from a plain name."""
 
 _CLASSES: Final = {
     "alnum": "0-9A-Za-z",
@@ -41,14 +41,14 @@ _CLASSES: Final = {
 
 
 class BadPattern(ValueError):
-    """A pattern that means nothing; the text says why."""
+    """An invalid pattern; the text says why."""
 
 
 # ── Names ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def name_regex(pattern: str) -> str:
-    """Return a regular expression for whole names that the pattern of one name matches."""
+    """Return the regular expression for a pattern of one path part; use it with `fullmatch`."""
     first, *rest = _runs(pattern)
     if not rest:
         return first
@@ -57,7 +57,7 @@ def name_regex(pattern: str) -> str:
 
 
 def _runs(pattern: str) -> list[str]:
-    """Split a pattern at its stars; what is between them has a fixed length."""
+    """Split a pattern at its stars into regular expressions of fixed length."""
     runs = [""]
     place = 0
     while place < len(pattern):
@@ -82,7 +82,7 @@ def _runs(pattern: str) -> list[str]:
 
 
 def _bracket(pattern: str, place: int) -> tuple[str, int]:
-    """Read the set that begins at *place*; return its regular expression and where it ends."""
+    """Parse the bracket set that begins at *place*; return its regular expression and its end."""
     negated = pattern[place : place + 1] in {"!", "^"}
     place += negated
     members = ""
@@ -138,10 +138,10 @@ def _depth(part: str) -> str:
 
 @frozen
 class PathPattern:
-    """A pattern for the parts of a relative path. It has no braces; `parse` resolves those.
+    """A pattern for the parts of a relative path, without braces; `Patterns.parse` expands those.
 
-    `**` stands for any number of directories. At the end it stands for everything inside, but not
-    for the directory itself.
+    `**` matches any number of directories. At the end it matches everything inside a directory, but not
+    the directory itself.
     """
 
     parts: tuple[str, ...]
@@ -153,7 +153,7 @@ class PathPattern:
 
     @classmethod
     def parse(cls, pattern: str) -> "PathPattern":
-        """Read a pattern; raise `BadPattern` if it has no meaning or could match nothing."""
+        """Parse a pattern; raise `BadPattern` if it is invalid or cannot match anything."""
         if len(pattern) > LONGEST:
             raise BadPattern(f"the pattern is longer than {LONGEST} characters")
         parts = [_depth(part) for part in pattern.split("/") if part not in {"", "."}]
@@ -166,7 +166,8 @@ class PathPattern:
         return cls(tuple(parts))
 
     def matches(self, path: Sequence[str]) -> bool:
-        """Whether the whole of *path* fits."""
+        """Whether the whole of *path* matches."""
+        # On a mismatch only the last `**` is tried one part further: the linear algorithm for globs.
         here = there = 0
         retry: tuple[int, int] | None = None
         while there < len(path):
@@ -193,23 +194,23 @@ class PathPattern:
 
 @frozen
 class Patterns:
-    """What one pattern with braces stands for; a path fits if it fits any of them."""
+    """The expansions of one pattern with braces; a path matches if it matches any of them."""
 
     alternatives: tuple[PathPattern, ...]
 
     @classmethod
     def parse(cls, pattern: str) -> "Patterns":
-        """Read a pattern that is anchored at the directory it is used in."""
+        """Parse a pattern that is relative to the searched directory."""
         return cls(tuple(PathPattern.parse(each) for each in expand(pattern)))
 
     @classmethod
     def parse_anywhere(cls, pattern: str) -> "Patterns":
-        """Read a pattern that, if it names no directory, fits at any depth: `*.py`."""
+        """Parse a pattern that matches at any depth if it contains no slash: `*.py`."""
         anchored = "/" in pattern.rstrip("/")
         return cls.parse(pattern if anchored else f"{_ANY_DEPTH}/{pattern}")
 
     def matches(self, path: Sequence[str]) -> bool:
-        """Whether *path* fits one of the alternatives."""
+        """Whether *path* matches one of the alternatives."""
         return any(each.matches(path) for each in self.alternatives)
 
     @property
@@ -220,7 +221,7 @@ class Patterns:
 
 
 def split_base(pattern: str) -> tuple[str, str]:
-    """Split off the directories that a pattern begins with and names plainly: `a/b` of `a/b/*.py`."""
+    """Split off the leading directories without wildcards: `a/b` of `a/b/*.py`."""
     special = SPECIAL.search(pattern)
     plain = pattern if special is None else pattern[: special.start()]
     base, slash, _ = plain.rpartition("/")
@@ -231,7 +232,7 @@ def split_base(pattern: str) -> tuple[str, str]:
 
 
 def expand(pattern: str) -> tuple[str, ...]:
-    """Return the patterns that one with braces stands for. Unbalanced braces stand for themselves."""
+    """Expand the braces of a pattern. Unbalanced braces are literal."""
     if "\0" in pattern:
         raise BadPattern("there is a null character in the pattern")
     if len(pattern) > LONGEST:
@@ -254,7 +255,7 @@ def expand(pattern: str) -> tuple[str, ...]:
 
 
 def _first_group(pattern: str) -> tuple[int, list[int], int] | None:
-    """Return where the first balanced braces begin and end, and the commas right inside them."""
+    """Return start, commas and end of the first balanced pair of braces."""
     open_at: list[int] = []
     commas: dict[int, list[int]] = {}
     closed: dict[int, int] = {}
@@ -274,7 +275,7 @@ def _first_group(pattern: str) -> tuple[int, list[int], int] | None:
 
 
 def _unquoted(pattern: str) -> Iterator[tuple[int, str]]:
-    """Yield the characters that no backslash stands before, and their places."""
+    """Yield the characters that are not escaped, with their offsets."""
     quoted = False
     for place, character in enumerate(pattern):
         if quoted or character != "\\":

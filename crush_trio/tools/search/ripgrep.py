@@ -1,8 +1,8 @@
-"""What searches have in common: where they look, with what, and for how long.
+"""What `grep` and `glob` share: the scope of a search, and running a search program such as ripgrep.
 
-A search inside the workspace asks nobody, and what is private there it leaves out. One that a path,
-`..` or a link leads outside asks first, as looking at a file there would. Other programs do the searching where they can: they are stopped at
-the time limit, whatever they are busy with, and what they had found by then still counts.
+A search inside the workspace needs no permission and skips private paths. A search outside, also
+through `..` or a symbolic link, asks for permission like reading a file there. A search program is
+stopped at the time limit; what it found until then is used.
 """
 
 import os
@@ -17,64 +17,62 @@ import trio
 from attrs import frozen
 
 from crush_trio.clock import Clock
-from crush_trio.tools.base import Reaped, ToolCall, ToolError, Wanted
-from crush_trio.tools.files.disk import locate, outside
-from crush_trio.tools.search.walk import Ignoring, project_root
+from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, Wanted
+from crush_trio.tools.files.disk import locate, reason_to_ask
+from crush_trio.tools.search.walk import IgnoreFilter, project_root
 from crush_trio.tools.shell.output import BoundedOutput
-from crush_trio.tools.shell.process import Command, Ended, ProcessGroup, open_process_group
+from crush_trio.tools.shell.process import Command, CommandEnd, ProcessGroup, open_process_group
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.config import SearchLimits
 from crush_trio.wire.fields import JsonObject
 
-"""Is told of processes that had to be stopped."""
-
 RIPGREP: Final = "rg"
 
-OBEDIENT: Final = (
+RIPGREP_OPTIONS: Final = (
     *("--no-config", "--no-messages", "--color=never", "--null", "--no-require-git"),
     *("--no-ignore-global", "--no-ignore-exclude", "--no-ignore-dot", "--no-ignore-parent"),
 )
-"""How ripgrep looks at a tree as we do. Its ignore rules only spare it work: we apply our own after."""
+"""Options for every call. Ripgrep's ignore rules only save it work: ours are applied to its output."""
 
-COMPLAINT: Final = 4096
-"""Bytes kept of what a searching program says about itself."""
+STDERR_LIMIT: Final = 4096
+"""Bytes kept of a search program's standard error."""
 
 GRACE: Final = 0.2
-"""Seconds it has to end when it is told to; it has nothing to tidy up."""
+"""Seconds between SIGTERM and SIGKILL; a search program has nothing to clean up."""
 
-LONGEST: Final = 1024 * 1024
-"""Bytes of one record; a program that writes more without an end is not read further."""
+MAX_RECORD: Final = 1024 * 1024
+"""Maximum bytes of one record; reading stops at a longer one."""
 
 
-def seconds_of(limits: SearchLimits | None, default: float) -> float:
-    """Return how long a search may take; the configuration says it in nanoseconds."""
+def time_limit(limits: SearchLimits | None, default: float) -> float:
+    """Return the time limit of a search in seconds; the configuration has nanoseconds."""
     timeout = None if limits is None else limits.timeout
     return timeout / 1e9 if timeout is not None and timeout > 0 else default
 
 
-# ── Where ───────────────────────────────────────────────────────────────────────────────────────
+# ── The scope ───────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Place:
-    """Where a search looks: a directory, or one file in it. `ripgrep` is the program, if there is one."""
+class SearchScope:
+    """The directory of a search, or one file in it. `ripgrep` is the program, None if not found."""
 
     root: Path
     file: str | None = None
-    ignoring: Ignoring
+    ignoring: IgnoreFilter
     ripgrep: str | None = None
 
 
-async def find_place(
+async def find_scope(
     bench: Workbench, call: ToolCall, path: str, *, action: str, params: JsonObject
-) -> Place:
-    """Return the place that *path* names, once it is clear that the search may look there."""
+) -> SearchScope:
+    """Return the scope that *path* names; asks for permission if that is needed."""
     target = await locate(bench, path or ".")
     if not bench.shared(target):
         await call.permit(
             Wanted(
                 action=action,
-                description=f"Search {target}, which is {outside(bench, target)}",
+                description=f"Search {target}, which is {reason_to_ask(bench, target)}",
                 params=params,
                 path=target,
             )
@@ -82,15 +80,15 @@ async def find_place(
     return await trio.to_thread.run_sync(_survey, bench, target)
 
 
-def _survey(bench: Workbench, target: Path) -> Place:
+def _survey(bench: Workbench, target: Path) -> SearchScope:
     if not target.exists():
         raise ToolError(f"{target} does not exist")
     is_dir = target.is_dir()
     root = target if is_dir else target.parent
-    return Place(
+    return SearchScope(
         root=root,
         file=None if is_dir else target.name,
-        ignoring=Ignoring(
+        ignoring=IgnoreFilter(
             root, project_root(root, bench.directory), hidden=True, private=bench.private
         ),
         ripgrep=find_program(RIPGREP, bench.env),
@@ -98,46 +96,49 @@ def _survey(bench: Workbench, target: Path) -> Place:
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str | None:
-    """Return where a program is. Relative entries of the search path would be the project's say."""
+    """Return the path of a program.
+
+    Relative entries of PATH are ignored: with them, a checkout could bring its own `rg`.
+    """
     entries = env.get("PATH", "").split(os.pathsep)
     return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, entries)) or os.devnull)
 
 
 def printable(path: str) -> str:
-    """Return a path as text; names that are not UTF-8 show it."""
+    """Return a path as valid Unicode; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-# ── With what ───────────────────────────────────────────────────────────────────────────────────
+# ── The search program ──────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Heard:
-    """How a searching program ended. `cut_short` means that it had no time to finish."""
+class ProgramResult:
+    """How a search program ended. `cut_short` means that the time limit stopped it."""
 
     status: int
-    complaint: str
+    stderr: str
     cut_short: bool
 
 
-async def hear(
+async def run_search_program(
     command: Command,
     take: Callable[[bytes], bool],
     *,
     clock: Clock,
     separator: bytes,
     seconds: float,
-    reaped: Reaped,
+    reaped: ReportProcesses,
     feed: bytes = b"",
-) -> Heard:
-    """Run a program, give it *feed*, and pass its records to *take* as they come.
+) -> ProgramResult:
+    """Run a program, write *feed* to its standard input, and pass its records to *take*.
 
-    It is stopped when *take* returns False, when the time is up, and when this is cancelled. Of the
-    last *reaped* is told, and of processes that could not be stopped.
+    It is stopped when *take* returns False, at the time limit, and on cancel. *reaped* is called with
+    the processes stopped because of a cancel, and with those that could not be stopped.
     """
-    complaint = BoundedOutput(COMPLAINT)
+    stderr = BoundedOutput(STDERR_LIMIT)
     stdin = subprocess.PIPE if feed else subprocess.DEVNULL
-    async with _open_searcher(command, clock, stdin, complaint, reaped) as group:
+    async with _open_searcher(command, clock, stdin, stderr, reaped) as group:
         with trio.move_on_after(seconds) as limit:
             async with trio.open_nursery() as nursery:
                 if group.stdin is not None:
@@ -147,20 +148,20 @@ async def hear(
                     await group.wait()
                 nursery.cancel_scope.cancel()
     assert group.ended is not None
-    return Heard(
-        status=group.ended.status, complaint=complaint.text(), cut_short=limit.cancelled_caught
+    return ProgramResult(
+        status=group.ended.status, stderr=stderr.text(), cut_short=limit.cancelled_caught
     )
 
 
 @asynccontextmanager
 async def _open_searcher(
-    command: Command, clock: Clock, stdin: int, stderr: BoundedOutput, reaped: Reaped
+    command: Command, clock: Clock, stdin: int, stderr: BoundedOutput, reaped: ReportProcesses
 ) -> AsyncIterator[ProcessGroup]:
-    """Start a searching program; say what had to be stopped if its block does not end by itself."""
-    heard_out = False
+    """Start a search program; report stopped processes only if the block is left by an exception."""
+    completed = False
 
-    def note(ended: Ended) -> None:
-        reaped(() if heard_out else ended.reaped, ended.left)
+    def note(ended: CommandEnd) -> None:
+        reaped(() if completed else ended.reaped, ended.left)
 
     async with open_process_group(
         command,
@@ -172,11 +173,11 @@ async def _open_searcher(
         on_ended=note,
     ) as group:
         yield group
-        heard_out = True
+        completed = True
 
 
 async def _feed(stream: trio.abc.SendStream, data: bytes) -> None:
-    """Write *data*; a program that has heard enough may stop reading."""
+    """Write *data*; a program that ends early closes its standard input."""
     async with stream:
         try:
             await stream.send_all(data)
@@ -187,10 +188,10 @@ async def _feed(stream: trio.abc.SendStream, data: bytes) -> None:
 async def _take_all(
     stream: trio.abc.ReceiveStream, separator: bytes, take: Callable[[bytes], bool]
 ) -> bool:
-    """Pass on record after record; return whether all of them were wanted."""
+    """Pass each record to *take*; return whether all of them were taken."""
     rest = b""
     async for data in stream:
         *records, rest = (rest + data).split(separator)
-        if not all(map(take, records)) or len(rest) > LONGEST:
+        if not all(map(take, records)) or len(rest) > MAX_RECORD:
             return False
     return not rest or take(rest)

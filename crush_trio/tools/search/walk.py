@@ -1,18 +1,15 @@
-"""Walks through directories: bounded, in a fixed order, and gone soon after a cancel.
+"""`DirectoryWalk`: lists a directory tree. `IgnoreFilter`: what searches skip.
 
-A walk runs in a worker thread, because a directory can be slow to read. Between two steps it asks
-whether its task was cancelled, so that a run which ends does not wait for it. It goes level by level,
-sorted by name: whoever stops early has seen the upper levels whole. Links are reported and never
+A walk runs in a worker thread, because a directory can be slow to read. It checks regularly whether its
+task was cancelled, so that a cancelled run does not wait for it. It goes level by level, sorted by name,
+so a walk that is cut short has seen the upper levels completely. Symbolic links are listed but not
 followed, so there are no loops and no way out of the tree.
 
-What a search leaves out: what the ignore files of a project say, hidden files, and the usual noise.
-
-`.gitignore` and `.crushignore` mean what Git means: a file's rules hold for its directory and below,
-the nearest file decides, in a file the last rule that fits, and nothing inside an ignored directory
-can be brought back. Where no rule says anything, hidden files and the entries of `NOISE` are left out.
-What is private is left out whatever the rules say, for they came with the project.
-
-Git's own excludes outside the tree do not count, so that an answer depends on the project only.
+`.gitignore` and `.crushignore` follow Git's rules: the rules of a file apply to its directory and below,
+the nearest file decides, within a file the last matching rule, and nothing inside an ignored directory
+can be re-included. If no rule matches, hidden files and the entries of `NOISE` are skipped. Private
+paths are skipped whatever the rules say, because the rules are part of the project. Git's excludes
+outside the tree are not used, so the result depends on the project only.
 """
 
 import os
@@ -32,7 +29,7 @@ from crush_trio.tools.search._grep_worker import open_plain
 from crush_trio.tools.search.patterns import BadPattern, PathPattern, name_regex
 
 IGNORE_FILES: Final = (".gitignore", ".crushignore")
-"""Read in this order, so that the second can overrule the first."""
+"""Read in this order, so that the second overrides the first."""
 
 LARGEST: Final = 64 * 1024
 """Bytes read of an ignore file."""
@@ -43,17 +40,17 @@ NOISE: Final = (
     *(".cache/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".gradle/"),
     *(".idea/", ".DS_Store", "Thumbs.db", "*.pyc", "*.pyo", "*.swp", "*~"),
 )
-"""What nobody looks for: version control, installed packages, caches, leftovers of editors."""
+"""Skipped by default: version control, installed packages, caches, temporary files of editors."""
 
 _NOWHERE: Final = frozenset(("", ".", ".."))
-"""Parts that no path has; to Git a rule with one of them says nothing."""
+"""Parts that no path has; Git ignores a rule with one of them."""
 
 
 # ── Rules ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
-class Rule:
+class IgnoreRule:
     """One line of an ignore file."""
 
     pattern: PathPattern
@@ -61,8 +58,8 @@ class Rule:
     directories: bool = False
 
     @classmethod
-    def parse(cls, line: str) -> "Rule | None":
-        """Read a line; None if it is empty, a comment, or means nothing."""
+    def parse(cls, line: str) -> "IgnoreRule | None":
+        """Parse a line; None if it is empty, a comment, or invalid."""
         text = _without_trailing_blanks(line.rstrip("\r\n"))
         if not text or text.startswith("#"):
             return None
@@ -81,33 +78,33 @@ class Rule:
 
 
 def _without_trailing_blanks(text: str) -> str:
-    """Remove spaces from the end, unless a backslash says that one is meant."""
+    """Remove spaces from the end, except one that a backslash escapes."""
     bare = text.rstrip(" ")
     slashes = len(bare) - len(bare.rstrip("\\"))
     return bare + " " if slashes % 2 and len(bare) < len(text) else bare
 
 
 @frozen
-class Rules:
-    """The rules of one directory, the last of them the strongest."""
+class IgnoreRules:
+    """The rules of one directory; later rules override earlier ones."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[IgnoreRule, ...]
     _names: re.Pattern[str] = field(init=False, repr=False, eq=False)
 
     @_names.default
     def _any_name(self) -> re.Pattern[str]:
-        """Match the names that some rule could fit: most entries need no more than this one look."""
+        """Compile one expression for the names of all rules: most entries match none of them."""
         names = dict.fromkeys(rule.pattern.parts[-1] for rule in self.rules)
         return re.compile("|".join(f"(?:{name_regex(name)})" for name in names), re.DOTALL)
 
     @classmethod
-    def parse(cls, lines: Iterable[str]) -> "Rules | None":
-        """Read lines; None if there is no rule in them."""
-        rules = tuple(rule for rule in map(Rule.parse, lines) if rule is not None)
+    def parse(cls, lines: Iterable[str]) -> "IgnoreRules | None":
+        """Parse lines; None if they contain no rule."""
+        rules = tuple(rule for rule in map(IgnoreRule.parse, lines) if rule is not None)
         return cls(rules) if rules else None
 
     def verdict(self, path: Sequence[str], *, is_dir: bool) -> bool | None:
-        """Whether *path*, relative to the rules' directory, is ignored; None if no rule fits."""
+        """Whether *path*, relative to the rules' directory, is ignored; None if no rule matches."""
         if self._names.fullmatch(path[-1]) is None:
             return None
         for rule in reversed(self.rules):
@@ -116,18 +113,18 @@ class Rules:
         return None
 
 
-def read_rules(directory: str) -> Rules | None:
-    """Return the rules that the ignore files right in *directory* state, None if they state none."""
+def read_rules(directory: str) -> IgnoreRules | None:
+    """Return the rules of the ignore files directly in *directory*, None if there are none."""
     lines: list[str] = []
     for name in IGNORE_FILES:
         lines += _read_regular(f"{directory}/{name}").splitlines()
-    return Rules.parse(lines) if lines else None
+    return IgnoreRules.parse(lines) if lines else None
 
 
 def _read_regular(path: str) -> str:
-    """Return the beginning of a plain file; a link, a pipe or nothing at all reads as empty.
+    """Return the beginning of a regular file; empty for a link, a pipe or a missing file.
 
-    Git does not follow such a link either, and to open a pipe would be to wait for its writer.
+    Git does not follow such a link either, and opening a pipe would wait for its writer.
     """
     try:
         with open(path, "rb", opener=open_plain) as file:
@@ -136,13 +133,13 @@ def _read_regular(path: str) -> str:
         return ""
 
 
-# ── A search and what it leaves out ─────────────────────────────────────────────────────────────
+# ── The filter of one search ────────────────────────────────────────────────────────────────────
 
 
 def project_root(directory: Path, workspace: Path) -> Path:
-    """Return where the ignore files of a search in *directory* begin to count.
+    """Return the topmost directory whose ignore files apply to a search in *directory*.
 
-    That is the Git work tree it lies in, else the workspace, else the directory itself.
+    That is the root of its Git work tree, else the workspace, else the directory itself.
     """
     tree = work_tree(directory)
     if tree is not None:
@@ -156,28 +153,30 @@ def work_tree(directory: Path) -> Path | None:
     return next((each for each in candidates if os.path.lexists(each / ".git")), None)
 
 
-_NOISE: Final = Rules.parse(NOISE)
+_NOISE: Final = IgnoreRules.parse(NOISE)
 
 
 @define(eq=False)
-class Ignoring:
-    """Says what a search below `root` leaves out. It reads ignore files as it meets directories.
+class IgnoreFilter:
+    """Decides which entries below `root` a search skips; reads ignore files as needed.
 
-    `top` is `root` or a directory above it whose ignore files count too. The root itself is never
-    left out: whoever names an ignored directory means it.
+    `top` is `root` or a directory above it whose ignore files apply too. The root itself is never
+    skipped: a search may be started in an ignored directory.
     """
 
     root: Path
     top: Path
     hidden: bool = False
-    """Whether hidden entries are left out."""
-    more: Rules | None = None
-    """Rules of the caller, relative to the root. They come before all others."""
+    """Whether hidden entries are skipped."""
+    more: IgnoreRules | None = None
+    """Rules of the caller, relative to the root; they override all others."""
     private: tuple[Path, ...] = ()
-    """Resolved paths that no rule brings back."""
+    """Resolved paths that no rule can re-include."""
     _above: tuple[str, ...] = field(init=False)
     _private: frozenset[tuple[str, ...]] = field(init=False)
-    _known: dict[tuple[str, ...], tuple[tuple[int, Rules], ...]] = field(factory=dict, init=False)
+    _known: dict[tuple[str, ...], tuple[tuple[int, IgnoreRules], ...]] = field(
+        factory=dict, init=False
+    )
 
     @_above.default
     def _parts_above(self) -> tuple[str, ...]:
@@ -189,7 +188,7 @@ class Ignoring:
         return frozenset(each.relative_to(self.root).parts for each in below)
 
     def leaves_out(self, path: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Whether the entry at *path*, relative to the root, is left out by itself."""
+        """Whether the entry at *path*, relative to the root, is skipped by itself."""
         if path in self._private:
             return True
         if self.more is not None:
@@ -206,21 +205,20 @@ class Ignoring:
         return _NOISE is not None and bool(_NOISE.verdict(path[-1:], is_dir=is_dir))
 
     def leaves_out_file(self, path: tuple[str, ...]) -> bool:
-        """Whether a file is left out, by itself or with a directory it is in."""
+        """Whether a file is skipped, by itself or because of a directory above it."""
         above = (path[:depth] for depth in range(1, len(path)))
         return any(self.leaves_out(each, is_dir=True) for each in above) or self.leaves_out(
             path, is_dir=False
         )
 
-    def _rules_in(self, directory: tuple[str, ...]) -> tuple[tuple[int, Rules], ...]:
-        """Return the rules that hold in *directory*, the nearest first, with their depths."""
+    def _rules_in(self, directory: tuple[str, ...]) -> tuple[tuple[int, IgnoreRules], ...]:
+        """Return the rules that apply in *directory*, the nearest first, with their depths."""
         depth = len(directory)
         while depth >= 0 and directory[:depth] not in self._known:
             depth -= 1
         rules = self._known[directory[:depth]] if depth >= 0 else ()
-        for deeper in range(
-            depth + 1, len(directory) + 1
-        ):  # a tree can be deeper than a call stack
+        # Not recursive: a tree can be deeper than the call stack.
+        for deeper in range(depth + 1, len(directory) + 1):
             here = directory[:deeper]
             own = read_rules("/".join((str(self.top), *here)))
             rules = rules if own is None else ((deeper, own), *rules)
@@ -228,18 +226,20 @@ class Ignoring:
         return rules
 
 
+# ── The walk ────────────────────────────────────────────────────────────────────────────────────
+
 STEP: Final = 256
-"""Entries of a directory between two questions whether to go on."""
+"""Entries of a directory between two checks for a cancel."""
 
 
 @frozen
-class Entry:
-    """Something in a directory. `parts` is its path relative to the root of the walk."""
+class WalkEntry:
+    """An entry of a directory. `parts` is its path relative to the root of the walk."""
 
     parts: tuple[str, ...]
     is_dir: bool
     is_file: bool
-    """Whether it is a plain file: no directory, link, socket or pipe."""
+    """Whether it is a regular file: no directory, link, socket or pipe."""
 
     @property
     def path(self) -> str:
@@ -248,22 +248,22 @@ class Entry:
 
 
 @define(eq=False)
-class Walk:
+class DirectoryWalk:
     """One walk below the root of *ignoring*. Iterate over `entries` once, in a worker thread.
 
-    The time is real time, not Trio's: the thread works while a virtual clock stands still.
-    `cut_short` tells afterwards whether it ran out.
+    `seconds` is real time, not Trio's: under a virtual clock the thread still takes real time.
+    `cut_short` says afterwards whether the time ran out.
     """
 
-    ignoring: Ignoring
+    ignoring: IgnoreFilter
     depth: int | None = None
     seconds: float = inf
     check: Callable[[], None] = trio.from_thread.check_cancelled
     """Called between steps; raises if the walk should end."""
     cut_short: bool = field(default=False, init=False)
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield what is not left out, each directory before what is in it."""
+    def entries(self) -> Iterator[WalkEntry]:
+        """Yield the entries that are not skipped, each directory before its contents."""
         deadline = monotonic() + self.seconds
         waiting: deque[tuple[str, ...]] = deque([()])
         while waiting:
@@ -276,7 +276,7 @@ class Walk:
                 self.cut_short = True
                 return
 
-    def _in(self, directory: tuple[str, ...]) -> Iterator[Entry]:
+    def _in(self, directory: tuple[str, ...]) -> Iterator[WalkEntry]:
         self.check()
         for number, raw in enumerate(_sorted("/".join((str(self.ignoring.root), *directory)))):
             if number % STEP == STEP - 1:
@@ -284,11 +284,11 @@ class Walk:
             is_dir = raw.is_dir(follow_symlinks=False)
             parts = (*directory, raw.name)
             if not self.ignoring.leaves_out(parts, is_dir=is_dir):
-                yield Entry(parts, is_dir=is_dir, is_file=raw.is_file(follow_symlinks=False))
+                yield WalkEntry(parts, is_dir=is_dir, is_file=raw.is_file(follow_symlinks=False))
 
 
 def _sorted(directory: str) -> list[os.DirEntry[str]]:
-    """Return what is in a directory; one that cannot be read has nothing in it."""
+    """Return the entries of a directory; none if it cannot be read."""
     try:
         with os.scandir(directory) as found:
             return sorted(found, key=attrgetter("name"))

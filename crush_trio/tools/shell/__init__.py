@@ -1,1 +1,1 @@
-"""Commands: the bash tool, background jobs, processes, and the judge of what may run unasked."""
+"""Shell commands: the tools, background jobs, processes and their guard, and the command judge."""

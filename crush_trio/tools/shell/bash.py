@@ -1,13 +1,8 @@
-"""Runs a shell command, in the foreground for a while and then behind it (H9 to H14).
+"""The tools `bash`, which runs a shell command, and `job_output` and `job_kill` for background jobs.
 
-The call waits for its command inside the run's scope. If the run is cancelled meanwhile, the command
-has ended before the cancellation leaves this tool, with everything it started (A20). If the command
-takes longer than the call is willing to wait, it is kept: it goes on in the background, where
-`job_output` and `job_kill` find it.
-
-Ends a background job.
-
-Shows what a background job has written.
+`bash` waits for its command inside the run's cancel scope. If the run is cancelled, the command and
+everything it started has ended before the cancellation leaves this tool (A20). A command that takes
+longer than the call waits becomes a background job, which `job_output` and `job_kill` find (H9 to H14).
 """
 
 from pathlib import Path
@@ -18,99 +13,22 @@ from attrs import define, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.tools.shell.environment import shell_argv, unattended
-from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, told
-from crush_trio.tools.shell.judge import Asks, Blocked, Verdict, judge
+from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
+from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
 from crush_trio.tools.shell.process import Command
 from crush_trio.tools.workbench import Workbench
 
+FOREGROUND_WAIT: Final = 60
+"""Seconds that a call waits for its command by default."""
 
-@frozen(kw_only=True)
-class JobKillArguments:
-    """Which job."""
-
-    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
-
-
-@define(eq=False)
-class JobKillTool(BuiltIn):
-    """The tool `job_kill`."""
-
-    name = "job_kill"
-    arguments = JobKillArguments
-
-    jobs: Jobs
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """End the job and everything it started, and forget it."""
-        arguments = read_arguments(call.input, JobKillArguments)
-        running = self.jobs.get(arguments.shell_id).running
-        job = await self.jobs.kill(arguments.shell_id)
-        call.reaped((), job.left)
-        how = "was ended" if running else "had ended already and was removed"
-        but = (
-            f" These processes could not be stopped: {', '.join(map(str, job.left))}."
-            if job.left
-            else ""
-        )
-        return ToolResult(
-            content=f"Background job {job.id} {how}.{but}",
-            metadata={
-                "shell_id": job.id,
-                "command": job.script,
-                "description": job.description,
-            },
-        )
-
-
-@frozen(kw_only=True)
-class JobOutputArguments:
-    """Which job, and whether to wait for its end."""
-
-    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
-    wait: Annotated[bool, About("Whether to wait until the job has ended.")] = False
-
-
-@define(eq=False)
-class JobOutputTool(BuiltIn):
-    """The tool `job_output`."""
-
-    name = "job_output"
-    arguments = JobOutputArguments
-
-    jobs: Jobs
-
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Return what the job has written. A cancel ends the waiting, not the job."""
-        arguments = read_arguments(call.input, JobOutputArguments)
-        job = self.jobs.get(arguments.shell_id)
-        if arguments.wait:
-            await job.wait()
-        else:
-            await trio.lowlevel.checkpoint()
-        status = "running" if job.running else "completed"
-        return ToolResult(
-            content=f"Status: {status}\n\n{told(job.output(COLUMNS)) or NO_OUTPUT}",
-            metadata={
-                "shell_id": job.id,
-                "command": job.script,
-                "description": job.description,
-                "done": not job.running,
-                "working_directory": str(job.working_dir),
-            },
-        )
-
-
-PATIENCE: Final = 60
-"""Seconds that a call waits for its command, if the model does not say."""
-
-GLANCE: Final = 1
-"""Seconds that a call waits for a command that is to run in the background: it may fail at once."""
+BACKGROUND_WAIT: Final = 1
+"""Seconds that a call waits for a command started in the background: it may fail at once."""
 
 
 @frozen(kw_only=True)
 class BashArguments:
-    """What to run, where, and how long to wait for it."""
+    """The arguments of `bash`."""
 
     command: Annotated[str, About("The command, as one would type it into a shell.")]
     description: Annotated[str, About("What the command does, in a few words for the user.")]
@@ -125,11 +43,11 @@ class BashArguments:
     ] = 0
 
     @property
-    def patience(self) -> int:
+    def wait_seconds(self) -> int:
         """How many seconds the call waits."""
         if self.run_in_background:
-            return GLANCE
-        return self.auto_background_after if self.auto_background_after > 0 else PATIENCE
+            return BACKGROUND_WAIT
+        return self.auto_background_after if self.auto_background_after > 0 else FOREGROUND_WAIT
 
 
 @define(eq=False)
@@ -143,14 +61,14 @@ class BashTool(BuiltIn):
     jobs: Jobs
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Judge the command, ask if need be, run it, and tell how it went so far."""
+        """Judge the command, ask for permission if needed, run it, and return its output."""
         arguments = read_arguments(call.input, BashArguments)
         if not arguments.command.strip():
             raise ToolError("command is required")
         directory, verdict = await trio.to_thread.run_sync(self._judged, arguments)
         if isinstance(verdict, Blocked):
             raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
-        if isinstance(verdict, Asks):
+        if isinstance(verdict, NeedsPermission):
             await call.permit(_wanted(arguments, directory))
         return await self._run(call, arguments, self._command(arguments, directory))
 
@@ -161,7 +79,7 @@ class BashTool(BuiltIn):
             description=arguments.description,
             reaped=call.reaped,
         ) as job:
-            with trio.move_on_after(arguments.patience):
+            with trio.move_on_after(arguments.wait_seconds):
                 await job.wait()
             if job.running:
                 self.jobs.keep(job)
@@ -185,13 +103,13 @@ class BashTool(BuiltIn):
     def _command(self, arguments: BashArguments, directory: Path) -> Command:
         argv = shell_argv(arguments.command)
         try:
-            return Command(argv=argv, working_dir=directory, env=unattended(self.bench.env))
+            return Command(argv=argv, working_dir=directory, env=unattended_env(self.bench.env))
         except ValueError as exc:
             raise ToolError(f"not a usable command: {exc}") from exc
 
     def _goes_on(self, job: Job) -> ToolResult:
-        """Say that the command runs on, and what it has written so far."""
-        so_far = told(job.output(COLUMNS))
+        """Return the result for a command that became a background job."""
+        so_far = describe_output(job.output(COLUMNS))
         text = (
             f"The command is running in the background as job {job.id}.\n"
             f"See its output with job_output; end it with job_kill.\n\n{so_far or NO_OUTPUT}"
@@ -220,7 +138,7 @@ def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
 
 def _ended(job: Job) -> ToolResult:
     output = job.output(COLUMNS)
-    text = told(output)
+    text = describe_output(output)
     ended_at = job.started_at if output.ended is None else output.ended.ended_at
     content = _placed(text, job) if text else NO_OUTPUT
     return ToolResult(content=content, metadata=_metadata(job, text, ended_at))
@@ -238,3 +156,79 @@ def _metadata(job: Job, output: str, now: int) -> Metadata:
         "description": job.description,
         "working_directory": str(job.working_dir),
     }
+
+
+@frozen(kw_only=True)
+class JobOutputArguments:
+    """The arguments of `job_output`."""
+
+    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
+    wait: Annotated[bool, About("Whether to wait until the job has ended.")] = False
+
+
+@define(eq=False)
+class JobOutputTool(BuiltIn):
+    """The tool `job_output`."""
+
+    name = "job_output"
+    arguments = JobOutputArguments
+
+    jobs: Jobs
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Return the output of the job. A cancel ends the wait, not the job."""
+        arguments = read_arguments(call.input, JobOutputArguments)
+        job = self.jobs.get(arguments.shell_id)
+        if arguments.wait:
+            await job.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        status = "running" if job.running else "completed"
+        return ToolResult(
+            content=f"Status: {status}\n\n{describe_output(job.output(COLUMNS)) or NO_OUTPUT}",
+            metadata={
+                "shell_id": job.id,
+                "command": job.script,
+                "description": job.description,
+                "done": not job.running,
+                "working_directory": str(job.working_dir),
+            },
+        )
+
+
+@frozen(kw_only=True)
+class JobKillArguments:
+    """The arguments of `job_kill`."""
+
+    shell_id: Annotated[str, About("The id of the job, as `bash` gave it.")]
+
+
+@define(eq=False)
+class JobKillTool(BuiltIn):
+    """The tool `job_kill`."""
+
+    name = "job_kill"
+    arguments = JobKillArguments
+
+    jobs: Jobs
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Stop the job and everything it started, and remove it."""
+        arguments = read_arguments(call.input, JobKillArguments)
+        running = self.jobs.get(arguments.shell_id).running
+        job = await self.jobs.kill(arguments.shell_id)
+        call.reaped((), job.left)
+        how = "was ended" if running else "had ended already and was removed"
+        but = (
+            f" These processes could not be stopped: {', '.join(map(str, job.left))}."
+            if job.left
+            else ""
+        )
+        return ToolResult(
+            content=f"Background job {job.id} {how}.{but}",
+            metadata={
+                "shell_id": job.id,
+                "command": job.script,
+                "description": job.description,
+            },
+        )

@@ -1,9 +1,9 @@
-"""Commands that are refused whoever allows them: the network, the system, other people's rights (H11).
+"""Commands that are always refused: network access, system administration, other privileges (H11).
 
-A name is looked for wherever a command can stand: in pipelines, lists, subshells and substitutions,
-in the string of `sh -c` or `eval`, in a here-document for a shell, behind programs that run other
-programs, after `find -exec`. This keeps a model from wandering off; it is no wall against somebody
-who hides a name, in a script file or a variable. Such a command still needs a person's consent.
+Names are searched wherever a command can occur: in pipelines, lists, subshells and substitutions, in
+the string of `sh -c` or `eval`, in a here-document for a shell, in the arguments of programs that run
+other programs, and after `find -exec`. This stops a model that does not know better. It is no protection
+against a name hidden in a script file or a variable; such a command still needs permission.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,13 +45,13 @@ REASONS: Final[Mapping[str, str]] = {
 
 @frozen
 class Pattern:
-    """Arguments that make a program do what is refused: the verbs in order, and one of the options."""
+    """Refused arguments of a program: these verbs in this order, and one of the options if any."""
 
     verbs: tuple[str, ...]
     options: frozenset[str] = frozenset()
 
     def fits(self, words: Sequence[str]) -> bool:
-        """Whether the arguments are of this kind, whatever else stands among them."""
+        """Whether the arguments match, whatever other options they contain."""
         plain = tuple(word for word in words if not word.startswith("-"))
         named = {name for word in words for name in (word, word.partition("=")[0])}
         return plain[: len(self.verbs)] == self.verbs and (
@@ -77,14 +77,14 @@ PATTERNS: Final[Mapping[str, tuple[Pattern, ...]]] = {
     "nix-env": (Pattern((), frozenset({"-i", "-iA", "--install"})),),
     "go": (Pattern(("test",), _EXEC), Pattern(("run",), _EXEC)),
 }
-"""Installs that reach beyond the workspace, and tests that run another program."""
+"""Installations outside the workspace, and options that run another program."""
 
 
-# ── Looking for them ────────────────────────────────────────────────────────────────────────────
+# ── The search ──────────────────────────────────────────────────────────────────────────────────
 
 
 def refusal(script: Script) -> str | None:
-    """Return why *script* is refused, if anything in it is."""
+    """Return why *script* is refused, None if it is not."""
     return next(_refusals(script), None)
 
 
@@ -102,7 +102,7 @@ def _refusals(script: Script) -> Iterator[str]:
 
 
 def _refused(words: Sequence[Word]) -> Iterator[str]:
-    """Yield why a command is refused, and the commands among its arguments."""
+    """Yield why a command, or a command among its arguments, is refused."""
     if not words or not words[0].literal:
         return
     name, rest = PurePosixPath(words[0].text).name, words[1:]
@@ -130,7 +130,7 @@ def _in_texts(texts: Iterable[str]) -> Iterator[str]:
 
 SHELLS: Final = _words("sh bash dash zsh ksh ash fish")
 INTERPRETERS: Final = _words("env parallel script watch")
-"""Programs that take a whole command line in one argument, if they get one."""
+"""Programs that accept a whole command line in one argument."""
 
 WRAPPERS: Final[Mapping[str, str]] = {
     "builtin": "",
@@ -153,17 +153,17 @@ WRAPPERS: Final[Mapping[str, str]] = {
     "watch": "n",
     "xargs": "IELnPsda",
 }
-"""Programs that run the command in their arguments, with their one-letter options that take a value."""
+"""Programs that run the command in their arguments, with the letters of their valued options."""
 
 POSITIONS: Final[Mapping[str, int]] = {"timeout": 1, "flock": 1, "chroot": 1, "taskset": 1}
-"""How many operands stand before the command."""
+"""How many operands precede the command."""
 
 QUERIES: Final = frozenset({"-v", "-V"})
-"""With these, `command` only says what it would run."""
+"""With these options, `command` only prints what it would run."""
 
 
 def _wrapped(name: str, words: Sequence[Word]) -> Iterator[Sequence[Word]]:
-    """Yield the commands that a program finds among its arguments."""
+    """Yield the commands among the arguments of a program that runs them."""
     if name == "find":
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
@@ -177,7 +177,7 @@ def _wrapped(name: str, words: Sequence[Word]) -> Iterator[Sequence[Word]]:
 
 
 def _behind_options(words: Sequence[Word], valued: str, operands: int) -> Sequence[Word]:
-    """Return what is left after options, their values, assignments and *operands* more words."""
+    """Skip options, their values, assignments and *operands* words; return the rest."""
     at = 0
     while at < len(words):
         text = words[at].text
@@ -195,7 +195,7 @@ def _behind_options(words: Sequence[Word], valued: str, operands: int) -> Sequen
 
 
 def _scripts_among(name: str, words: Sequence[Word]) -> Iterator[str]:
-    """Yield the scripts that a program is given as an argument."""
+    """Yield the shell scripts among the arguments of a program."""
     if name == "eval":
         yield " ".join(word.text for word in words)
     elif name in INTERPRETERS:
@@ -207,7 +207,7 @@ def _scripts_among(name: str, words: Sequence[Word]) -> Iterator[str]:
 
 
 def _read_by_shells(script: Script) -> Iterator[str]:
-    """Yield what the shells in *script* read as their input: here-documents and here-strings."""
+    """Yield the here-documents and here-strings that shells in *script* read as their input."""
     documents = iter(script.documents)
     for command in script.commands:
         for redirection in command.redirections:

@@ -1,13 +1,11 @@
-"""The environment of the commands that tools start, and the shell that runs them.
+"""The environment of commands, and `run_shell`, which runs a command that a person typed.
 
-An environment is made of two that are given: the server's, taken when it started, and the
-workspace's own, which wins. Nothing here reads the environment of the process (L21, L31).
+The environment is made of the server's, taken when it started, and the workspace's own, which
+overrides it. Nothing here reads the environment of the process (L21, L31).
 
-A shell command that a person types, without a model in between (D34).
-
-Nobody is asked and nothing is refused: the person at the client decides. The command is a task of the
-workspace like any other, and the request waits for it. So it ends with whichever goes first: a client
-that hangs up cancels the request and with it the command, and a workspace that closes ends it too.
+`run_shell` serves a client without a model (D34). The command is neither judged nor refused, because a
+person typed it. It is a task of the workspace, and the request waits for it: it is stopped when the
+client disconnects, which cancels the request, or when the workspace closes.
 """
 
 from collections.abc import Mapping
@@ -23,7 +21,7 @@ from crush_trio.tools.shell.process import Command, run_command
 from crush_trio.tools.workbench import Workbench
 
 SHELLS: Final = ("/bin/bash", "/bin/sh")
-"""The shells that commands are written for, the better one first."""
+"""The shells that run commands, the preferred one first."""
 
 UNATTENDED: Final[Mapping[str, str]] = {
     "CRUSH": "1",
@@ -42,14 +40,14 @@ UNATTENDED: Final[Mapping[str, str]] = {
     "SYSTEMD_PAGER": "cat",
     "LESS": "-FRX",
 }
-"""Nobody sits at this terminal: no editor opens, no pager waits, no password is asked for (H9)."""
+"""Variables for commands without a terminal: no editor, no pager, no password prompt (H9)."""
 
 GIT_SETTINGS: Final = (("safe.bareRepository", "explicit"), ("core.fsmonitor", "false"))
-"""What git is told whatever a repository says.
+"""Git settings that override those of a repository.
 
-A directory of a checkout can look like a repository without a work tree, with a configuration that
-names programs to run; git takes it for one only if it is told to. And no repository has a program run
-to find out which files changed: `git status` is to look and nothing else.
+A directory in a checkout can look like a bare repository, with a configuration that names programs to
+run; with the first setting, git uses such a repository only if told so explicitly. The second one stops
+a repository from running a file system monitor, so that `git status` only reads.
 """
 
 COLOURED: Final[Mapping[str, str]] = {
@@ -58,41 +56,41 @@ COLOURED: Final[Mapping[str, str]] = {
     "FORCE_COLOR": "1",
     "COLORTERM": "truecolor",
 }
-"""A person looks at the output, although it goes through a pipe (D34)."""
+"""Variables that make programs write colours although their output is a pipe (D34)."""
 
 STARTUP: Final = frozenset({"BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "NO_COLOR"})
-"""What makes a shell run a file first, look elsewhere, or mean something else by a command.
+"""Variables removed because they change what a shell does: they run a file first, or alter `cd`.
 
-A command is judged by its text (`commands.py`), so the text must be all there is. `NO_COLOR` is
-here because some programs obey it however much colour is asked for; without it nothing changes.
+A command is judged by its text (`judge.py`), so the shell must do what the text says and no more.
+`NO_COLOR` is removed because some programs obey it even if `FORCE_COLOR` is set.
 """
 
 
 def tool_environment(base: Mapping[str, str], workspace_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a tool's commands: *base*, the workspace's, and ours on top."""
-    return unattended({**base, **workspace_env})
+    """Return the environment of a tool's commands: *base*, the workspace's, and `UNATTENDED`."""
+    return unattended_env({**base, **workspace_env})
 
 
-def unattended(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* for a command at which nobody sits, and whose shell does just what it is told."""
+def unattended_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* for a command without a terminal: no prompts, and no shell startup variables."""
     plain = {name: value for name, value in env.items() if not _changes_the_shell(name)}
     return _with_git_settings({**plain, **UNATTENDED})
 
 
-def coloured(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
-    """Return *env* with all that makes programs write colours into a pipe, for so many columns."""
+def coloured_env(env: Mapping[str, str], columns: int = 0) -> dict[str, str]:
+    """Return *env* with the variables for coloured output, and the width of the terminal."""
     width = {"COLUMNS": str(columns)} if columns > 0 else {}
     return {**env, **COLOURED, **width}
 
 
 def shell_argv(command: str) -> tuple[str, ...]:
-    """Return how the system's shell is started to run *command* and nothing else."""
+    """Return the argument vector that runs *command* in a shell."""
     shell = next((path for path in SHELLS if Path(path).exists()), SHELLS[-1])
     return (shell, "-c", "--", command)
 
 
 def _with_git_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* with our settings after those it has for git already; the last one counts."""
+    """Return *env* with our git settings after those it already has; git uses the last one."""
     given = env.get("GIT_CONFIG_COUNT", "")
     first = int(given) if given.isascii() and given.isdecimal() else 0
     ours = {"GIT_CONFIG_COUNT": str(first + len(GIT_SETTINGS))}
@@ -107,19 +105,19 @@ def _changes_the_shell(name: str) -> bool:
 
 @frozen(kw_only=True)
 class ShellAnswer:
-    """What a command wrote, both streams in the order they came, and its exit code."""
+    """The output of a command, both streams merged in order, and its exit code."""
 
     output: str
     exit_code: int
 
 
 async def run_shell(bench: Workbench, jobs: Jobs, command: str, *, columns: int = 0) -> ShellAnswer:
-    """Run *command* in the workspace and return what it wrote, with its colours.
+    """Run *command* in the workspace and return its output, with colours.
 
-    *columns* is how wide the person's terminal is. Cancelling ends the command first. Raises
+    *columns* is the width of the person's terminal. A cancel stops the command first. Raises
     `ValueError` for a text that cannot be a command.
     """
-    env = coloured(unattended(bench.env), columns)
+    env = coloured_env(unattended_env(bench.env), columns)
     started = Command(argv=shell_argv(command), working_dir=bench.directory, env=env)
     async with jobs.foreground(command, started, merged=True) as job:
         await job.wait()
@@ -136,7 +134,7 @@ def config_commands(clock: Clock) -> RunCommand:
 
     async def run(script: str, environment: Mapping[str, str], directory: Path) -> str:
         command = Command(
-            argv=shell_argv(script), working_dir=directory, env=unattended(environment)
+            argv=shell_argv(script), working_dir=directory, env=unattended_env(environment)
         )
         try:
             finished = await run_command(command, clock=clock)

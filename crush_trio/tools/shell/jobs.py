@@ -1,15 +1,12 @@
-"""Shell commands of one workspace, in the foreground or behind it.
+"""`Jobs`: the shell commands of one workspace, in the foreground and in the background.
 
-Every command is a task of the workspace's services from its first moment. What differs is who ends
-it. `foreground` is a block: whoever leaves it, by cancel too, has seen the command end, and so a run
-is over only when its processes are (A20). `keep` takes a command out of that: it goes on where it
-is, without being restarted, and ends by itself, by `kill`, or with its workspace, never with
-another one (H12, H14, L20).
+Every command runs from the start in a task of the workspace's services nursery. A command started with
+`foreground` is stopped when its block is left, also by a cancel, so a run ends only after its processes
+have (A20). `keep` turns a foreground command into a background job without restarting it: it then ends
+by itself, by `kill`, or with its own workspace (H12, H14, L20).
 
-Jobs that have ended are remembered for a while; nothing wakes up to forget them, they are dropped
-when somebody looks.
-
-What a model is told about a command: its output, in one piece, and how it ended (H13).
+Ended jobs stay readable for a while. They expire when the jobs are next used; there is no timer task.
+`describe_output` formats the output of a command for the model (H13).
 """
 
 import logging
@@ -25,34 +22,40 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
-from crush_trio.tools.base import Reaped, ToolError
+from crush_trio.tools.base import ReportProcesses, ToolError
 from crush_trio.tools.shell.guard.link import longest_stop
 from crush_trio.tools.shell.output import BoundedOutput, Excerpt
-from crush_trio.tools.shell.process import GRACE, NOT_STARTED, Command, Ended, open_process_group
+from crush_trio.tools.shell.process import (
+    GRACE,
+    NOT_STARTED,
+    Command,
+    CommandEnd,
+    open_process_group,
+)
 
 log = logging.getLogger(__name__)
 
 MOST_JOBS: Final = 50
-"""How many jobs a workspace has at most, those it remembers included."""
+"""Maximum jobs of a workspace, ended ones that are still readable included."""
 
 REMEMBERED: Final = 8 * 3600
-"""Seconds for which the output of an ended job can be asked for."""
+"""Seconds for which the output of an ended job stays readable."""
 
 STOP_LIMIT: Final = longest_stop(GRACE) + 1.0
-"""Seconds to wait for a job's task after it was told to end. It needs less."""
+"""Seconds to wait for a job's task after its cancel; the task itself needs less."""
 
 
-class Running(Protocol):
-    """A command that runs."""
+class RunningCommand(Protocol):
+    """A running command, as `Job` uses it."""
 
     @property
     def pid(self) -> int | None:
-        """Its first process, if there is one."""
+        """Its first process, None before the fork."""
         ...
 
     @property
     def stdin(self) -> trio.abc.SendStream | None:
-        """What it reads, if the caller writes that."""
+        """Its standard input, if that is a pipe."""
         ...
 
     async def wait(self) -> None:
@@ -60,8 +63,8 @@ class Running(Protocol):
         ...
 
 
-class Opens(Protocol):
-    """Starts a command for the length of a block, as `open_process_group` does."""
+class OpenCommand(Protocol):
+    """Opens a command as an async context manager, as `open_process_group` does."""
 
     def __call__(
         self,
@@ -73,9 +76,9 @@ class Opens(Protocol):
         stdout: BoundedOutput,
         stderr: BoundedOutput | int,
         grace: float = GRACE,
-        on_ended: Callable[[Ended], None] = ...,
-    ) -> AbstractAsyncContextManager[Running]:
-        """Return the block; leaving it ends the command, and *on_ended* is called."""
+        on_ended: Callable[[CommandEnd], None] = ...,
+    ) -> AbstractAsyncContextManager[RunningCommand]:
+        """Return the context manager; leaving it stops the command and calls *on_ended*."""
         ...
 
 
@@ -84,11 +87,11 @@ class Opens(Protocol):
 
 @frozen(kw_only=True)
 class JobOutput:
-    """What a job has written so far, and how it ended, if it has."""
+    """The output of a job so far, and how it ended if it has."""
 
     stdout: str
     stderr: str
-    ended: Ended | None
+    ended: CommandEnd | None
 
 
 @define(eq=False)
@@ -101,10 +104,10 @@ class Job:
     working_dir: Path
     started_at: int
     _merged: bool = False
-    ended: Ended | None = field(default=None, init=False)
+    ended: CommandEnd | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
     kept: bool = field(default=False, init=False)
-    _group: Running | None = field(default=None, init=False, repr=False)
+    _group: RunningCommand | None = field(default=None, init=False, repr=False)
     _stdout: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _stderr: BoundedOutput = field(factory=BoundedOutput, init=False, repr=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
@@ -112,33 +115,33 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether the command has not ended, with everything it started."""
+        """Whether the command, or a process it started, still runs."""
         return not self._over.is_set()
 
     @property
     def reaped(self) -> tuple[int, ...]:
-        """The processes that had to be stopped, if the command did not end by itself."""
+        """The processes that were stopped, if the command did not end by itself."""
         return self.ended.reaped if self.ended is not None and self.ended.stopped else ()
 
     @property
     def left(self) -> tuple[int, ...]:
-        """The processes that were not seen to end; none while there is no process."""
+        """The processes that are not known to have ended."""
         if self.ended is not None:
             return self.ended.left
         pid = None if self._group is None else self._group.pid
         return () if pid is None else (pid,)
 
     def output(self, columns: int | None = None) -> JobOutput:
-        """Return what there is now, in so many display columns per stream at most."""
+        """Return the current output, at most *columns* display columns per stream."""
         stdout, stderr = self._stdout.text(columns), self._stderr.text(columns)
         return JobOutput(stdout=stdout, stderr=stderr, ended=self.ended)
 
     async def wait(self) -> None:
-        """Wait until the command has ended. Being cancelled here does not end it."""
+        """Wait until the command has ended. A cancel ends the wait, not the command."""
         await self._over.wait()
 
     async def stop(self) -> None:
-        """End the command and everything it started, and wait for that even if cancelled."""
+        """Stop the command and everything it started; waits for that even if cancelled."""
         self._scope.cancel("stopped")
         with trio.move_on_after(STOP_LIMIT, shield=True):
             await self._over.wait()
@@ -146,9 +149,9 @@ class Job:
             log.error("job.stop_incomplete", extra={"job_id": self.id})
 
     async def run(  # noqa: ASYNC910  # opening the command is a checkpoint
-        self, command: Command, clock: Clock, opens: Opens
+        self, command: Command, clock: Clock, opens: OpenCommand
     ) -> None:
-        """Run the command to its end. The job's task; it never fails, whatever its command does."""
+        """Run the command to its end: the job's task. Errors become part of the output."""
         failure = ""
         try:
             with self._scope:
@@ -168,14 +171,14 @@ class Job:
         finally:
             self._settle(failure, clock)
 
-    def _note_end(self, ended: Ended) -> None:
+    def _note_end(self, ended: CommandEnd) -> None:
         self.ended = ended
 
     def _settle(self, failure: str, clock: Clock) -> None:
         if failure:
             self._stderr.append(f"{failure}\n".encode())
         if self.ended is None:
-            self.ended = Ended(
+            self.ended = CommandEnd(
                 exit_code=NOT_STARTED if failure else None,
                 stopped=not failure,
                 started_at=self.started_at,
@@ -190,18 +193,18 @@ class Job:
 
 @define(eq=False)
 class Jobs:
-    """Starts shell commands as tasks of *services*, and knows those that outlive their call."""
+    """The jobs of a workspace; starts commands as tasks of the *services* nursery."""
 
     _services: trio.Nursery = field(repr=False)
     _clock: Clock = field(repr=False)
-    _opens: Opens = field(default=open_process_group, repr=False)
+    _opens: OpenCommand = field(default=open_process_group, repr=False)
     _jobs: dict[str, Job] = field(factory=dict, init=False, repr=False)
     _numbers: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
 
     def start(self, script: str, command: Command, *, description: str = "") -> Job:
-        """Start *command* behind everything; it runs until it ends, or until somebody kills it.
+        """Start *command* as a background job.
 
-        *script* is the command as it was asked for. Raises `ToolError` if there are too many jobs.
+        *script* is the text of the command. Raises `ToolError` if there are too many jobs.
         """
         job = self._start(script, command, description)
         self.keep(job)
@@ -215,13 +218,12 @@ class Jobs:
         *,
         description: str = "",
         merged: bool = False,
-        reaped: Reaped = lambda stopped, left=(): None,
+        reaped: ReportProcesses = lambda stopped, left=(): None,
     ) -> AsyncIterator[Job]:
-        """Start *command* for the length of a block; leaving the block ends it, unless it is kept.
+        """Start *command*; leaving the block stops it, unless `keep` was called.
 
-        If *merged*, both its streams are one, in the order it wrote them. *reaped* is told which
-        processes had to be stopped if the block was left before the command had ended, and which
-        could not be.
+        If *merged*, both its streams are one, in the order of writing. *reaped* is called with the
+        processes that were stopped because the block was left early, and those that could not be.
         """
         job = self._start(script, command, description, merged=merged)
         try:
@@ -233,11 +235,11 @@ class Jobs:
                 reaped(job.reaped, job.left)
 
     def keep(self, job: Job) -> None:
-        """Let *job* go on when its block is left. The same process goes on; nothing is restarted."""
+        """Turn a foreground command into a background job: leaving its block does not stop it."""
         job.kept = True
 
     def get(self, job_id: str) -> Job:
-        """Return a background job, running or remembered."""
+        """Return a background job, running or ended; raise `ToolError` if there is none."""
         self._expire()
         job = self._jobs.get(job_id)
         if job is None or not job.kept:
@@ -245,12 +247,12 @@ class Jobs:
         return job
 
     def list(self) -> tuple[Job, ...]:
-        """Return the background jobs, running or remembered, in the order they were started."""
+        """Return the background jobs, running or ended, in the order of their start."""
         self._expire()
         return tuple(job for job in self._jobs.values() if job.kept)
 
     async def kill(self, job_id: str) -> Job:
-        """End a background job and forget it. It has ended when this returns."""
+        """Stop a background job and remove it. It has ended when this returns."""
         job = self.get(job_id)
         del self._jobs[job_id]
         await job.stop()
@@ -269,7 +271,7 @@ class Jobs:
         return job
 
     def _make_room(self) -> None:
-        """Forget the oldest job that has ended, if there are too many; none that runs is ended."""
+        """Remove the oldest ended job if there are too many; running jobs are not stopped."""
         self._expire()
         if len(self._jobs) < MOST_JOBS:
             return
@@ -286,21 +288,21 @@ class Jobs:
 
 
 COLUMNS: Final = 30_000
-"""Display columns of each stream that a model sees."""
+"""Maximum display columns of each stream in a tool result."""
 
 NO_OUTPUT: Final = "no output"
 ABORTED: Final = "Command was aborted before completion"
 
 
-def told(output: JobOutput) -> str:
-    """Return standard output, a blank line, standard error, and how the command ended if not well."""
+def describe_output(output: JobOutput) -> str:
+    """Return standard output, a blank line, standard error, and the exit code if it is not 0."""
     streams = (output.stdout.rstrip("\n"), output.stderr.rstrip("\n"))
     text = "\n\n".join(stream for stream in streams if stream)
     return "\n".join(part for part in (text, _ending(output)) if part)
 
 
 def clipped(text: str) -> str:
-    """Return as much of *text* as a model sees of a stream: its beginning and its end."""
+    """Return *text* limited to COLUMNS: its beginning and its end."""
     return str(Excerpt(head=text).clipped(COLUMNS))
 
 

@@ -1,10 +1,10 @@
-"""May a shell command run without asking, must somebody be asked, or is it refused (H10, H11, L18)?
+"""`judge`: decides whether a shell command runs without permission, needs it, or is refused.
 
-The judgement is about what the command *is*, not what it looks like: the text is read as a shell
-reads it. `Inert` is for commands of which it can be shown that they only look, inside the workspace:
-every one of them is on a list, with options that are on a list, and nothing is substituted, assigned,
-redirected or sent to the background. Everything else asks, and what cannot be read asks too. So a
-gap in the lists costs a question, never an accident. docs/decisions/005-commands.md says more.
+The text is parsed as a shell parses it (H10, H11, L18). `ReadOnly` is for commands that provably only
+read, inside the workspace: each program and each option is on a list, and nothing is substituted,
+assigned, redirected or sent to the background. Everything else needs permission, also what cannot be
+parsed. So a gap in the lists costs an unnecessary question and never lets a command through. See
+docs/decisions/005-commands.md.
 """
 
 from itertools import pairwise
@@ -14,8 +14,8 @@ from typing import Final
 from attrs import frozen
 
 from crush_trio.tools.shell.blocked import refusal
-from crush_trio.tools.shell.read_only import LOOKING, NOWHERE, Place
-from crush_trio.tools.shell.read_only_git import find_looks, git_looks
+from crush_trio.tools.shell.read_only import DEV_NULL, READ_ONLY_PROGRAMS, CommandScope
+from crush_trio.tools.shell.read_only_git import find_is_read_only, git_is_read_only
 from crush_trio.tools.shell.script import Redirection, Script, SimpleCommand, Unreadable, Word
 from crush_trio.tools.shell.script_parser import read_script
 
@@ -25,47 +25,47 @@ DUPLICATES: Final = frozenset({">&", "<&"})
 
 
 @frozen
-class Inert:
-    """It only looks, and only inside the workspace: nobody need be asked."""
+class ReadOnly:
+    """The command only reads, and only inside the workspace: it needs no permission."""
 
 
 @frozen
-class Asks:
-    """A person decides."""
+class NeedsPermission:
+    """The command may change something: it needs permission."""
 
     reason: str
 
 
 @frozen
 class Blocked:
-    """It is refused, whoever allows it."""
+    """The command is always refused."""
 
     reason: str
 
 
-Verdict = Inert | Asks | Blocked
+Verdict = ReadOnly | NeedsPermission | Blocked
 
 
 def judge(
     command: str, *, workspace: Path, working_dir: Path, private: tuple[Path, ...] = ()
 ) -> Verdict:
-    """Judge a shell command. Looks at the file system where paths must be resolved, and no further.
+    """Judge a shell command. Reads the file system only to resolve paths.
 
-    *private* are places in the workspace, resolved, that one must ask for like those outside of it.
+    *private* are resolved paths inside the workspace that need permission like those outside.
     """
     try:
         script = read_script(command)
     except Unreadable as exc:
-        return Asks(f"cannot be read: {exc}")
+        return NeedsPermission(f"cannot be read: {exc}")
     refused = refusal(script)
     if refused is not None:
         return Blocked(refused)
-    place = Place(working_dir.resolve(), workspace.resolve(), private)
-    return Inert() if _looks(script, place) else Asks("may do more than look")
+    place = CommandScope(working_dir.resolve(), workspace.resolve(), private)
+    return ReadOnly() if _looks(script, place) else NeedsPermission("may do more than look")
 
 
-def _looks(script: Script, place: Place) -> bool:
-    """Whether a script is a row of commands that only look."""
+def _looks(script: Script, place: CommandScope) -> bool:
+    """Whether a script is a sequence of commands that only read."""
     if not script.plain or not script.commands or not place.holds(Word(text=".")):
         return False
     for command in script.commands:
@@ -80,8 +80,8 @@ def _looks(script: Script, place: Place) -> bool:
     return True
 
 
-def _is_plain(command: SimpleCommand, place: Place) -> bool:
-    """Whether there is nothing to a command but a program, literal arguments and silence."""
+def _is_plain(command: SimpleCommand, place: CommandScope) -> bool:
+    """Whether a command has only a program, literal arguments and harmless redirections."""
     return (
         bool(command.words)
         and not command.assignments
@@ -91,39 +91,39 @@ def _is_plain(command: SimpleCommand, place: Place) -> bool:
     )
 
 
-def _is_harmless(redirection: Redirection, place: Place) -> bool:
-    """Whether a redirection reads something inside, or throws output away."""
+def _is_harmless(redirection: Redirection, place: CommandScope) -> bool:
+    """Whether a redirection reads a file inside the workspace, or discards output."""
     target = redirection.target
     if not target.literal or target.exotic or target.globs:
         return False
     if redirection.operator in DUPLICATES:
         return target.text in {"1", "2"}
     if redirection.operator in OUTPUTS:
-        return target.text == NOWHERE
+        return target.text == DEV_NULL
     return redirection.operator in INPUTS and place.holds(target)
 
 
-def _program_looks(words: tuple[Word, ...], place: Place) -> bool:
+def _program_looks(words: tuple[Word, ...], place: CommandScope) -> bool:
     name, rest = words[0].text, words[1:]
     match name:
         case "echo":
             return all(place.holds(word) for word in rest if word.globs)
         case "git":
-            return git_looks(rest, place)
+            return git_is_read_only(rest, place)
         case "find":
-            return find_looks(rest, place)
+            return find_is_read_only(rest, place)
         case "command":
             return len(rest) == 2 and rest[0].text in {"-v", "-V"} and not rest[1].globs
         case _:
-            return name in LOOKING and LOOKING[name].allows(rest, place)
+            return name in READ_ONLY_PROGRAMS and READ_ONLY_PROGRAMS[name].allows(rest, place)
 
 
-def _enters(script: Script, command: SimpleCommand, place: Place) -> bool:
-    """Whether a `cd` surely leads into a directory inside, before anything that follows.
+def _enters(script: Script, command: SimpleCommand, place: CommandScope) -> bool:
+    """Whether a `cd` certainly leads to a directory inside, before the following commands run.
 
-    Only if every command is joined to the next by `&&`, or by `|` to one that is no `cd`: after a
-    failed `cd`, or in a pipeline, what follows would run elsewhere. And not with `..`, which a
-    shell takes from the names it came by, not from where it is.
+    Only if every command is joined to the next by `&&`, or by `|` to one that is not `cd`: after a
+    failed `cd`, or one in a pipeline, the following commands run in another directory. Not with `..`:
+    a shell resolves it by the names in its working directory, not by the links behind them.
     """
     in_order = all(
         before.operator == "&&" or (before.operator == "|" and "cd" not in _names(before, after))

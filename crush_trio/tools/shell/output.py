@@ -1,7 +1,7 @@
-"""What a command wrote, in bounded memory: the beginning and the end are kept, the middle counted.
+"""`BoundedOutput`: the beginning and end of a command's output, in bounded memory.
 
-A command may write for hours. `BoundedOutput` takes all of it in constant memory and knows how much
-it dropped. Bytes become text only when somebody looks, and no character is torn at a cut.
+A command may write for hours. The middle is dropped and only counted. Bytes are decoded when the text
+is read, and no character is split at a cut.
 """
 
 from codecs import getincrementaldecoder
@@ -14,7 +14,7 @@ from typing_extensions import override
 from crush_trio.limits import byte_size
 
 KEPT: Final = 512 * 1024
-"""Bytes kept of a stream. Half of it holds what 30 000 columns can need, even of wide letters."""
+"""Bytes kept of a stream. Half of it is enough for 30 000 columns, even of wide characters."""
 
 CONTINUATIONS: Final = frozenset(range(0x80, 0xC0))
 """The bytes of a UTF-8 character that are not its first."""
@@ -22,7 +22,7 @@ CONTINUATIONS: Final = frozenset(range(0x80, 0xC0))
 
 @define(eq=False)
 class BoundedOutput:
-    """Bytes as they come. `limit` of them are kept, half from each end, and at times some more."""
+    """Collects bytes. At least `limit` of them are kept, half from each end."""
 
     limit: int = KEPT
     total: int = field(default=0, init=False)
@@ -31,7 +31,7 @@ class BoundedOutput:
     _dropped_lines: int = field(default=0, init=False, repr=False)
 
     def append(self, data: bytes | bytearray) -> None:
-        """Take more. What is too much is taken out of the middle."""
+        """Add bytes; drop from the middle if there are too many."""
         self.total += len(data)
         half = self.limit // 2
         room = half - len(self._head)
@@ -39,23 +39,25 @@ class BoundedOutput:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 2 * half:
+        if (
+            len(self._tail) > 2 * half
+        ):  # not at every append: deleting from the front copies the rest
             self._drop(len(self._tail) - half)
 
     @property
     def dropped(self) -> int:
-        """How many bytes are gone."""
+        """How many bytes were dropped."""
         return self.total - len(self._head) - len(self._tail)
 
     def excerpt(self) -> "Excerpt":
-        """Return what is kept, as text."""
+        """Return the kept bytes as text."""
         if not self.dropped:
             return Excerpt(head=(self._head + self._tail).decode(errors="replace"))
         head = getincrementaldecoder("utf-8")("replace").decode(self._head)
         return Excerpt(head=head, lines=self._dropped_lines, tail=_whole(self._tail))
 
     def text(self, columns: int | None = None) -> str:
-        """Return what is kept, in *columns* display columns at most; a note stands for the rest."""
+        """Return the kept text, at most *columns* display columns; a note replaces the rest."""
         excerpt = self.excerpt()
         return str(excerpt if columns is None else excerpt.clipped(columns))
 
@@ -65,16 +67,16 @@ class BoundedOutput:
 
 
 def _whole(tail: bytes | bytearray) -> str:
-    """Decode the end of a stream, from the first whole character on."""
+    """Decode the end of a stream, beginning with the first complete character."""
     torn = next((n for n, byte in enumerate(tail[:3]) if byte not in CONTINUATIONS), 3)
     return tail[torn:].decode(errors="replace")
 
 
 @frozen(kw_only=True)
 class Excerpt:
-    """The beginning and the end of a text; `lines` is how many lie between, None if nothing does.
+    """The beginning and the end of a text; `lines` counts the dropped lines, None if complete.
 
-    `total` is how many bytes there were, if the note is to say so.
+    `total` is the size of the whole text in bytes, if the note should contain it.
     """
 
     head: str
@@ -84,7 +86,7 @@ class Excerpt:
 
     @classmethod
     def of(cls, text: str, limit: int) -> "Excerpt":
-        """Return *text* in at most *limit* bytes, half from each end."""
+        """Return at most *limit* bytes of *text*, half from each end."""
         if len(text) <= limit and byte_size(text) <= limit:
             return cls(head=text)
         data, half = text.encode(errors="replace"), limit // 2
@@ -97,7 +99,7 @@ class Excerpt:
         )
 
     def clipped(self, columns: int) -> "Excerpt":
-        """Return the same with a smaller beginning and end, if it takes more than *columns*."""
+        """Return a shorter excerpt if this one takes more than *columns*."""
         if width(self.head) + width(self.tail) <= columns:
             return self
         whole = self.lines is None
@@ -121,7 +123,7 @@ class Excerpt:
 
 
 def width(text: str) -> int:
-    """Return how many columns *text* takes. A line end counts as one, so that no text is free."""
+    """Return how many columns *text* takes. A line feed counts as one, so empty lines count too."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -132,7 +134,7 @@ def _columns(character: str) -> int:
 
 
 def _fitting(text: str, columns: int) -> int:
-    """Return how many characters from the beginning of *text* take no more than *columns*."""
+    """Return how many characters at the beginning of *text* fit into *columns*."""
     if text.isascii():
         return min(len(text), columns)
     used = 0

@@ -1,13 +1,13 @@
-"""External commands, each owned by the task that started it, with everything it starts in turn.
+"""`open_process_group`: runs a command whose processes are owned by the task that started it.
 
-`open_process_group` is the only place that starts a process. Leaving its block, by success, error or
-cancel, runs one shielded and bounded routine: SIGTERM to all the command's processes, a short wait,
-SIGKILL, reap. Its guard does that and reports what had to be done and what is left, if anything (see
-`guard/pair.py`); `Ended` says so. The end of a pipe is never waited for: a process that does not belong
-to the command may hold it open.
+This is the only place that starts a process. Leaving its block, by success, error or cancel, runs one
+shielded and bounded routine: SIGTERM to all processes of the command, a short wait, SIGKILL, reap. The
+command's guard does that (`guard/pair.py`) and reports which processes it stopped and which are left;
+`CommandEnd` holds the report. The end of a pipe is never waited for, because a process that does not
+belong to the command may hold it open.
 
-The environment and the directory of a command are always given; nothing comes from the process but
-a mark, by which the command's processes are recognised if their guard was killed.
+The environment and the directory of a command are always given. Only a mark is added, by which the
+command's processes are recognised if their guard was killed.
 """
 
 import errno
@@ -25,33 +25,38 @@ from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.tools.shell.guard.link import GuardLink, longest_stop, start_guard
+from crush_trio.tools.shell.guard.link import (
+    GuardEnd,
+    GuardLink,
+    GuardOutcome,
+    longest_stop,
+    start_guard,
+)
 from crush_trio.tools.shell.guard.orphans import name_of
 from crush_trio.tools.shell.guard.process_table import ProcessId
-from crush_trio.tools.shell.guard.report import GuardEnd, How
 from crush_trio.tools.shell.output import BoundedOutput
 
 log = logging.getLogger(__name__)
 
 GRACE: Final = 1.5
-"""Seconds a command has to end by itself after SIGTERM."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 CHUNK: Final = 64 * 1024
 """Bytes read at once."""
 
 DRAINED: Final = 1024 * 1024
-"""Bytes read from a pipe after the last writer should have ended. A pipe holds no more."""
+"""Maximum bytes read from a pipe after the command has ended; the capacity of a pipe."""
 
 NOT_STARTED: Final = 127
-"""The exit code of a command that could not be executed, as a shell gives it."""
+"""The exit code of a command that could not be executed, as in a shell."""
 
 
-# ── What to run, and how it ended ───────────────────────────────────────────────────────────────
+# ── Values ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class Command:
-    """A program with its arguments, where it runs, and its whole environment."""
+    """A program with its arguments, its working directory and its whole environment."""
 
     argv: tuple[str, ...]
     working_dir: Path
@@ -63,12 +68,12 @@ class Command:
 
 
 @frozen(kw_only=True)
-class Ended:
+class CommandEnd:
     """How a command ended. Times are milliseconds since the epoch.
 
-    `stopped` means that it did not end by itself. `reaped` are the processes that had to be stopped,
-    those included that a command left behind when it ended. `left` are those that could not be
-    stopped: one that runs as another user, or that hangs in the kernel.
+    `stopped` means that it did not end by itself. `reaped` are the processes that were stopped,
+    including those that the command left behind when it ended. `left` are those that could not be
+    stopped, because they run as another user or hang in the kernel.
     """
 
     exit_code: int | None
@@ -81,28 +86,28 @@ class Ended:
 
     @property
     def status(self) -> int:
-        """The exit code as a shell tells it: a signal is 128 and its number."""
+        """The exit code as in a shell: 128 plus the number of the signal if one ended it."""
         if self.exit_code is not None:
             return self.exit_code
         return 128 + (self.signal or signal.SIGKILL)
 
 
 @frozen(kw_only=True)
-class Finished:
-    """A command that was run to its end, and what it wrote."""
+class FinishedCommand:
+    """The end and the output of a command."""
 
-    ended: Ended
+    ended: CommandEnd
     stdout: BoundedOutput
     stderr: BoundedOutput
 
 
 async def run_command(
     command: Command, *, clock: Clock, grace: float = GRACE, keep: int | None = None
-) -> Finished:
-    """Run a command to its end and return what it wrote, *keep* bytes of each stream.
+) -> FinishedCommand:
+    """Run a command to its end and return its output, *keep* bytes of each stream.
 
-    A cancel stops the command first, in the time that `open_process_group` takes for it. Raises
-    `OSError` if it cannot be started.
+    A cancel stops the command first, as `open_process_group` does. Raises `OSError` if the command
+    cannot be started.
     """
     stdout, stderr = _outputs(keep)
     async with open_process_group(
@@ -110,7 +115,7 @@ async def run_command(
     ) as group:
         await group.wait()
     assert group.ended is not None
-    return Finished(ended=group.ended, stdout=stdout, stderr=stderr)
+    return FinishedCommand(ended=group.ended, stdout=stdout, stderr=stderr)
 
 
 def _outputs(keep: int | None) -> tuple[BoundedOutput, BoundedOutput]:
@@ -119,7 +124,7 @@ def _outputs(keep: int | None) -> tuple[BoundedOutput, BoundedOutput]:
     return BoundedOutput(keep), BoundedOutput(keep)
 
 
-# ── A command and everything below it ───────────────────────────────────────────────────────────
+# ── Process groups ──────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
@@ -131,14 +136,14 @@ async def open_process_group(
     stdout: BoundedOutput | int = subprocess.DEVNULL,
     stderr: BoundedOutput | int = subprocess.DEVNULL,
     grace: float = GRACE,
-    on_ended: Callable[[Ended], None] = lambda _: None,
+    on_ended: Callable[[CommandEnd], None] = lambda _: None,
 ) -> "AsyncIterator[ProcessGroup]":
-    """Start a command; on leaving the block, stop it and everything it started.
+    """Start a command; leaving the block stops it and everything it started.
 
-    What it writes goes into a `BoundedOutput`, which fills while the block runs, or to the caller,
-    who asks for a stream with `subprocess.PIPE`. Raises `OSError` if the command cannot be started.
-    *on_ended* is called with the command's ending if there is anything to end: also when the block
-    was not entered, because it was cancelled or the command cannot be executed.
+    Output goes into a `BoundedOutput`, which fills while the block runs, or to a stream that the
+    caller requests with `subprocess.PIPE`. Raises `OSError` if the command cannot be started.
+    *on_ended* is called once a guard was started, also if the block was not entered because of a
+    cancel or because the command cannot be executed.
     """
     guard = await start_guard(
         command.working_dir,
@@ -171,13 +176,13 @@ async def open_process_group(
 
 @define(eq=False)
 class ProcessGroup:
-    """A running command. Made by `open_process_group` only. `ended` is set when its block was left."""
+    """A running command, made by `open_process_group`. `ended` is set when its block is left."""
 
     command: Command
     _guard: GuardLink
     _sinks: "Sinks"
     _clock: Clock
-    ended: Ended | None = field(default=None, init=False)
+    ended: CommandEnd | None = field(default=None, init=False)
     _over: trio.Event = field(factory=trio.Event, init=False)
     _started_at: int = field(init=False)
     _started_time: float = field(init=False)
@@ -188,32 +193,32 @@ class ProcessGroup:
 
     @property
     def pid(self) -> ProcessId | None:
-        """The command itself, which leads a session of its own; None before it was forked."""
+        """The process of the command, which leads its own session; None before the fork."""
         return self._guard.report.leader
 
     @property
     def stdin(self) -> trio.abc.SendStream | None:
-        """What the command reads, if the caller writes it."""
+        """The standard input of the command, if the caller requested a pipe."""
         return self._guard.process.stdin
 
     @property
     def stdout(self) -> trio.abc.ReceiveStream | None:
-        """What the command writes, if the caller reads it."""
+        """The standard output of the command, if it is a pipe."""
         return self._guard.process.stdout
 
     @property
     def stderr(self) -> trio.abc.ReceiveStream | None:
-        """What the command complains about, if the caller reads it."""
+        """The standard error of the command, if it is a pipe."""
         return self._guard.process.stderr
 
     async def wait(self) -> None:
-        """Wait until the command has ended by itself, and what it left behind has been stopped."""
+        """Wait until the command has ended by itself and the processes it left were stopped."""
         await self._over.wait()
 
-    # ── From `open_process_group` ───────────────────────────────────────────────────────────────
+    # ── For `open_process_group` ────────────────────────────────────────────────────────────────
 
     async def begin(self) -> None:
-        """Hand the command to its guard; raise `OSError` if that cannot execute it."""
+        """Send the command to its guard; raise `OSError` if it cannot be executed."""
         await self._guard.hand_over(self.command.argv)
         report = self._guard.report
         if report.failure is not None:
@@ -222,28 +227,29 @@ class ProcessGroup:
             raise OSError(errno.ECHILD, "the command's guard did not start")
 
     async def listen(self) -> None:
-        """Wait until the command is over; its guard may be killed before."""
+        """Wait until the command has ended, also if its guard was killed."""
         await self._guard.wait_over()
         self._over.set()
 
     async def pump(self) -> None:
-        """Read what the command writes into the caller's outputs, until its pipes have ended."""
+        """Read the command's output into the caller's `BoundedOutput`s until its pipes end."""
         async with trio.open_nursery() as nursery:
             for stream, sink in self._sinks:
                 nursery.start_soon(_pump, stream, sink)
 
     async def stop(self) -> None:
-        """Stop the command if it runs; it may still have something to write.
+        """Stop the command if it runs, and keep reading its output meanwhile.
 
-        Called in a shield, because a command must be stopped above all when its task is cancelled.
+        Called in a shield, because the command must be stopped when its task is cancelled. Without
+        a reader, a command that writes a last message to a full pipe would block until SIGKILL.
         """
         async with open_hidden_nursery() as tasks:
             tasks.start_soon(self.pump)
             await self._guard.stop()
             tasks.cancel_scope.cancel()
 
-    def settle(self) -> Ended:
-        """Take the last of the output, close everything, and set `ended`."""
+    def settle(self) -> CommandEnd:
+        """Read the rest of the output, close everything, and set `ended`."""
         for stream, sink in self._sinks:
             _drain(stream, sink)
         self._guard.close()
@@ -253,19 +259,19 @@ class ProcessGroup:
         self.ended = self._how_it_ended(self._guard.how_it_ended())
         return self.ended
 
-    def _how_it_ended(self, end: GuardEnd) -> Ended:
+    def _how_it_ended(self, end: GuardEnd) -> CommandEnd:
         failed = self._guard.report.failure is not None
         code = NOT_STARTED if failed else os.waitstatus_to_exitcode(end.status)
         took = round((self._clock.monotonic() - self._started_time) * 1000)
         extra = {"program": self.command.argv[0], "leader": self.pid}
-        if end.how is How.KILLED or self._guard.process.returncode:
+        if end.how is GuardOutcome.KILLED or self._guard.process.returncode:
             log.error("process.guard_failed", extra=extra)
         if end.left:
             log.error("process.left", extra=extra | {"processes": [*map(name_of, end.left)]})
-        return Ended(
+        return CommandEnd(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            stopped=end.how is not How.ENDED,
+            stopped=end.how is not GuardOutcome.ENDED,
             reaped=end.reaped,
             left=end.left,
             started_at=self._started_at,
@@ -285,7 +291,7 @@ async def _pump(stream: trio.lowlevel.FdStream, sink: BoundedOutput) -> None:
 
 
 def _drain(stream: trio.lowlevel.FdStream, sink: BoundedOutput) -> None:
-    """Take what is in a pipe already, and wait for nothing."""
+    """Read what a pipe contains, without waiting."""
     for data in _available(stream.fileno()):
         sink.append(data)
 

@@ -1,13 +1,12 @@
-"""Which commands only look: a list of programs, and for each the options that are known.
+"""The programs that only read, and for each the options that are allowed.
 
-The list is closed in both directions. A program that is not on it may do anything, and so may an
-option that is not on it: `sort` writes with `-o` and runs programs with `--compress-program`, `tree`
-writes with `-o`, `find` deletes. Names of options must be complete, because abbreviations would
-bring in what was left out. Options that follow links are left out: a link inside the workspace may
-lead out of it.
+A program that is not listed may do anything, and so may an option that is not listed: `sort` writes
+with `-o` and runs programs with `--compress-program`, `tree` writes with `-o`, `find` deletes. Option
+names must be complete, because an abbreviation could mean an option that is not listed. Options that
+follow symbolic links are not listed: a link inside the workspace may lead out of it.
 
-A path is resolved before it is judged. What leads out of the workspace is not inert, since looking
-is all these commands do, and what they see goes to a model.
+A path is resolved before it is checked. A command that reads outside the workspace is not read-only in
+this sense, because what it reads is sent to a model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,41 +18,41 @@ from attrs import evolve, field, frozen
 
 from crush_trio.tools.shell.script import Word
 
-NOWHERE: Final = "/dev/null"
+DEV_NULL: Final = "/dev/null"
 
 
-# ── Where a command looks ───────────────────────────────────────────────────────────────────────
+# ── Paths ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
-class Place:
-    """The directory a command runs in, and the workspace it must not look out of.
+class CommandScope:
+    """The directory in which a command runs, and the workspace outside of which it must not read.
 
-    `private` are the parts of the workspace that are none of a model's business unless a person says so.
+    `private` are paths in the workspace that a model may read only with permission.
     """
 
     directory: Path
     workspace: Path
     private: tuple[Path, ...] = ()
 
-    def entered(self, path: str) -> "Place":
-        """Return the place that `cd` leads to."""
+    def entered(self, path: str) -> "CommandScope":
+        """Return the scope after `cd`."""
         return evolve(self, directory=(self.directory / path).resolve())
 
     def holds(self, word: Word) -> bool:
-        """Whether a path leads to something inside, and whatever its pattern matches does too."""
+        """Whether a path, and everything its pattern matches, is inside and not private."""
         try:
-            return all(path == NOWHERE or self._open(path) for path in self._meant(word))
+            return all(path == DEV_NULL or self._open(path) for path in self._meant(word))
         except (OSError, RuntimeError, ValueError):  # a loop of links, a name that cannot be one
             return False
 
     def encloses_private(self, word: Word) -> bool:
-        """Whether something private lies below a path, or below whatever its pattern matches."""
+        """Whether a private path lies below a path, or below anything its pattern matches."""
         below = [(self.directory / path).resolve() for path in self._meant(word)]
         return any(each.is_relative_to(path) for each in self.private for path in below)
 
     def _open(self, path: str) -> bool:
-        """Whether a path leads to something inside that is not private."""
+        """Whether a path is inside the workspace and not private."""
         place = (self.directory / path).resolve()
         return place.is_relative_to(self.workspace) and not any(
             map(place.is_relative_to, self.private)
@@ -63,11 +62,11 @@ class Place:
         return self._matching(word) if word.globs else [word.text]
 
     def _matching(self, word: Word) -> Sequence[str]:
-        """Return what a pattern stands for: itself, its directory, and the entries it matches.
+        """Return the paths that a pattern may match: its directory, and the matching entries.
 
-        Only the last part may be a pattern. A name that begins with a hyphen would be taken for an
-        option; a path that leads nowhere near the workspace stands for it. A pattern that begins with
-        a dot can mean the directory above: some shells take `.*` for `..` too.
+        Only the last part may be a pattern. A matching name that begins with a hyphen would be read
+        as an option; then this returns `/`, which is never inside. A pattern that begins with a dot
+        may match the directory above: in some shells `.*` matches `..`.
         """
         parent, _, pattern = word.text.rpartition("/")
         if not {"*", "?"}.isdisjoint(parent) or "[" in word.text:
@@ -93,19 +92,19 @@ def _names(text: str) -> frozenset[str]:
 
 @frozen
 class Arguments:
-    """A command's arguments, sorted: the options by name, and everything else."""
+    """A command's arguments: the names of its options, and its operands."""
 
     options: frozenset[str]
     operands: tuple[Word, ...]
 
 
 @frozen(kw_only=True)
-class Rule:
-    """The options a program may have here, and whether it may have a certain kind of operands.
+class ProgramRule:
+    """The allowed options of a program, and a check of its operands.
 
     `flags` and `valued` are one-letter options without and with a value, `attached` those whose
-    value is part of the same word if they have one. `words` are long options, with `=` and a value
-    or without, `named` long options whose value may be the next word. `numbers` allows `-20`.
+    optional value is part of the same word. `words` are long options, with or without `=value`,
+    `named` are long options whose value may be the next word. `numbers` allows `-20`.
     """
 
     flags: str = ""
@@ -114,15 +113,15 @@ class Rule:
     words: frozenset[str] = field(default="", converter=_names)
     named: frozenset[str] = field(default="", converter=_names)
     numbers: bool = False
-    operands: "Callable[[Arguments, Place], bool]"
+    operands: "Callable[[Arguments, CommandScope], bool]"
 
-    def allows(self, words: Sequence[Word], place: Place) -> bool:
-        """Whether a command with these arguments only looks, and only inside."""
+    def allows(self, words: Sequence[Word], place: CommandScope) -> bool:
+        """Whether a command with these arguments only reads, and only inside."""
         arguments = self._sorted(words)
         return arguments is not None and self.operands(arguments, place)
 
     def _sorted(self, words: Sequence[Word]) -> Arguments | None:
-        """Tell options from operands; None if there is an option that is not known."""
+        """Separate options and operands; None if an option is not listed."""
         options, operands = set[str](), list[Word]()
         rest = iter(words)
         for word in rest:
@@ -138,7 +137,7 @@ class Rule:
         return Arguments(frozenset(options), tuple(operands))
 
     def _option(self, text: str, rest: Iterator[Word]) -> set[str] | None:
-        """Return the names of the options in one word, and take their value from the next one."""
+        """Return the names of the options in one word; a value may be taken from *rest*."""
         if text.startswith("--"):
             name, equals, _ = text.partition("=")
             if name in self.words or (name in self.named and (equals or _taken(rest))):
@@ -164,56 +163,58 @@ class Rule:
 
 
 def _taken(rest: Iterator[Word]) -> bool:
-    """Take the next word as the value of an option. It must be one, whatever files there are."""
+    """Consume the next word as the value of an option; it must not be a pattern."""
     word = next(rest, None)
     return word is not None and not word.globs
 
 
-# ── Kinds of operands ───────────────────────────────────────────────────────────────────────────
+# ── Checks of operands ──────────────────────────────────────────────────────────────────────────
 
 
-def paths(arguments: Arguments, place: Place) -> bool:
-    """Files and directories, all of them inside."""
+def paths(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow files and directories, all of them inside."""
     return all(map(place.holds, arguments.operands))
 
 
-def text(arguments: Arguments, place: Place) -> bool:
-    """Words that are not looked up anywhere; a pattern still is."""
+def text(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow words that are not paths; a pattern must match only paths inside."""
     return all(place.holds(word) for word in arguments.operands if word.globs)
 
 
-def files(arguments: Arguments, place: Place) -> bool:
-    """Files inside, no directories: in these, links would be followed."""
+def files(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow files inside, but no directories: the program would follow links in them."""
     return paths(arguments, place) and not any(
         word.globs or (place.directory / word.text).is_dir() for word in arguments.operands
     )
 
 
-def nothing(arguments: Arguments, place: Place) -> bool:
-    """No operands at all."""
+def nothing(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow no operands."""
     return not arguments.operands
 
 
-def one_path(arguments: Arguments, place: Place) -> bool:
-    """One file at most: a second would be written."""
+def one_path(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow at most one file: the program would write to a second one."""
     operands = arguments.operands
     return (
         len(operands) <= 1 and not any(word.globs for word in operands) and paths(arguments, place)
     )
 
 
-def grep_operands(arguments: Arguments, place: Place) -> bool:
-    """What to look for, unless an option said it, and where; what is private is not below it."""
+def grep_operands(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow a pattern, unless an option gives it, and paths; a recursive search needs that no
+    private path lies below.
+    """
     deep = not arguments.options.isdisjoint({"-r", "--recursive", "-d", "--directories"})
     return _pattern_and_paths(arguments, place, deep=deep)
 
 
-def ripgrep_operands(arguments: Arguments, place: Place) -> bool:
-    """The same of a program that goes down by itself, and with an option only lists the files."""
+def ripgrep_operands(arguments: Arguments, place: CommandScope) -> bool:
+    """Like `grep_operands`, for a program that is recursive unless `--files` is given."""
     return _pattern_and_paths(arguments, place, deep="--files" not in arguments.options)
 
 
-def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> bool:
+def _pattern_and_paths(arguments: Arguments, place: CommandScope, *, deep: bool) -> bool:
     operands = arguments.operands
     if arguments.options.isdisjoint({"-e", "--regexp", "--files"}):
         if operands and operands[0].globs:
@@ -224,15 +225,15 @@ def _pattern_and_paths(arguments: Arguments, place: Place, *, deep: bool) -> boo
     return not deep or not any(map(place.encloses_private, operands or (Word(text="."),)))
 
 
-def format_only(arguments: Arguments, place: Place) -> bool:
-    """How to print the time. Anything else would set it."""
+def format_only(arguments: Arguments, place: CommandScope) -> bool:
+    """Allow a format for `date`; any other operand would set the time."""
     return all(word.text.startswith("+") and not word.globs for word in arguments.operands)
 
 
 # ── The list ────────────────────────────────────────────────────────────────────────────────────
 
-_SUM: Final = Rule(flags="btz", words="binary text tag zero", operands=paths)
-_GREP: Final = Rule(
+_SUM: Final = ProgramRule(flags="btz", words="binary text tag zero", operands=paths)
+_GREP: Final = ProgramRule(
     flags="EFGPivwxcoqsnHhbTZzaIlLrUy",
     valued="emABCdD",
     words="color colour count ignore-case no-ignore-case invert-match word-regexp line-regexp line-number"
@@ -244,22 +245,22 @@ _GREP: Final = Rule(
     operands=grep_operands,
 )
 
-LOOKING: Final[Mapping[str, Rule]] = {
-    "pwd": Rule(flags="LP", operands=nothing),
-    "whoami": Rule(operands=nothing),
-    "arch": Rule(operands=nothing),
-    "nproc": Rule(words="all", operands=nothing),
-    "true": Rule(operands=nothing),
-    "false": Rule(operands=nothing),
-    "uname": Rule(flags="asnrvmpio", words="all", operands=nothing),
-    "hostname": Rule(flags="sI", operands=nothing),
-    "id": Rule(flags="ugGnrz", operands=text),
-    "which": Rule(flags="a", operands=text),
-    "type": Rule(flags="atpP", operands=text),
-    "basename": Rule(flags="az", valued="s", operands=text),
-    "dirname": Rule(flags="z", operands=text),
-    "tr": Rule(flags="cCdst", operands=text),
-    "date": Rule(
+READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
+    "pwd": ProgramRule(flags="LP", operands=nothing),
+    "whoami": ProgramRule(operands=nothing),
+    "arch": ProgramRule(operands=nothing),
+    "nproc": ProgramRule(words="all", operands=nothing),
+    "true": ProgramRule(operands=nothing),
+    "false": ProgramRule(operands=nothing),
+    "uname": ProgramRule(flags="asnrvmpio", words="all", operands=nothing),
+    "hostname": ProgramRule(flags="sI", operands=nothing),
+    "id": ProgramRule(flags="ugGnrz", operands=text),
+    "which": ProgramRule(flags="a", operands=text),
+    "type": ProgramRule(flags="atpP", operands=text),
+    "basename": ProgramRule(flags="az", valued="s", operands=text),
+    "dirname": ProgramRule(flags="z", operands=text),
+    "tr": ProgramRule(flags="cCdst", operands=text),
+    "date": ProgramRule(
         flags="uR",
         valued="d",
         attached="I",
@@ -267,7 +268,7 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="date",
         operands=format_only,
     ),
-    "ls": Rule(
+    "ls": ProgramRule(
         flags="1ABCFGNQRSUXabcdfghiklmnopqrstuvx",
         valued="wTI",
         words="all almost-all author color group-directories-first human-readable recursive reverse size sort"
@@ -275,18 +276,18 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="hide ignore width",
         operands=paths,
     ),
-    "tree": Rule(
+    "tree": ProgramRule(
         flags="adfhipsugDFNQSJvtrcC",
         valued="LIP",
         words="dirsfirst noreport prune gitignore si",
         operands=paths,
     ),
-    "cat": Rule(
+    "cat": ProgramRule(
         flags="AbeEnstTuv",
         words="number number-nonblank show-all show-ends show-tabs squeeze-blank show-nonprinting",
         operands=paths,
     ),
-    "head": Rule(
+    "head": ProgramRule(
         flags="qvz",
         valued="nc",
         words="quiet verbose",
@@ -294,7 +295,7 @@ LOOKING: Final[Mapping[str, Rule]] = {
         numbers=True,
         operands=paths,
     ),
-    "tail": Rule(
+    "tail": ProgramRule(
         flags="fqvz",
         valued="nc",
         words="quiet verbose",
@@ -302,25 +303,27 @@ LOOKING: Final[Mapping[str, Rule]] = {
         numbers=True,
         operands=paths,
     ),
-    "nl": Rule(valued="bnwsv", operands=paths),
-    "wc": Rule(flags="cmlLw", words="bytes chars lines words max-line-length", operands=paths),
-    "file": Rule(
+    "nl": ProgramRule(valued="bnwsv", operands=paths),
+    "wc": ProgramRule(
+        flags="cmlLw", words="bytes chars lines words max-line-length", operands=paths
+    ),
+    "file": ProgramRule(
         flags="bihk", words="brief mime mime-type mime-encoding keep-going", operands=paths
     ),
-    "stat": Rule(
+    "stat": ProgramRule(
         flags="ft", valued="c", words="terse file-system", named="format printf", operands=paths
     ),
-    "du": Rule(
+    "du": ProgramRule(
         flags="abchkmsxS0",
         valued="d",
         words="all human-readable summarize total apparent-size",
         named="max-depth exclude",
         operands=paths,
     ),
-    "df": Rule(flags="ahHikPTl", words="human-readable total", operands=paths),
-    "realpath": Rule(flags="emqsz", operands=paths),
-    "readlink": Rule(flags="efmnqsz", operands=paths),
-    "sort": Rule(
+    "df": ProgramRule(flags="ahHikPTl", words="human-readable total", operands=paths),
+    "realpath": ProgramRule(flags="emqsz", operands=paths),
+    "readlink": ProgramRule(flags="efmnqsz", operands=paths),
+    "sort": ProgramRule(
         flags="bdfgiMhnRrVcCsuz",
         valued="kt",
         words="reverse unique numeric-sort human-numeric-sort version-sort ignore-case stable check"
@@ -328,19 +331,19 @@ LOOKING: Final[Mapping[str, Rule]] = {
         named="key field-separator",
         operands=paths,
     ),
-    "uniq": Rule(
+    "uniq": ProgramRule(
         flags="cdDiuz", valued="fsw", words="count repeated unique ignore-case", operands=one_path
     ),
-    "cut": Rule(
+    "cut": ProgramRule(
         flags="nsz",
         valued="bcdf",
         words="complement only-delimited",
         named="bytes characters delimiter fields output-delimiter",
         operands=paths,
     ),
-    "comm": Rule(flags="123", operands=paths),
-    "cmp": Rule(flags="bls", operands=paths),
-    "diff": Rule(
+    "comm": ProgramRule(flags="123", operands=paths),
+    "cmp": ProgramRule(flags="bls", operands=paths),
+    "diff": ProgramRule(
         flags="qsuabBiwyZcpdE",
         valued="UCW",
         words="unified brief side-by-side color report-identical-files ignore-case ignore-all-space"
@@ -351,11 +354,11 @@ LOOKING: Final[Mapping[str, Rule]] = {
     "sha1sum": _SUM,
     "sha256sum": _SUM,
     "sha512sum": _SUM,
-    "cksum": Rule(operands=paths),
+    "cksum": ProgramRule(operands=paths),
     "grep": _GREP,
     "egrep": _GREP,
     "fgrep": _GREP,
-    "rg": Rule(
+    "rg": ProgramRule(
         flags="iSsvwxclnoNHIFPUuapq0b",
         valued="eABCmtTgMrdjE",
         words="hidden no-ignore no-ignore-vcs files json stats heading no-heading line-number no-line-number count"
@@ -367,4 +370,4 @@ LOOKING: Final[Mapping[str, Rule]] = {
         operands=ripgrep_operands,
     ),
 }
-"""Programs that only look, under these conditions."""
+"""Programs that only read if their arguments match the rule."""

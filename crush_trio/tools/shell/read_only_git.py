@@ -1,41 +1,48 @@
-"""Commands that only look, of programs whose arguments have a grammar of their own: git and find.
+"""The commands of `git` and `find` that only read; both have their own argument syntax.
 
-Of git, the subcommands that read, with the options that are known; many others write, run programs
-or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Which programs the
-configuration of the user's own clone runs is not judged here: a checkout does not bring it along, and
-to change it takes a person's consent. A directory that only poses as a repository is another matter:
-its files are a checkout's, configuration included, so nothing is asked of git in there.
+For git these are the subcommands that read, with the options that are allowed; others write, run
+programs or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Programs
+named in the configuration of the user's own clone are not checked: that file is not part of a checkout,
+and changing it needs permission. A directory inside a checkout that looks like a repository is
+different: its configuration came with the checkout, so every git command there needs permission.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from os.path import lexists
 from typing import Final
 
-from crush_trio.tools.shell.read_only import Arguments, Place, Rule, nothing, paths, text
+from crush_trio.tools.shell.read_only import (
+    Arguments,
+    CommandScope,
+    ProgramRule,
+    nothing,
+    paths,
+    text,
+)
 from crush_trio.tools.shell.script import Word
 
 # ── git ─────────────────────────────────────────────────────────────────────────────────────────
 
 SIGNATURE: Final = "%G"
-"""A format that asks for signatures runs the program that checks them."""
+"""A format with this placeholder runs the program that verifies signatures."""
 
 _REPOSITORIES: Final = (("HEAD", "objects", "refs"), ("HEAD", "commondir"))
-"""What a directory has in it that git takes for a repository, whatever it is called."""
+"""The entries by which git recognises a repository, whatever the directory is called."""
 
 
-def git_looks(words: Sequence[Word], place: Place) -> bool:
-    """Whether `git` with these arguments only looks."""
+def git_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
+    """Whether `git` with these arguments only reads."""
     if words and words[0].text == "--no-pager":
         words = words[1:]
     if _poses_as_repository(place):
         return False
-    rule = GIT.get(words[0].text) if words else None
+    rule = READ_ONLY_GIT.get(words[0].text) if words else None
     signatures = any(SIGNATURE in word.text for word in words)
     return rule is not None and not signatures and rule.allows(words[1:], place)
 
 
-def _poses_as_repository(place: Place) -> bool:
-    """Whether git could take a plain directory of the workspace for a repository, looking upward."""
+def _poses_as_repository(place: CommandScope) -> bool:
+    """Whether the directory, or one above it in the workspace, looks like a bare repository."""
     upward = (place.directory, *place.directory.parents)
     within = [each for each in upward if each.is_relative_to(place.workspace)]
     return any(
@@ -43,19 +50,19 @@ def _poses_as_repository(place: Place) -> bool:
     )
 
 
-def _when(*options: str) -> Callable[[Arguments, Place], bool]:
-    """Return a kind of operands: any, but only with one of *options*. Others would be created."""
+def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
+    """Return a check that allows operands only with one of *options*; else they would be created."""
 
-    def listed(arguments: Arguments, place: Place) -> bool:
+    def listed(arguments: Arguments, place: CommandScope) -> bool:
         return not arguments.operands or not arguments.options.isdisjoint(options)
 
     return listed
 
 
-def _verbs(*verbs: str, bare: bool = False) -> Callable[[Arguments, Place], bool]:
-    """Return a kind of operands: one of *verbs*, then anything inside; nothing at all if *bare*."""
+def _verbs(*verbs: str, bare: bool = False) -> Callable[[Arguments, CommandScope], bool]:
+    """Return a check that allows one of *verbs* and paths inside; no operands only if *bare*."""
 
-    def verb_first(arguments: Arguments, place: Place) -> bool:
+    def verb_first(arguments: Arguments, place: CommandScope) -> bool:
         if not arguments.operands:
             return bare
         return arguments.operands[0].text in verbs and paths(arguments, place)
@@ -76,7 +83,7 @@ _LOG_WORDS: Final = (
 _LOG_NAMED: Final = (
     "diff-filter unified since until after before author committer grep max-count skip"
 )
-_LOG: Final = Rule(
+_LOG: Final = ProgramRule(
     flags="pubwzasRiEgm",
     valued="nSGL",
     attached="UMCB",
@@ -86,15 +93,15 @@ _LOG: Final = Rule(
     operands=paths,
 )
 
-GIT: Final[Mapping[str, Rule]] = {
-    "status": Rule(
+READ_ONLY_GIT: Final[Mapping[str, ProgramRule]] = {
+    "status": ProgramRule(
         flags="sbvz",
         attached="u",
         words="short branch porcelain long show-stash untracked-files ignored column no-column ahead-behind"
         " no-ahead-behind renames no-renames ignore-submodules verbose",
         operands=paths,
     ),
-    "diff": Rule(
+    "diff": ProgramRule(
         flags="pubwzasR",
         valued="SG",
         attached="UMCB",
@@ -105,10 +112,10 @@ GIT: Final[Mapping[str, Rule]] = {
     "log": _LOG,
     "show": _LOG,
     "rev-list": _LOG,
-    "shortlog": Rule(
+    "shortlog": ProgramRule(
         flags="nsec", words="all no-merges numbered summary email", named=_LOG_NAMED, operands=paths
     ),
-    "branch": Rule(
+    "branch": ProgramRule(
         flags="avr",
         words="list all remotes verbose show-current merged no-merged contains no-contains column no-column color"
         " no-color abbrev ignore-case",
@@ -117,23 +124,23 @@ GIT: Final[Mapping[str, Rule]] = {
             "--list", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"
         ),
     ),
-    "tag": Rule(
+    "tag": ProgramRule(
         flags="l",
         attached="n",
         words="list merged no-merged contains no-contains column color ignore-case",
         named="sort format points-at",
         operands=_when("-l", "--list"),
     ),
-    "remote": Rule(flags="v", words="verbose", operands=_verbs("get-url", bare=True)),
-    "stash": Rule(flags="p", words="stat patch oneline", operands=_verbs("list", "show")),
-    "reflog": Rule(numbers=True, words="oneline", operands=_verbs("show", bare=True)),
-    "worktree": Rule(words="porcelain", operands=_verbs("list")),
-    "rev-parse": Rule(
+    "remote": ProgramRule(flags="v", words="verbose", operands=_verbs("get-url", bare=True)),
+    "stash": ProgramRule(flags="p", words="stat patch oneline", operands=_verbs("list", "show")),
+    "reflog": ProgramRule(numbers=True, words="oneline", operands=_verbs("show", bare=True)),
+    "worktree": ProgramRule(words="porcelain", operands=_verbs("list")),
+    "rev-parse": ProgramRule(
         words="show-toplevel abbrev-ref short verify quiet git-dir absolute-git-dir git-common-dir show-prefix"
         " show-cdup is-inside-work-tree is-inside-git-dir is-bare-repository symbolic-full-name",
         operands=text,
     ),
-    "ls-files": Rule(
+    "ls-files": ProgramRule(
         flags="cdmoiskuvtz",
         valued="x",
         words="cached deleted modified others ignored stage killed unmerged exclude-standard full-name directory"
@@ -141,23 +148,23 @@ GIT: Final[Mapping[str, Rule]] = {
         named="exclude",
         operands=paths,
     ),
-    "ls-tree": Rule(
+    "ls-tree": ProgramRule(
         flags="rtdlz", words="name-only name-status full-name full-tree long", operands=paths
     ),
-    "cat-file": Rule(flags="ptse", operands=text),
-    "blame": Rule(
+    "cat-file": ProgramRule(flags="ptse", operands=text),
+    "blame": ProgramRule(
         flags="lsweftp", valued="L", attached="MC", words="porcelain date", operands=paths
     ),
-    "describe": Rule(
+    "describe": ProgramRule(
         words="tags always dirty all long abbrev exact-match contains first-parent",
         named="match exclude candidates",
         operands=text,
     ),
-    "merge-base": Rule(flags="a", words="all is-ancestor", operands=text),
-    "version": Rule(words="build-options", operands=nothing),
-    "--version": Rule(operands=nothing),
+    "merge-base": ProgramRule(flags="a", words="all is-ancestor", operands=text),
+    "version": ProgramRule(words="build-options", operands=nothing),
+    "--version": ProgramRule(operands=nothing),
 }
-"""Subcommands that only look, under these conditions."""
+"""Subcommands that only read if their arguments match the rule."""
 
 
 # ── find ────────────────────────────────────────────────────────────────────────────────────────
@@ -184,8 +191,8 @@ FIND_VALUED: Final = frozenset(
 )
 
 
-def find_looks(words: Sequence[Word], place: Place) -> bool:
-    """Whether `find` with these arguments only looks, and only inside."""
+def find_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
+    """Whether `find` with these arguments only reads, and only inside."""
     rest = iter(words)
     started = False
     for word in rest:

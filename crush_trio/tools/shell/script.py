@@ -1,14 +1,12 @@
-"""Shell commands as values: what `script_reader` makes of a text.
+"""Shell scripts as values, made by `script_parser`.
 
-A script is simple commands in a row: their words after quotes are removed, their assignments and
-redirections, the operators between them, and whatever runs inside them (`$(…)`, backticks, process
-substitution, here-documents). Compound commands are not understood, only seen through: each
-command in an `if`, a loop, a function or a subshell is a command of the script, which is then not
-`plain`.
+A `Script` is a list of simple commands: their words with quotes removed, their assignments and
+redirections, the operators between them, and the scripts inside them (`$(…)`, backticks, process
+substitution, here-documents). Compound commands are flattened: each command in an `if`, a loop, a
+function or a subshell is a command of the script, which is then not `plain`.
 
-A word knows what it is not: `literal` is False if the shell puts something into it at run time,
-`exotic` is True if it contains anything that nobody here vouches for. Whoever concludes that a
-command is harmless must look at both.
+`Word.literal` is False if the shell expands the word at run time. `Word.exotic` is True if it contains
+characters whose meaning is not modelled here. A check that a command is harmless must test both.
 """
 
 import re
@@ -20,18 +18,18 @@ PREFIXES: Final = frozenset(
     {"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "esac", "coproc"}
     | {"{", "}", "!"}
 )
-"""Reserved words that stand before a command, or where one could stand."""
+"""Reserved words that can occur where a command begins."""
 
 ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?", re.ASCII)
 
 
 class Unreadable(ValueError):
-    """The text is not a shell script, or a stranger one than we read."""
+    """The text is not a shell script, or uses syntax that the parser does not support."""
 
 
 @frozen(kw_only=True)
 class Word:
-    """One word of a command; `text` is what it becomes if it is literal and has no `globs`."""
+    """One word of a command; `text` is its value if it is literal and has no `globs`."""
 
     text: str
     literal: bool = True
@@ -44,7 +42,7 @@ class Word:
 
 @frozen(kw_only=True)
 class Redirection:
-    """Where input comes from or output goes to. The target of a here-document is its delimiter."""
+    """A redirection of input or output. The target of a here-document is its delimiter."""
 
     operator: str
     descriptor: str
@@ -53,7 +51,7 @@ class Redirection:
 
 @frozen(kw_only=True)
 class SimpleCommand:
-    """A command with its arguments, and the operator behind it."""
+    """A command with its arguments, and the operator that follows it."""
 
     words: tuple[Word, ...]
     assignments: tuple[Word, ...] = ()
@@ -63,19 +61,19 @@ class SimpleCommand:
 
 @frozen(kw_only=True)
 class Script:
-    """Simple commands in a row. If it is not `plain` there is more to it than that."""
+    """A list of simple commands; `plain` is False if it contains anything else."""
 
     commands: tuple[SimpleCommand, ...]
     documents: tuple[Word, ...] = ()
     plain: bool = True
 
 
-# ── In the making ───────────────────────────────────────────────────────────────────────────────
+# ── State of the parser ─────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
-class Draft:
-    """A word as far as it has been read."""
+class WordDraft:
+    """A word that is being parsed."""
 
     text: list[str] = field(factory=list)
     literal: bool = True
@@ -87,7 +85,7 @@ class Draft:
     _equals: bool = False
 
     def put(self, character: str) -> None:
-        """Take a character that was not quoted."""
+        """Add an unquoted character."""
         if character in "*?":
             self.globs = True
         elif character in "[]{}" or not character.isascii() or not character.isprintable():
@@ -100,17 +98,17 @@ class Draft:
         self.text.append(character)
 
     def quote(self, text: str) -> None:
-        """Take text that means only itself."""
+        """Add quoted text."""
         self.quoted = True
         self.text.append(text)
 
     def substitute(self, script: Script) -> None:
-        """Take a script whose output will stand here."""
+        """Add a command substitution."""
         self.literal = False
         self.scripts.append(script)
 
     def word(self) -> Word:
-        """Return the word, which is complete."""
+        """Return the finished word."""
         return Word(
             text="".join(self.text),
             literal=self.literal,
@@ -123,8 +121,8 @@ class Draft:
 
 
 @define(eq=False)
-class Commands:
-    """The commands of a script as far as they have been read."""
+class ScriptDraft:
+    """A script that is being parsed."""
 
     done: list[SimpleCommand] = field(factory=list)
     documents: list[Word] = field(factory=list)
@@ -136,7 +134,7 @@ class Commands:
     plain: bool = True
 
     def add(self, word: Word) -> None:
-        """Take a word, which may be reserved where it stands."""
+        """Add a word to the current command; reserved words only clear `plain`."""
         if not self.words and word.assigns:
             self.assignments.append(word)
         elif not self.words and not word.quoted and word.text in PREFIXES:
@@ -149,7 +147,7 @@ class Commands:
                 self.end("")  # its body comes next
 
     def parenthesis(self, which: str) -> None:
-        """See through a subshell, the head of a function, or a pattern of `case`."""
+        """Handle a parenthesis: a subshell, the head of a function, or a pattern of `case`."""
         self.plain = False
         if which == ")" and self.cases and not self.parentheses:
             self._clear()  # the words were a pattern
@@ -160,7 +158,7 @@ class Commands:
             self.end("")
 
     def end(self, operator: str) -> None:
-        """Complete the command, if there is one."""
+        """Finish the current command, if there is one."""
         if self.words or self.assignments or self.redirections:
             command = SimpleCommand(
                 words=tuple(self.words),
@@ -172,7 +170,7 @@ class Commands:
         self._clear()
 
     def script(self) -> Script:
-        """Return what has been read, which is all."""
+        """Return the finished script."""
         self.end("")
         plain = self.plain and not (self.parentheses or self.documents)
         return Script(commands=tuple(self.done), documents=tuple(self.documents), plain=plain)

@@ -1,15 +1,22 @@
-"""Reads the text of a shell command, as far as it takes to judge it.
+"""`read_script`: parses the text of a shell command, as far as `judge` needs it.
 
-This is not a shell. It knows how a shell splits a text into words and commands, which is what a
-judgement needs, and refuses what it does not know: `Unreadable`. It was written because the answer
-matters to the last character, and is checked against a real shell by the tests.
+It splits a text into words and commands as a shell does, and raises `Unreadable` for syntax that it
+does not support. `shlex` is not exact enough: a wrong split could let a command through. The tests
+compare the result with a real shell.
 """
 
 from typing import Final
 
 from attrs import define, field
 
-from crush_trio.tools.shell.script import Commands, Draft, Redirection, Script, Unreadable, Word
+from crush_trio.tools.shell.script import (
+    Redirection,
+    Script,
+    ScriptDraft,
+    Unreadable,
+    Word,
+    WordDraft,
+)
 
 BLANKS: Final = frozenset(" \t")
 META: Final = frozenset(" \t\n;&|()<>")
@@ -18,17 +25,17 @@ SEQUENCES: Final = frozenset({"&&", "||", ";", "|"})
 REDIRECTIONS: Final = ("<<<", "<<-", "&>>", "<<", ">>", ">&", "<&", "<>", ">|", "&>", "<", ">")
 DIGITS: Final = frozenset("0123456789")
 ESCAPED: Final = frozenset('$`"\\')
-"""What a backslash escapes between double quotes."""
+"""The characters that a backslash escapes between double quotes."""
 
 PARAMETERS: Final = frozenset("_@*#?-$![")
-"""What stands behind a dollar sign, besides letters and digits, if the shell replaces it."""
+"""The characters, besides letters and digits, that begin a parameter after a dollar sign."""
 
 DEEPEST: Final = 30
-"""How many substitutions inside each other are read. Nobody writes that many."""
+"""Maximum depth of nested substitutions."""
 
 
 def read_script(text: str) -> Script:
-    """Read a shell script. Raises `Unreadable`."""
+    """Parse a shell script. Raises `Unreadable`."""
     if "\0" in text:
         raise Unreadable("a null character")
     return _Reader(text).script()
@@ -36,7 +43,7 @@ def read_script(text: str) -> Script:
 
 @define(eq=False)
 class _Reader:
-    """A place in a text. Every method reads on from it."""
+    """A recursive descent parser; every method continues at the current offset."""
 
     _text: str
     _depth: int = 0
@@ -44,9 +51,9 @@ class _Reader:
     _awaited: list[Redirection] = field(factory=list, init=False)
 
     def script(self, *, closed: bool = False) -> Script:
-        """Read to the end, or to the parenthesis that closes what we are in."""
+        """Parse to the end, or to the closing parenthesis if *closed*."""
         self._descend()
-        commands = Commands()
+        commands = ScriptDraft()
         while (character := self._begin_token()) != "":
             if character == ")" and closed and not (commands.parentheses or commands.cases):
                 break
@@ -61,7 +68,7 @@ class _Reader:
         if self._depth > DEEPEST:
             raise Unreadable("too many substitutions in each other")
 
-    def _token(self, commands: Commands, character: str) -> None:
+    def _token(self, commands: ScriptDraft, character: str) -> None:
         if character in "()":
             commands.parenthesis(self._next())
         elif character == "\n":
@@ -76,7 +83,7 @@ class _Reader:
         else:
             self._word_of_command(commands)
 
-    def _word_of_command(self, commands: Commands) -> None:
+    def _word_of_command(self, commands: ScriptDraft) -> None:
         word = self._word()
         plain = word.literal and not word.quoted
         if plain and DIGITS.issuperset(word.text) and self._peek() in {"<", ">"}:
@@ -86,7 +93,7 @@ class _Reader:
         else:
             commands.add(word)
 
-    def _redirection(self, commands: Commands, operator: str, descriptor: str) -> None:
+    def _redirection(self, commands: ScriptDraft, operator: str, descriptor: str) -> None:
         if operator in {"<", ">"} and self._peek() == "(":
             self._next()
             inner = self.script(closed=True)
@@ -95,7 +102,7 @@ class _Reader:
         self._begin_token()
         target = self._word()
         if not (target.text or target.quoted or target.scripts):
-            raise Unreadable("a redirection leads nowhere")
+            raise Unreadable("a redirection has no target")
         redirection = Redirection(operator=operator, descriptor=descriptor, target=target)
         commands.redirections.append(redirection)
         if operator in {"<<", "<<-"}:
@@ -103,12 +110,12 @@ class _Reader:
 
     # ── Here-documents ──────────────────────────────────────────────────────────────────────────
 
-    def _documents(self, commands: Commands) -> None:
-        """Read the here-documents that were announced on the line that has just ended."""
+    def _documents(self, commands: ScriptDraft) -> None:
+        """Parse the here-documents that the line which has just ended declared."""
         awaited, self._awaited = self._awaited, []
         for redirection in awaited:
             body = self._body(redirection.target.text, strip=redirection.operator == "<<-")
-            draft = Draft(quoted=True)
+            draft = WordDraft(quoted=True)
             if redirection.target.quoted:
                 draft.text.append(body)
             else:
@@ -126,15 +133,15 @@ class _Reader:
             lines.append(line)
         return "\n".join(lines)
 
-    def expansions(self, draft: Draft) -> None:
-        """Read all of the text as the inside of a here-document."""
+    def expansions(self, draft: WordDraft) -> None:
+        """Parse the whole text as the body of a here-document."""
         while character := self._next():
             self._quoted(draft, character)
 
     # ── Words ───────────────────────────────────────────────────────────────────────────────────
 
     def _word(self) -> Word:
-        draft = Draft()
+        draft = WordDraft()
         while (character := self._peek()) and character not in META:
             self._next()
             match character:
@@ -152,21 +159,21 @@ class _Reader:
                     draft.put(character)
         return draft.word()
 
-    def _escaped(self, draft: Draft) -> None:
+    def _escaped(self, draft: WordDraft) -> None:
         character = self._exact()
         if not character:
             raise Unreadable("a backslash escapes nothing")
         draft.quote(character)
 
-    def _double(self, draft: Draft) -> None:
+    def _double(self, draft: WordDraft) -> None:
         draft.quoted = True
         while (character := self._next()) != '"':
             if not character:
                 raise Unreadable("a quotation mark is not closed")
             self._quoted(draft, character)
 
-    def _quoted(self, draft: Draft, character: str) -> None:
-        """Take a character between double quotes."""
+    def _quoted(self, draft: WordDraft, character: str) -> None:
+        """Handle a character between double quotes."""
         if character == "$":
             self._dollar(draft, quoted=True)
         elif character == "`":
@@ -176,9 +183,9 @@ class _Reader:
         else:
             draft.text.append(character)
 
-    # ── What the shell puts in ──────────────────────────────────────────────────────────────────
+    # ── Expansions ──────────────────────────────────────────────────────────────────────────────
 
-    def _dollar(self, draft: Draft, *, quoted: bool) -> None:
+    def _dollar(self, draft: WordDraft, *, quoted: bool) -> None:
         character = self._peek()
         if character == "(":
             self._next()
@@ -199,7 +206,7 @@ class _Reader:
         else:
             draft.text.append("$")
 
-    def _braced(self, draft: Draft, *, quoted: bool) -> None:
+    def _braced(self, draft: WordDraft, *, quoted: bool) -> None:
         while (character := self._next()) != "}":
             match character:
                 case "":
@@ -221,7 +228,7 @@ class _Reader:
             if character == "\\":
                 self._exact()
 
-    def _backtick(self, draft: Draft) -> None:
+    def _backtick(self, draft: WordDraft) -> None:
         inner = []
         while (character := self._exact()) != "`":
             if not character:
@@ -234,7 +241,7 @@ class _Reader:
     # ── Characters ──────────────────────────────────────────────────────────────────────────────
 
     def _peek(self) -> str:
-        """Return the next character. A backslash before a line end joins lines, and is not there."""
+        """Return the next character, skipping backslashes that join lines."""
         while self._text.startswith("\\\n", self._at):
             self._at += 2
         return self._text[self._at : self._at + 1]
@@ -245,7 +252,7 @@ class _Reader:
         return character
 
     def _exact(self) -> str:
-        """Return the next character, whatever it is."""
+        """Consume and return the next character without joining lines."""
         character = self._text[self._at : self._at + 1]
         self._at += 1
         return character

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.tools.files.disk import locate, named, told
+from crush_trio.tools.files.disk import display_path, locate, os_errors_reported
 from crush_trio.tools.web.fetch import seconds_of
 from crush_trio.tools.web.http import Url, open_answer
 from crush_trio.tools.workbench import Workbench
@@ -75,7 +75,7 @@ class DownloadTool(BuiltIn):
             raise ToolError(f"{arguments.url} could not be downloaded within {seconds} seconds")
         kind = f" ({saved.content_type})" if saved.content_type else ""
         return ToolResult(
-            content=f"Saved {saved.size} bytes{kind} as {named(self.bench, target)}",
+            content=f"Saved {saved.size} bytes{kind} as {display_path(self.bench, target)}",
             metadata={"file_path": str(target), "size": saved.size},
         )
 
@@ -135,7 +135,7 @@ class Partial:
         """Make the file, and the directories it lies in."""
         path = target.with_name(f".crush-{token_hex(8)}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with told("write", target):
+        with os_errors_reported("write", target):
             missing = [each for each in reversed(target.parents) if not each.exists()]
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,13 +147,13 @@ class Partial:
 
     async def write(self, piece: bytes) -> None:
         """Write more. A cancel comes after it."""
-        with told("write", self.target):
+        with os_errors_reported("write", self.target):
             await trio.to_thread.run_sync(self._file.write, piece)
         self.size += len(piece)
 
     async def complete(self) -> None:
         """Put the file in its place."""
-        with told("write", self.target):
+        with os_errors_reported("write", self.target):
             await trio.to_thread.run_sync(self._complete)
 
     def _complete(self) -> None:

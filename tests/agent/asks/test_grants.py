@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from crush_trio.agent.asks.grants import Grants, covers, directory_of, listed
+from crush_trio.agent.asks.permissions import Grants, covers, directory_of, in_allow_list
 from crush_trio.wire.asks import Grant, GrantScope, PermissionRequest
 from crush_trio.wire.ids import AskId, RunId, SessionId, ToolCallId
 
@@ -40,7 +40,7 @@ GRANT = Grant(
     ],
 )
 def test_an_entry_is_a_tool_or_one_action_of_it(entries, expected):
-    assert listed(entries, "bash", "execute") is expected
+    assert in_allow_list(entries, "bash", "execute") is expected
 
 
 @pytest.mark.item("F1")

@@ -282,7 +282,7 @@ async def test_an_ask_is_given_up_when_nobody_is_there_and_the_model_is_told():
     async with trio.open_nursery() as nursery:
         call = office.want(nursery)
     assert trio.current_time() - began == 30
-    assert call.result == "Permission denied: nobody was there to ask for 30 seconds"
+    assert call.result == "Permission denied: no client was connected for 30 seconds"
     assert call.error.result.stop_turn
     assert office.told == ["asked c1", "request c1", "denied c1"]
     assert office.resolutions() == {FIRST: "unattended"}
@@ -317,7 +317,7 @@ async def test_a_run_whose_client_does_not_listen_is_not_kept_waiting_by_it():
         with office.attendance.present():
             call = office.want(nursery, interactive=False)
             await trio.sleep(31)
-    assert call.result == "Permission denied: nobody answered within 30 seconds"
+    assert call.result == "Permission denied: no answer within 30 seconds"
     async with trio.open_nursery() as nursery:
         call = office.want(nursery, interactive=False)
         await wait_all_tasks_blocked()

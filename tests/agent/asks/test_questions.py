@@ -208,7 +208,7 @@ async def test_a_batch_is_given_up_when_nobody_is_there_and_the_model_is_told():
     office = Office(patience=20.0)
     async with trio.open_nursery() as nursery:
         call = office.question(nursery, asking())
-    assert call.result == "Nobody was there to answer for 20 seconds"
+    assert call.result == "No answer: no client was connected for 20 seconds"
     assert call.error.result.stop_turn
     assert office.told == [f"questions {FIRST}", f"settled {FIRST}"]
     assert office.resolutions() == {FIRST: "unattended"}

@@ -14,7 +14,7 @@ from attrs import define, evolve, field
 from outcome import Error
 
 from crush_trio.agent.record.event_reader import PAGE, PAGE_SIZE, new_reader
-from crush_trio.agent.record.event_tail import STORE_LIMIT, Recall, Tail
+from crush_trio.agent.record.event_tail import STORE_LIMIT, EventTail, StoredEventCache
 from crush_trio.errors import LogClosed
 from crush_trio.events.facts import Position, RunChange
 from crush_trio.events.frames import Form
@@ -169,7 +169,7 @@ async def dead_start(boot, *names, kept=(), before=None, text=""):
         ended = evolve(accepted.run, state=RunState.COMPLETED, ended_at=9, text=text)
         await store.commit(accepted, RunEnded(run=ended))
         if name in kept:
-            Tail(store).keep(number + 1, RunChange(run=ended))
+            EventTail(store).keep(number + 1, RunChange(run=ended))
     return store
 
 
@@ -299,14 +299,14 @@ async def herd(form, store, count=9, *, first=3):
     views = [run(name, run_id=name, seq=number).run for number, name in enumerate(names)]
     await store.commit(*(RunAccepted(run=view, prompt="") for view in views))
     ended = [evolve(view, state=RunState.CANCELLED, ended_at=9) for view in views]
-    tail = Tail(store)
+    tail = EventTail(store)
     async with (
         trio.open_nursery() as nursery,
         open_event_log("b1", window=Window(events=1, endings=1), keeper=tail) as log,
     ):
         tail.attach(log, nursery)
         slow = Slow(form)
-        reader = await new_reader(log, store, Recall(store), None, form)
+        reader = await new_reader(log, store, StoredEventCache(store), None, form)
 
         async def end(view):
             await store.commit(RunEnded(run=view))

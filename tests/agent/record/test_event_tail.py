@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from attrs import evolve
 
-from crush_trio.agent.record.event_tail import STORE_LIMIT, Tail
+from crush_trio.agent.record.event_tail import STORE_LIMIT, EventTail
 from crush_trio.events.facts import Fact, MessageChange, Position, RunChange, agent_error
 from crush_trio.events.frames import Form
 from crush_trio.events.growing_message import GrowingMessage
@@ -68,7 +68,7 @@ NOT_KEPT = {
 @pytest.mark.parametrize("event", KEPT)
 async def test_what_nothing_later_says_again_is_kept(event):
     store = FaultyStore(await memory())
-    Tail(store, kept=7).keep(3, KEPT[event])
+    EventTail(store, kept=7).keep(3, KEPT[event])
     ((kept,),) = store.posts
     assert (type(kept), kept.seq, kept.keep) == (TailKept, 3, 7)
     assert kept.terminal is (event == "an ending")
@@ -79,7 +79,7 @@ async def test_what_nothing_later_says_again_is_kept(event):
 @pytest.mark.parametrize("event", NOT_KEPT)
 async def test_what_a_later_event_says_too_is_not_kept(event):
     store = FaultyStore(await memory())
-    Tail(store).keep(3, NOT_KEPT[event])
+    EventTail(store).keep(3, NOT_KEPT[event])
     assert store.posts == []
 
 

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from crush_trio.agent.record.message import (
     DONE,
-    Answer,
     MessageState,
     Stop,
-    Ticket,
+    TicketResult,
     WaitUntil,
     Write,
+    WriteTicket,
     changes_between,
 )
 from crush_trio.events.growing_message import GrowingMessage, MessageView
@@ -37,7 +37,7 @@ PACE, RETRY = 1.0, 5.0
 class Waiting:
     """A caller, and what it may be told."""
 
-    ticket: Ticket
+    ticket: WriteTicket
     failures_before: int
 
 
@@ -119,7 +119,7 @@ class MessageMachine(RuleBasedStateMachine):
     def look(self) -> None:
         action = self.state.next(self.now)
         if isinstance(action, Write):
-            version = self.state.said
+            version = self.state.version
             assert action.version == version
             assert action.plain == (not any(self.kinds[self.state.stored :]))
             hurried = self.state.demanded > self.state.stored
@@ -171,7 +171,7 @@ class MessageMachine(RuleBasedStateMachine):
                 assert stored or self.state.released
                 self.waiting.remove(waiting)
             else:
-                assert isinstance(answer, Answer)
+                assert isinstance(answer, TicketResult)
                 assert answer.error in self.failures[waiting.failures_before :], "an old failure"
                 self.waiting.remove(waiting)
 
@@ -180,8 +180,8 @@ class MessageMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_stored_was_said(self) -> None:
         state = self.state
-        writing = state.said if state.writing is None else state.writing
-        assert state.stored <= writing <= state.said
+        writing = state.version if state.writing is None else state.writing
+        assert state.stored <= writing <= state.version
         assert (state.writing is not None) == (self.under_way is not None)
 
     @invariant()
@@ -193,7 +193,7 @@ class MessageMachine(RuleBasedStateMachine):
     def the_writer_does_not_sleep_while_there_is_something_to_do(self) -> None:
         action = self.state.next(self.now)
         if isinstance(action, WaitUntil) and self.under_way is None:
-            behind = self.state.stored < self.state.said
+            behind = self.state.stored < self.state.version
             assert action.at > self.now
             assert action.at == inf or action.at == self.state.not_before
             assert not (behind and action.at == inf)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from attrs import evolve, frozen
 
-from crush_trio.agent.record.turn_record import TOOL_FAILED
+from crush_trio.agent.record.transcript import TOOL_FAILED
 from crush_trio.events.facts import RunChange
 from crush_trio.runtime.outcome import INTERRUPTED_BY_RESTART
 from crush_trio.store.changes import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.agent.record.turn_record import (
+from crush_trio.agent.record.transcript import (
     TOOL_CANCELLED,
     TOOL_FAILED,
     close_answer,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.agent.turn.prompt import INTERRUPTED, REMINDER, Abilities, build_prompt
+from crush_trio.agent.turn.prompt import INTERRUPTED, REMINDER, ModelAbilities, build_prompt
 from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
     BinaryPart,
@@ -22,8 +22,8 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 
-BLIND = Abilities()
-SEEING = Abilities(images=True)
+BLIND = ModelAbilities()
+SEEING = ModelAbilities(images=True)
 END = FinishPart(reason=FinishReason.END_TURN, time=1)
 NONE = MessageId("")
 
@@ -169,7 +169,7 @@ def test_pictures_of_tools_follow_in_a_message_of_the_users():
 def test_pictures_stay_in_the_result_where_the_provider_takes_them_there():
     data = base64.b64encode(b"png").decode()
     asking = message(Role.ASSISTANT, call())
-    can = Abilities(images=True, media_results=True)
+    can = ModelAbilities(images=True, media_results=True)
     [_, _, tool] = prompt(user("a"), asking, result(data=data, mime_type="image/png"), can=can)
     assert tool.parts[0].data == data
 

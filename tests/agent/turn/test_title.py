@@ -3,7 +3,13 @@
 import pytest
 import trio
 
-from crush_trio.agent.turn.title import INSTRUCTIONS, OUTPUT_TOKENS, UNTITLED, short, tidy
+from crush_trio.agent.turn.title import (
+    INSTRUCTIONS,
+    OUTPUT_TOKENS,
+    UNTITLED,
+    clean_title,
+    shorten_prompt,
+)
 from crush_trio.limits import Limits
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.testing.explore.checkpoints import Gate
@@ -95,7 +101,7 @@ async def test_cancelling_the_run_does_not_cancel_its_title():
 @pytest.mark.item("D25")
 async def test_an_empty_title_is_the_prompt_cut_short():
     session = await titled(answering([Say("<think>only thoughts")]), "word " * 30)
-    assert session.title == short("word " * 30)
+    assert session.title == shorten_prompt("word " * 30)
     assert len(session.title) <= 50
     assert session.title.endswith("…")
 
@@ -144,4 +150,4 @@ async def test_closing_the_workspace_ends_a_title_that_is_being_made():
 
 
 def test_a_title_is_one_line_without_thoughts():
-    assert tidy("a\nb<think>x</think> c <think>never closed") == "a b c"
+    assert clean_title("a\nb<think>x</think> c <think>never closed") == "a b c"

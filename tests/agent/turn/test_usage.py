@@ -5,7 +5,7 @@ import pytest
 from crush_trio.agent.turn.model import (
     ChosenModel,
     cost_of,
-    estimate,
+    estimate_tokens,
     nearly_full,
     side_usage,
     step_usage,
@@ -90,9 +90,9 @@ def test_a_silent_provider_is_estimated_at_no_cost():
 def test_estimates_round_each_piece_up_and_count_media_by_their_description():
     asked = ToolCallPart(id=ToolCallId("c"), name="view", input='{"a":1}', finished=True)
     picture = BinaryPart(path="a.png", mime_type="image/png", data=b"x" * 10_000)
-    assert estimate([asked]) == 1 + 2
-    assert estimate([picture]) == 2 + 3
-    assert estimate([TextPart(text="é")]) == 1
+    assert estimate_tokens([asked]) == 1 + 2
+    assert estimate_tokens([picture]) == 2 + 3
+    assert estimate_tokens([TextPart(text="é")]) == 1
 
 
 @pytest.mark.item("D26")

@@ -8,12 +8,12 @@ import trio.testing
 from attrs import define, field
 
 from crush_trio.integrations.lsp.connection import (
-    Connection,
     ConnectionLost,
     LspFailure,
     RequestRefused,
     RequestTimedOut,
-    Unknown,
+    RpcConnection,
+    UnknownMethod,
 )
 from tests.integrations.lsp_bench import ends
 
@@ -29,14 +29,14 @@ class Listener:
 
     def asked(self, method, params):
         if method == "nonsense":
-            raise Unknown
+            raise UnknownMethod
         return {"you said": params}
 
 
 @asynccontextmanager
 async def connected(**settings):
     near, far = ends()
-    connection = Connection(near, Listener(), **settings)
+    connection = RpcConnection(near, Listener(), **settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         yield connection, far
@@ -169,13 +169,13 @@ async def test_what_is_no_message_ends_the_connection(nonsense):
             nursery.start_soon(ask, connection, outcomes, "a")
             await far.next()
             await far.stream.send_all(nonsense)
-        assert connection.lost.startswith("what it sent is no message")
+        assert connection.lost.startswith("it sent an invalid message")
     assert isinstance(outcomes["a"], ConnectionLost)
 
 
 async def test_a_peer_that_does_not_read_is_given_up_before_memory_is():
     near, far = trio.testing.lockstep_stream_pair()
-    connection = Connection(near, Listener(), backlog=10_000)
+    connection = RpcConnection(near, Listener(), backlog=10_000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         for _ in range(200):
@@ -189,7 +189,7 @@ async def test_a_peer_that_does_not_read_is_given_up_before_memory_is():
 async def test_closing_a_connection_lets_go_of_who_waits():
     outcomes = {}
     near, far = ends()
-    connection = Connection(near, Listener())
+    connection = RpcConnection(near, Listener())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, connection, outcomes, "a")
         async with trio.open_nursery() as talk:

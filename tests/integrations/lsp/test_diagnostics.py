@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from crush_trio.integrations.lsp.documents import FIRST
+from crush_trio.integrations.lsp.documents import FIRST_WAIT
 from tests.config.homes import Home
 from tests.integrations.lsp_bench import Programs
 from tests.integrations.lsp_program import Toy
@@ -33,7 +33,7 @@ async def test_a_change_brings_what_servers_say_about_it_and_about_the_rest(home
             "Diagnostics of other files:\nwarning: other.toy:1:1: WARN is bad (toy)",
             "In all: 1 error, 2 warnings.",
         ]
-        methods = [method for method, _ in place.programs.toy.heard]
+        methods = [method for method, _ in place.programs.toy.updates]
         assert methods[-3:] == [
             "textDocument/didOpen",
             "textDocument/didSave",
@@ -53,7 +53,7 @@ async def test_a_look_at_a_file_shows_it_to_servers_once(home):
         place.put("a.toy", "BAD\n")
         for _ in range(2):
             assert "error: a.toy:1:1" in await place.said("view", file_path="a.toy")
-        methods = [method for method, _ in place.programs.toy.heard]
+        methods = [method for method, _ in place.programs.toy.updates]
         assert methods.count("textDocument/didOpen") == 1
         assert "textDocument/didSave" not in methods
         place.put("a.toy", "BAD\nBAD\n")
@@ -66,7 +66,7 @@ async def test_columns_are_told_as_the_server_counts_them_and_the_mark_is_not_te
         assert "a.toy:1:4:" in said
         [shown] = [
             params["textDocument"]["text"]
-            for method, params in place.programs.toy.heard
+            for method, params in place.programs.toy.updates
             if method == "textDocument/didOpen"
         ]
         assert shown == "😀 BAD\n"
@@ -85,7 +85,7 @@ async def test_two_servers_for_one_file_are_asked_at_once(home):
         said = await place.servers.changed(place.put("a.toy", "BAD"))
         assert said.endswith("In all: 1 error.")
         assert len(place.programs.toys) == 5
-        assert FIRST <= trio.current_time() - before < 3 * FIRST
+        assert FIRST_WAIT <= trio.current_time() - before < 3 * FIRST_WAIT
 
 
 async def test_a_view_waits_less_than_a_change_for_a_server_that_says_nothing(home):
@@ -131,6 +131,6 @@ async def test_a_server_that_counts_otherwise_is_understood(home):
             return super().on_initialize(params) | {"capabilities": {"positionEncoding": "utf-8"}}
 
     async with open_place(home, lsp(toy=TOY), programs=Programs(make=Utf8)) as place:
-        conversation = await place.servers.named("toy").get_ready()
-        assert conversation.encoding == "utf-8"
-        assert not conversation.documents.syncs
+        session = await place.servers.named("toy").get_ready()
+        assert session.encoding == "utf-8"
+        assert not session.documents.syncs

@@ -7,7 +7,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.integrations.lsp import documents as lsp_documents
-from crush_trio.integrations.lsp.diagnostics import SHOWN, report
+from crush_trio.integrations.lsp.diagnostics import MAX_SHOWN, format_diagnostics
 from crush_trio.integrations.lsp.documents import Documents, sync_of
 
 A, B = Path("/w/a.py"), Path("/w/b.py")
@@ -87,7 +87,7 @@ def test_a_save_is_told_as_a_change_of_the_file_too(documents, told):
 
 
 def test_the_file_that_was_not_used_longest_is_closed(documents, told, monkeypatch):
-    monkeypatch.setattr(lsp_documents, "OPEN", 2)
+    monkeypatch.setattr(lsp_documents, "MAX_OPEN", 2)
     documents.show(A, "")
     documents.show(B, "")
     documents.show(A, "")
@@ -117,30 +117,30 @@ def test_a_server_is_told_what_it_wants_to_be_told(sync, expected):
 
 
 def test_what_it_says_replaces_what_it_said(documents):
-    documents.take(about(A, problem(), problem()))
-    documents.take(about(B, problem()))
+    documents.receive_diagnostics(about(A, problem(), problem()))
+    documents.receive_diagnostics(about(B, problem()))
     assert documents.count == 3
-    documents.take(about(A))
+    documents.receive_diagnostics(about(A))
     assert documents.count == 1
-    assert list(documents.said()) == [B.as_uri()]
+    assert list(documents.diagnostics()) == [B.as_uri()]
 
 
 def test_a_word_about_an_older_text_does_not_count(documents):
     documents.show(A, "one")
     documents.show(A, "two")
-    documents.take(about(A, problem(), version=1))
-    assert (documents.count, documents.heard) == (0, 0)
-    documents.take(about(A, problem(), version=2))
+    documents.receive_diagnostics(about(A, problem(), version=1))
+    assert (documents.count, documents.updates) == (0, 0)
+    documents.receive_diagnostics(about(A, problem(), version=2))
     assert documents.count == 1
 
 
 def test_only_so_much_of_what_it_says_is_kept(documents, monkeypatch):
-    monkeypatch.setattr(lsp_documents, "IN_ALL", 700)
+    monkeypatch.setattr(lsp_documents, "MAX_TOTAL", 700)
     long = problem(message="x" * 9999, data={"secret": "y" * 9999}, code={"deep": []})
-    documents.take(about(A, *[long] * 9000))
-    documents.take(about(B, *[long] * 9000))
+    documents.receive_diagnostics(about(A, *[long] * 9000))
+    documents.receive_diagnostics(about(B, *[long] * 9000))
     assert documents.count == 700
-    [first, *_] = documents.said()[A.as_uri()]
+    [first, *_] = documents.diagnostics()[A.as_uri()]
     assert len(first["message"]) == 2000
     assert first.keys() == {"range", "severity", "message"}
 
@@ -150,7 +150,7 @@ def test_only_so_much_of_what_it_says_is_kept(documents, monkeypatch):
     [None, [], {}, {"uri": 3}, {"uri": "file:///w/a.py", "diagnostics": 3}],
 )
 def test_nonsense_is_nothing(documents, params):
-    documents.take(params)
+    documents.receive_diagnostics(params)
     assert documents.count == 0
 
 
@@ -159,8 +159,10 @@ def test_nonsense_is_nothing(documents, params):
     [{}, {"range": 3}, {"range": {"start": 3}}, {"severity": "x", "message": 3, "range": {}}],
 )
 def test_a_diagnostic_that_lacks_things_can_be_shown(documents, nonsense):
-    documents.take(about(A, nonsense))
-    assert "error: a.py:1:1:" in report([documents.said()], A.as_uri(), Path("/w"))
+    documents.receive_diagnostics(about(A, nonsense))
+    assert "error: a.py:1:1:" in format_diagnostics(
+        [documents.diagnostics()], A.as_uri(), Path("/w")
+    )
 
 
 # ── When it has said everything ─────────────────────────────────────────────────────────────────
@@ -169,7 +171,7 @@ def test_a_diagnostic_that_lacks_things_can_be_shown(documents, nonsense):
 async def says(documents, *times):
     for time in times:
         await trio.sleep_until(time)
-        documents.take(about(A, problem(message=str(time))))
+        documents.receive_diagnostics(about(A, problem(message=str(time))))
 
 
 async def settling(documents, *times):
@@ -203,7 +205,7 @@ async def test_silence_ends_the_waiting_at_once_or_after_a_word(
 
 @pytest.mark.item("H7")
 async def test_a_word_that_came_before_the_waiting_counts(autojump_clock, documents):
-    documents.take(about(A, problem()))
+    documents.receive_diagnostics(about(A, problem()))
     await documents.settled(0)
     assert trio.current_time() == pytest.approx(0.3)
 
@@ -220,23 +222,23 @@ def test_errors_come_first_ten_of_each_block_are_shown_and_all_are_counted():
         ),
         B.as_uri(): (problem(3, 4, "a hint\nin two lines"),),
     }
-    blocks = report([said], A.as_uri(), Path("/w")).split("\n\n")
+    blocks = format_diagnostics([said], A.as_uri(), Path("/w")).split("\n\n")
     here, elsewhere, summary = (block.split("\n") for block in blocks)
     assert here[:3] == [
         "Diagnostics of this file:",
         "error: a.py:12:1: m11 (ruff E1)",
         "warning: a.py:1:1: m0 (ruff E1)",
     ]
-    assert len(here) == SHOWN + 2
+    assert len(here) == MAX_SHOWN + 2
     assert here[-1] == "(2 more)"
     assert elsewhere == ["Diagnostics of other files:", "hint: b.py:4:1: a hint in two lines"]
     assert summary == ["In all: 1 error, 11 warnings, 1 hint."]
 
 
 def test_there_is_no_report_of_nothing():
-    assert report([{}, {}], A.as_uri(), Path("/w")) == ""
+    assert format_diagnostics([{}, {}], A.as_uri(), Path("/w")) == ""
 
 
 def test_what_two_servers_say_alike_is_said_once():
     said = {A.as_uri(): (problem(),)}
-    assert report([said, said], A.as_uri(), Path("/w")).endswith("In all: 1 error.")
+    assert format_diagnostics([said, said], A.as_uri(), Path("/w")).endswith("In all: 1 error.")

@@ -5,11 +5,15 @@ import trio
 
 from crush_trio.integrations.lsp import edit_tools as lsp_changes
 from crush_trio.integrations.lsp.answers import Symbol, read_workspace_edit
-from crush_trio.integrations.lsp.edit_tools import Action, ReplaceSymbolArguments, rewritten
-from crush_trio.integrations.lsp.positions import BadEdit, Position, Range
+from crush_trio.integrations.lsp.edit_tools import (
+    ReplaceSymbolArguments,
+    SymbolAction,
+    replace_symbol_lines,
+)
+from crush_trio.integrations.lsp.positions import BadEdit, TextPosition, TextRange
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import FileChanges
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 from tests.config.homes import Home
 from tests.integrations.lsp_bench import Programs
 from tests.integrations.lsp_program import Toy
@@ -101,7 +105,7 @@ async def test_a_file_that_was_changed_while_a_person_thought_is_not_overwritten
 
         place.person.meanwhile = another_editor
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert "changed by somebody else" in said
+        assert "changed by another program" in said
         assert said.endswith("Of the others these were written: lib/parser.toy.")
         assert place.get("main.toy") == "theirs\n"
 
@@ -116,7 +120,7 @@ async def test_a_server_that_wants_to_change_files_elsewhere_changes_nothing(hom
 
     async with opened(home, Reaching) as place:
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert said == f"the server wants to change {outside}, which it has no say in"
+        assert said == f"the server wants to change {outside}, which is not a file of the project"
         assert untouched(place)
         assert outside.read_text() == "def parse\n"
         assert place.person.asked == []
@@ -128,7 +132,7 @@ async def test_nor_through_a_link(home, tmp_path):
     (home.project / "link.toy").symlink_to(outside)
     async with opened(home) as place:
         said = await refused(place, "lsp_rename", symbol="parse", new_name="read")
-        assert "which it has no say in" in said
+        assert "which is not a file of the project" in said
         assert (untouched(place), outside.read_text()) == (True, "def parse\n")
 
 
@@ -136,7 +140,9 @@ async def test_nor_what_is_private(home):
     secret = home.project / "keys"
     home.write(secret / "k.toy", "def parse\n")
     async with opened(home, private=(secret,)) as place:
-        assert "no say" in await refused(place, "lsp_rename", symbol="parse", new_name="read")
+        assert "not a file of the project" in await refused(
+            place, "lsp_rename", symbol="parse", new_name="read"
+        )
         assert untouched(place)
 
 
@@ -155,7 +161,7 @@ async def test_a_change_for_another_version_of_a_file_is_not_made(home):
 
 
 async def test_too_many_files_are_too_many(home, monkeypatch):
-    monkeypatch.setattr(lsp_changes, "FILES", 1)
+    monkeypatch.setattr(lsp_changes, "MAX_FILES", 1)
     async with opened(home) as place:
         assert "2 files; 1 are the most" in await refused(
             place, "lsp_rename", symbol="parse", new_name="read"
@@ -206,15 +212,15 @@ def test_edits_of_one_file_may_come_in_pieces_or_by_address():
 
 
 def symbol(first, last, end=99):
-    span = Range(Position(first, 4), Position(last, end))
+    span = TextRange(TextPosition(first, 4), TextPosition(last, end))
     return Symbol(name="s", kind="function", range=span, name_range=span)
 
 
 def replaced(content, action, replacement="new", first=1, last=2, end=99):
     arguments = ReplaceSymbolArguments(
-        symbol="s", file_path="f", replacement=replacement, action=Action(action)
+        symbol="s", file_path="f", replacement=replacement, action=SymbolAction(action)
     )
-    return rewritten(Text(content), symbol(first, last, end), arguments).content
+    return replace_symbol_lines(FileText(content), symbol(first, last, end), arguments).content
 
 
 @pytest.mark.item("H3")

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.item("I.4", "T13")
 
 
 async def use(server):
-    """Return what came of asking a server something."""
+    """Return what came of queries a server something."""
     try:
-        conversation = await server.get_ready()
-        await conversation.request("shutdown", None)
+        session = await server.get_ready()
+        await session.request("shutdown", None)
     except LspFailure as failure:
         return type(failure).__name__
     return "answered"
@@ -60,7 +60,7 @@ async def stop_and_start_beside_use():
         async def again():
             server.stop()
             await trio.lowlevel.checkpoint()
-            server.wake(asked=True)
+            server.ensure_started(asked=True)
 
         used, _ = await together(partial(use, server), again)
         await server.get_ready()
@@ -79,7 +79,7 @@ async def crash_beside_use():
         async def crash():
             await trio.lowlevel.checkpoint()
             toy.handle = lambda _: setattr(toy, "ended", True) or []
-            server.conversation.connection.notify("the last straw")
+            server.session.connection.notify("the last straw")
 
         used, _ = await together(partial(use, server), crash)
         await host.programs.news.until(lambda: server.state is LspState.ERROR)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.integrations.lsp.connection import Frames, FramingError, framed
+from crush_trio.integrations.lsp.connection import FrameDecoder, FramingError, frame_message
 
 BODIES = st.lists(st.binary(max_size=200), max_size=8)
 
@@ -18,8 +18,8 @@ def pieces(data, cuts):
 
 @given(bodies=BODIES, cuts=st.lists(st.integers(0, 2000), max_size=20))
 def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(bodies, cuts):
-    frames = Frames()
-    data = b"".join(map(framed, bodies))
+    frames = FrameDecoder()
+    data = b"".join(map(frame_message, bodies))
     out = [message for piece in pieces(data, cuts) for message in frames.feed(piece)]
     assert out == bodies
     assert not frames.within
@@ -27,7 +27,7 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(bodies, cut
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(0, 3000), max_size=10))
 def test_any_bytes_are_messages_or_a_framing_error_and_never_too_many_are_kept(data, cuts):
-    frames = Frames(header_limit=64, message_limit=256)
+    frames = FrameDecoder(header_limit=64, message_limit=256)
     try:
         for piece in pieces(data, cuts):
             for message in frames.feed(piece):
@@ -39,8 +39,8 @@ def test_any_bytes_are_messages_or_a_framing_error_and_never_too_many_are_kept(d
 
 @given(st.binary(max_size=200), st.integers(1, 400))
 def test_the_end_in_the_midst_of_a_message_is_noticed(body, cut):
-    frames = Frames()
-    data = framed(body)
+    frames = FrameDecoder()
+    data = frame_message(body)
     kept = data[: max(1, len(data) - cut)]
     list(frames.feed(kept))
     assert frames.within == (len(kept) < len(data))
@@ -56,7 +56,7 @@ def test_the_end_in_the_midst_of_a_message_is_noticed(body, cut):
     ],
 )
 def test_a_header_may_be_written_in_several_ways(header):
-    assert list(Frames().feed(header + b"abc")) == [b"abc"]
+    assert list(FrameDecoder().feed(header + b"abc")) == [b"abc"]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_header_may_be_written_in_several_ways(header):
 )
 def test_a_header_that_announces_nothing_sensible_is_an_error(header):
     with pytest.raises(FramingError):
-        list(Frames().feed(header))
+        list(FrameDecoder().feed(header))
 
 
 def test_messages_before_an_error_are_not_lost():
-    frames = Frames()
-    messages = frames.feed(framed(b"one") + b"nonsense\r\n\r\n")
+    frames = FrameDecoder()
+    messages = frames.feed(frame_message(b"one") + b"nonsense\r\n\r\n")
     assert next(messages) == b"one"
     with pytest.raises(FramingError):
         next(messages)

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.integrations.lsp.connection import Unknown
-from crush_trio.integrations.lsp.documents import Answers, Documents, encoding_of, initialize_params
+from crush_trio.integrations.lsp.connection import UnknownMethod
+from crush_trio.integrations.lsp.documents import (
+    ClientPeer,
+    Documents,
+    encoding_of,
+    initialize_params,
+)
 from crush_trio.integrations.lsp.positions import Encoding
 from crush_trio.wire.config import LspServerConfig
 from tests.config.homes import Home
@@ -24,7 +29,9 @@ def said():
 
 @pytest.fixture
 def answers(said):
-    return Answers(Path("/w/project"), LspServerConfig(command="x", options=OPTIONS), said.append)
+    return ClientPeer(
+        Path("/w/project"), LspServerConfig(command="x", options=OPTIONS), said.append
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +65,7 @@ def test_it_may_register_and_report_and_must_not_write(answers):
     edit = {"edit": {"changes": {"file:///w/project/a": []}}}
     assert answers.asked("workspace/applyEdit", edit)["applied"] is False
     assert answers.asked("window/showDocument", {"uri": "http://x"}) == {"success": False}
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownMethod):
         answers.asked("workspace/nonsense", None)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from crush_trio.agent.turn.planner import TASK_TOOLS
 from crush_trio.integrations.lsp import connection, diagnostics, documents, edit_tools, session
-from crush_trio.integrations.lsp.diagnostics import SHOWN
+from crush_trio.integrations.lsp.diagnostics import MAX_SHOWN
 from crush_trio.integrations.lsp.known_servers import KNOWN
-from crush_trio.integrations.lsp.server import PAUSE
+from crush_trio.integrations.lsp.server import RETRY_PAUSE
 from crush_trio.wire.integrations import LspState
 from tests.config.homes import Home
 from tests.integrations.lsp_workspace import TOY, lsp, open_place
@@ -72,15 +72,15 @@ def test_the_states_of_the_page_are_those():
     ("words", "value"),
     [
         (r"have up to (\d+) seconds to say", diagnostics.CHANGED_LIMIT),
-        (r"says nothing for (\d+) second ", documents.FIRST),
-        (r"silent for ([\d.]+) seconds", documents.STABLE),
+        (r"says nothing for (\d+) second ", documents.FIRST_WAIT),
+        (r"silent for ([\d.]+) seconds", documents.QUIET_WAIT),
         (r"waits for ([\d.]+) seconds at most", diagnostics.VIEWED_LIMIT),
         (r"Answers may take (\d+) seconds", session.REQUEST_LIMIT),
         (r"and (\d+) for a rename", session.LONG_REQUEST_LIMIT),
-        (r"up to (\d+) of them", edit_tools.FILES),
+        (r"up to (\d+) of them", edit_tools.MAX_FILES),
         (r"get ready; (\d+) unless told", session.START_LIMIT),
-        (r"first use after (\d+) seconds", PAUSE),
-        (r"up to (\d+) of a file", documents.PER_FILE),
+        (r"first use after (\d+) seconds", RETRY_PAUSE),
+        (r"up to (\d+) of a file", documents.MAX_PER_FILE),
         (r"messages of up to (\d+) MB", connection.MESSAGE_LIMIT / 2**20),
     ],
 )
@@ -89,6 +89,6 @@ def test_the_numbers_of_the_page_are_those(words, value):
 
 
 def test_so_are_the_ones_in_words():
-    assert SHOWN == 10
-    assert session.GOODBYE == 1
-    assert f"{documents.IN_ALL:,} in all" in PROSE
+    assert MAX_SHOWN == 10
+    assert session.SHUTDOWN_WAIT == 1
+    assert f"{documents.MAX_TOTAL:,} in all" in PROSE

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from crush_trio.integrations.lsp.connection import LspFailure
 from crush_trio.integrations.lsp.positions import (
     BadEdit,
-    Edit,
     Encoding,
     Lines,
-    Position,
-    Range,
-    column,
-    edited,
+    TextEdit,
+    TextPosition,
+    TextRange,
+    apply_text_edits,
+    decode_column,
+    encoded_length,
+    normalize_uri,
     path_of,
-    same_uri,
-    units,
     uri_of,
 )
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 
 LETTERS = st.text(alphabet=st.sampled_from("ab é漢😀\u0301\U0001f680"), max_size=20)
 CODECS = {
@@ -32,30 +32,30 @@ CODECS = {
 
 
 def at(line, character):
-    return Position(line, character)
+    return TextPosition(line, character)
 
 
 def change(start, end, text):
-    return Edit(Range(at(*start), at(*end)), text)
+    return TextEdit(TextRange(at(*start), at(*end)), text)
 
 
 @given(LETTERS, st.sampled_from(Encoding))
 def test_units_are_what_the_encoding_makes_of_a_text(text, encoding):
     codec, size = CODECS[encoding]
-    assert units(text, encoding) == len(text.encode(codec)) // size
+    assert encoded_length(text, encoding) == len(text.encode(codec)) // size
 
 
 @given(LETTERS, st.sampled_from(Encoding), st.data())
 def test_a_column_survives_the_way_to_the_server_and_back(line, encoding, data):
     index = data.draw(st.integers(0, len(line)))
-    assert column(line, units(line[:index], encoding), encoding) == index
+    assert decode_column(line, encoded_length(line[:index], encoding), encoding) == index
 
 
 def test_a_place_inside_a_letter_is_before_it_and_one_after_the_line_at_its_end():
-    assert column("a😀b", 2, Encoding.UTF16) == 1
-    assert column("a😀b", 3, Encoding.UTF16) == 2
-    assert column("a😀b", 99, Encoding.UTF16) == 3
-    assert column("ab", 99, Encoding.UTF16) == 2
+    assert decode_column("a😀b", 2, Encoding.UTF16) == 1
+    assert decode_column("a😀b", 3, Encoding.UTF16) == 2
+    assert decode_column("a😀b", 99, Encoding.UTF16) == 3
+    assert decode_column("ab", 99, Encoding.UTF16) == 2
 
 
 @given(st.text(alphabet="a\r\n", max_size=30))
@@ -71,12 +71,12 @@ def test_lines_end_as_servers_say_they_do(text):
     ("end", "lines"), [((2, 0), (1, 1)), ((2, 1), (1, 2)), ((1, 5), (1, 1)), ((1, 0), (1, 1))]
 )
 def test_a_range_that_ends_where_a_line_begins_does_not_reach_into_it(end, lines):
-    assert Range(at(1, 0), at(*end)).lines == lines
+    assert TextRange(at(1, 0), at(*end)).lines == lines
 
 
 def test_an_edit_counts_in_utf16_and_leaves_the_rest_alone():
-    text = Text("\ufeffx = '😀' + old\r\nold\r\n")
-    after = edited(
+    text = FileText("\ufeffx = '😀' + old\r\nold\r\n")
+    after = apply_text_edits(
         text, [change((0, 11), (0, 14), "new"), change((1, 0), (1, 3), "n\new")], Encoding.UTF16
     )
     assert after.content == "\ufeffx = '😀' + new\r\nn\r\new\r\n"
@@ -84,13 +84,15 @@ def test_an_edit_counts_in_utf16_and_leaves_the_rest_alone():
 
 def test_two_insertions_at_one_place_keep_their_order():
     edits = [change((0, 1), (0, 1), "1"), change((0, 1), (0, 1), "2")]
-    assert edited(Text("ab"), edits, Encoding.UTF16).content == "a12b"
+    assert apply_text_edits(FileText("ab"), edits, Encoding.UTF16).content == "a12b"
 
 
 def test_edits_that_overlap_are_refused():
     with pytest.raises(BadEdit, match="overlap"):
-        edited(
-            Text("abcd"), [change((0, 0), (0, 3), ""), change((0, 2), (0, 4), "")], Encoding.UTF16
+        apply_text_edits(
+            FileText("abcd"),
+            [change((0, 0), (0, 3), ""), change((0, 2), (0, 4), "")],
+            Encoding.UTF16,
         )
 
 
@@ -109,13 +111,13 @@ def test_edits_that_overlap_are_refused():
 )
 def test_what_is_no_range_is_a_failure_of_the_server(value):
     with pytest.raises(LspFailure):
-        Range.read(value)
+        TextRange.read(value)
 
 
 @pytest.mark.parametrize("value", [None, 3, {}, {"newText": 3}, {"newText": "x"}])
 def test_what_is_no_edit_is_a_failure_of_the_server(value):
     with pytest.raises(LspFailure):
-        Edit.read(value)
+        TextEdit.read(value)
 
 
 @pytest.mark.parametrize("name", ["a.py", "ä b.py", "c#1?.py", "100%.py", "a@b+c.py"])
@@ -125,9 +127,9 @@ def test_a_path_survives_being_an_address(name):
 
 
 def test_one_file_has_one_address_however_a_server_spells_it():
-    assert same_uri("file:///w/a%40b.py") == same_uri("file:///w/a@b.py")
-    assert same_uri("file://localhost/w/a.py") == "file:///w/a.py"
-    assert same_uri("untitled:x") == "untitled:x"
+    assert normalize_uri("file:///w/a%40b.py") == normalize_uri("file:///w/a@b.py")
+    assert normalize_uri("file://localhost/w/a.py") == "file:///w/a.py"
+    assert normalize_uri("untitled:x") == "untitled:x"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from crush_trio.integrations.lsp.connection import ConnectionLost
-from crush_trio.integrations.lsp.server import Server
+from crush_trio.integrations.lsp.server import LanguageServer
 from crush_trio.integrations.lsp.session import ServerUnavailable
 from crush_trio.wire.integrations import LspState
 from tests.integrations.lsp_bench import FakeHost, open_server, spec
@@ -22,9 +22,9 @@ FILE = Path("/w/a.toy")
 async def test_a_server_is_not_started_until_somebody_needs_it(autojump_clock):
     async with open_server() as (server, host):
         assert (server.state, host.programs.toys) == (LspState.UNSTARTED, [])
-        conversation = await server.get_ready()
-        assert conversation.can("renameProvider")
-        assert not conversation.can("hoverProvider")
+        session = await server.get_ready()
+        assert session.can("renameProvider")
+        assert not session.can("hoverProvider")
         assert server.info().state is LspState.READY
         assert server.info().connected_at != "0001-01-01T00:00:00Z"
         assert host.states() == ["STARTING", "READY"]
@@ -57,8 +57,8 @@ async def test_it_is_introduced_to_the_workspace_and_given_its_settings(autojump
     config = {"init_options": {"x": 1}, "options": {"toy": {"strict": True}}}
     async with open_server(**config) as (server, host):
         await server.get_ready()
-        await host.programs.news.until(lambda: len(host.programs.toy.heard) == 3)
-        (first, params), *rest = host.programs.toy.heard
+        await host.programs.news.until(lambda: len(host.programs.toy.updates) == 3)
+        (first, params), *rest = host.programs.toy.updates
         assert first == "initialize"
         assert params["rootUri"] == "file:///w"
         assert params["initializationOptions"] == {"x": 1}
@@ -108,11 +108,11 @@ async def test_a_mistake_of_ours_is_a_failure_of_the_server_only(autojump_clock)
 async def test_a_crash_is_a_state_and_after_a_pause_it_is_started_anew(autojump_clock):
     async with open_server(args=("--crash-on-open",)) as (server, host):
         host.programs.words = "the toy broke"
-        conversation = await server.get_ready()
-        conversation.documents.show(FILE, "x")
+        session = await server.get_ready()
+        session.documents.show(FILE, "x")
         await host.programs.news.until(lambda: server.state is LspState.ERROR)
         assert server.error == "it has ended: the toy broke"
-        assert (server.info().diagnostic_count, server.conversation) == (0, None)
+        assert (server.info().diagnostic_count, server.session) == (0, None)
         failed = trio.current_time()
         with pytest.raises(ServerUnavailable, match="it has ended"):
             await server.get_ready()
@@ -136,11 +136,11 @@ async def _leaves(_toy, far):
 @pytest.mark.parametrize("seed", range(10))
 async def test_a_crash_ends_the_requests_that_wait(seed):
     async with open_server() as (server, host):
-        conversation = await server.get_ready()
+        session = await server.get_ready()
         toy = host.programs.toy
         toy.handle = lambda _: setattr(toy, "ended", True) or []
         with pytest.raises(ConnectionLost):
-            await conversation.request("never/answered", None)
+            await session.request("never/answered", None)
         await host.programs.news.until(lambda: server.state is LspState.ERROR)
 
 
@@ -153,7 +153,7 @@ async def test_a_server_is_asked_to_end_before_it_is_made_to(autojump_clock):
         life = server.stop()
         assert server.state is LspState.STOPPED
         await life.ended.wait()
-        assert [method for method, _ in host.programs.toy.heard][-2:] == ["shutdown", "exit"]
+        assert [method for method, _ in host.programs.toy.updates][-2:] == ["shutdown", "exit"]
         assert host.programs.running == 0
         assert host.states() == ["STARTING", "READY", "STOPPED"]
 
@@ -172,7 +172,7 @@ async def test_one_that_does_not_listen_gets_a_second(autojump_clock):
 async def test_one_that_is_starting_is_stopped_at_once(seed):
     async with open_server() as (server, host):
         host.programs.serve = _never_answers
-        server.wake()
+        server.ensure_started()
         for _ in range(seed % 4):
             await trio.lowlevel.checkpoint()
         life = server.stop()
@@ -186,7 +186,7 @@ async def test_one_that_was_stopped_is_started_only_if_somebody_asks(autojump_cl
         server.stop()
         with pytest.raises(ServerUnavailable, match="stopped"):
             await server.get_ready()
-        server.wake(asked=True)
+        server.ensure_started(asked=True)
         await server.get_ready()
         assert len(host.programs.toys) == 1
 
@@ -225,7 +225,7 @@ async def test_closing_leaves_nothing_even_if_it_is_cancelled(autojump_clock):
 
 async def test_one_that_is_disabled_is_never_started(autojump_clock):
     async with open_server(disabled=True) as (server, host):
-        server.wake(asked=True)
+        server.ensure_started(asked=True)
         await server.restart()
         with pytest.raises(ServerUnavailable, match="disabled"):
             await server.get_ready()
@@ -233,26 +233,28 @@ async def test_one_that_is_disabled_is_never_started(autojump_clock):
 
 
 async def test_one_that_must_not_be_started_says_why(autojump_clock):
-    async with trio.open_nursery() as lives:
-        host = FakeHost(lives)
+    async with trio.open_nursery() as tasks:
+        host = FakeHost(tasks)
         refused = spec()
-        server = Server(type(refused)(name="x", config=refused.config, refused="not trusted"), host)
-        server.wake(asked=True)
+        server = LanguageServer(
+            type(refused)(name="x", config=refused.config, refused="not trusted"), host
+        )
+        server.ensure_started(asked=True)
         assert server.info().error == "not trusted"
         assert (server.state, host.programs.toys) == (LspState.DISABLED, [])
 
 
 async def test_clients_hear_how_many_diagnostics_there_are_but_not_every_time(autojump_clock):
     async with open_server() as (server, host):
-        conversation = await server.get_ready()
+        session = await server.get_ready()
         for count in range(1, 40):
-            conversation.documents.show(Path(f"/w/{count}.toy"), "BAD")
+            session.documents.show(Path(f"/w/{count}.toy"), "BAD")
         await trio.sleep(1)
         counts = [each.diagnostic_count for each in host.told if each.type == "diagnostics_changed"]
         assert counts[-1] == 39
         assert len(counts) < 10
         assert server.info().diagnostic_count == 39
-        conversation.documents.show(Path("/w/1.toy"), "BAD again")
+        session.documents.show(Path("/w/1.toy"), "BAD again")
         await trio.sleep(1)
         assert len([each for each in host.told if each.type == "diagnostics_changed"]) == len(
             counts

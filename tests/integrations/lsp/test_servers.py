@@ -140,7 +140,7 @@ async def test_a_project_that_is_trusted_has_its_servers_until_it_is_not(home):
         await place.live.reload()
         await place.programs.news.until(
             lambda: place.programs.running == 0
-        )  # without anybody asking for it
+        )  # without anybody queries for it
         assert states(place) == {"toy": LspState.DISABLED}
 
 
@@ -163,7 +163,7 @@ async def test_a_program_that_is_not_there_is_an_error_that_passes(home):
         assert (info.state, info.error) == (LspState.ERROR, "no-such-program was not found")
         server = place.servers.named("toy")
         server._failed_at -= 31
-        place.servers.named("toy").wake()
+        place.servers.named("toy").ensure_started()
         assert server.state is LspState.STARTING
 
 
@@ -232,7 +232,7 @@ async def test_a_known_server_needs_nothing_but_its_name(home, installed):
 
 
 async def test_a_project_that_becomes_one_of_a_kind_is_noticed(home, installed, monkeypatch):
-    monkeypatch.setattr(lsp_module, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(lsp_module, "RECHECK_PAUSE", 0.0)
     home.trust()
     async with open_place(home) as place:
         file = place.put("a.go", "BAD")
@@ -304,7 +304,7 @@ async def test_closing_stops_them_and_starts_no_more(home):
         await place.servers.start("a.toy")
         assert place.servers.states() == {}
     assert place.programs.running == 0
-    assert [method for method, _ in place.programs.toy.heard][-2:] == ["shutdown", "exit"]
+    assert [method for method, _ in place.programs.toy.updates][-2:] == ["shutdown", "exit"]
     assert len(place.programs.toys) == 1
 
 

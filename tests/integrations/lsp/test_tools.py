@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from crush_trio.integrations.lsp import symbols as lsp_asking
-from crush_trio.integrations.lsp.connection import Connection
-from crush_trio.integrations.lsp.session import Conversation
+from crush_trio.integrations.lsp.connection import RpcConnection
+from crush_trio.integrations.lsp.session import LspSession
 from crush_trio.tools.base import ToolError
 from crush_trio.wire.integrations import LspState
 from tests.config.homes import Home
@@ -88,14 +88,14 @@ async def test_names_are_looked_for_in_the_workspace_wherever_the_process_is(
         assert await place.said("lsp_definition", symbol="parse") == (
             "parse is defined here:\nlib/parser.toy:1:5: def parse"
         )
-        assert "elsewhere" not in repr(place.programs.toy.heard)
+        assert "elsewhere" not in repr(place.programs.toy.updates)
 
 
 async def test_a_path_narrows_where_a_name_is_looked_for(home):
     async with opened(home) as place:
         said = await place.said("lsp_definition", symbol="parse", path="main.toy")
         assert said.endswith("lib/parser.toy:1:5: def parse")
-        assert "stands nowhere in lib" in await refused(
+        assert "does not occur in lib" in await refused(
             place, "lsp_definition", symbol="main", path="lib"
         )
 
@@ -113,8 +113,8 @@ async def test_a_name_in_a_comment_is_no_symbol_and_the_next_place_is_tried(home
 
 async def test_what_no_server_knows_is_an_answer(home):
     async with opened(home) as place:
-        assert "stands nowhere" in await refused(place, "lsp_references", symbol="nothing")
-        assert "stands nowhere" in await refused(place, "lsp_references", symbol="pars")
+        assert "does not occur" in await refused(place, "lsp_references", symbol="nothing")
+        assert "does not occur" in await refused(place, "lsp_references", symbol="pars")
         assert await refused(place, "lsp_references", symbol=" ") == "symbol is required"
         assert "knows a symbol" in await refused(place, "lsp_definition", symbol="again")
 
@@ -142,7 +142,7 @@ async def test_a_place_outside_is_named_and_not_quoted(home, tmp_path):
 
 
 async def test_only_so_many_places_are_listed(home, monkeypatch):
-    monkeypatch.setattr(lsp_asking, "LISTED", 2)
+    monkeypatch.setattr(lsp_asking, "MAX_LISTED", 2)
     async with opened(home) as place:
         assert (await place.said("lsp_references", symbol="parse")).endswith("(1 more)")
 
@@ -173,7 +173,7 @@ async def test_the_symbols_of_a_file(home):
         )
         place.put("empty.toy", "nothing\n")
         assert "no symbols" in await place.said("lsp_symbols", file_path="empty.toy")
-        assert "no language server is for notes.txt" in await refused(
+        assert "no language server handles notes.txt" in await refused(
             place, "lsp_symbols", file_path="notes.txt"
         )
         assert "does not exist" in await refused(place, "lsp_symbols", file_path="no.toy")
@@ -196,7 +196,7 @@ async def test_diagnostics_of_the_project_are_refreshed(home):
         said = await place.said("lsp_diagnostics")
         assert said.startswith("Diagnostics of the project:\n")
         assert "warning: main.toy:1:1" in said
-        closed = [method for method, _ in place.programs.toy.heard if method.endswith("didClose")]
+        closed = [method for method, _ in place.programs.toy.updates if method.endswith("didClose")]
         assert len(closed) == 1
 
 
@@ -204,7 +204,7 @@ async def test_diagnostics_of_the_project_are_refreshed(home):
 
 
 async def test_a_server_that_does_not_answer_is_an_error_for_the_model(home, monkeypatch):
-    monkeypatch.setitem(Conversation.request.__kwdefaults__, "limit", 0.1)
+    monkeypatch.setitem(LspSession.request.__kwdefaults__, "limit", 0.1)
 
     class Deaf(Toy):
         def handle(self, message):
@@ -223,13 +223,13 @@ async def test_a_server_that_does_not_answer_is_an_error_for_the_model(home, mon
 async def test_an_answer_may_take_five_seconds_and_ten_where_it_is_much_to_find_out(
     home, monkeypatch
 ):
-    limits, request = {}, Connection.request
+    limits, request = {}, RpcConnection.request
 
     async def noted(self, method, params=None, *, limit):
         limits[method.rpartition("/")[2]] = limit
         return await request(self, method, params, limit=limit)
 
-    monkeypatch.setattr(Connection, "request", noted)
+    monkeypatch.setattr(RpcConnection, "request", noted)
     async with opened(home) as place:
         for name in ("references", "definition", "call_hierarchy"):
             await place.call(f"lsp_{name}", symbol="parse")
@@ -328,6 +328,6 @@ async def test_a_cancelled_call_leaves_the_server_running(home):
             await place.call("lsp_references", symbol="parse")
         with trio.fail_after(5):
             assert "parse" in await place.said("lsp_symbols", file_path="lib/parser.toy")
-        heard = [method for method, _ in place.programs.toy.heard]
+        heard = [method for method, _ in place.programs.toy.updates]
         assert "$/cancelRequest" in heard
         assert place.programs.running == 1

@@ -16,7 +16,7 @@ NEW = command(args=("new",))
 async def use(place, name="a"):
     """Return what came of using a server, if there is one of the name."""
     try:
-        server = place.servers._now().server(name)
+        server = place.servers.server(name)
         answer = await server.use(lambda session: session.call("add", {}))
     except McpFailure as failure:
         return str(failure).partition(" ")[2]

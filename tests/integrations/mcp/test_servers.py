@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from crush_trio.integrations.base import McpFailed
-from crush_trio.integrations.mcp.session import Listing, LoginNeeded, McpFailure, OfferedTool
+from crush_trio.integrations.mcp.session import ListKind, LoginNeeded, McpFailure, OfferedTool
 from crush_trio.wire.config import OAuthToken
 from tests.integrations.mcp_fakes import Desks, command, open_configured
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.item("I.4")
 
 
 def server(place, name="a"):
-    return place.servers._now().server(name)
+    return place.servers.server(name)
 
 
 async def call(place, name="a", tool="add"):
@@ -253,7 +253,7 @@ async def test_a_list_that_has_changed_is_read_again_and_told():
         assert place.tool_names()[0] == "mcp_a_mul"
         assert place.servers.states()["a"].tool_count == 1
         desk.change()
-        desk.change(Listing.PROMPTS)
+        desk.change(ListKind.PROMPTS)
         await quiet()
         assert place.told.words() == ["starting", "connected", "tools_list_changed"]
         assert place.told.facts[-1].state == "connected"

@@ -5,8 +5,13 @@ from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.integrations.mcp.session import Answer, McpFailure, OfferedResource, OfferedTool
-from crush_trio.integrations.mcp.tools import DESCRIBED, LARGEST, LONGEST, named
+from crush_trio.integrations.mcp.session import McpAnswer, McpFailure, OfferedResource, OfferedTool
+from crush_trio.integrations.mcp.tools import (
+    MAX_DESCRIPTION,
+    MAX_MEDIA_BYTES,
+    MAX_NAME_LENGTH,
+    tool_names,
+)
 from crush_trio.tools.base import Media, ToolCall, ToolError
 from crush_trio.tools.shell.jobs import COLUMNS
 from crush_trio.wire.integrations import McpResource
@@ -17,7 +22,7 @@ from tests.integrations.mcp_fakes import PLACE, Desks, Session, command, open_co
 
 def names(tools, servers=None):
     known = {server for server, _ in tools} if servers is None else servers
-    return {(server, tool): name for name, server, tool in named(tools, known)}
+    return {(server, tool): name for name, server, tool in tool_names(tools, known)}
 
 
 def test_a_tool_is_named_after_its_server():
@@ -38,7 +43,7 @@ def test_a_name_that_could_be_of_two_servers_is_of_the_one_with_the_longer_name(
 )
 def test_what_providers_do_not_take_is_made_into_what_they_do(server, tool):
     [name] = names([(server, tool)]).values()
-    assert len(name) <= LONGEST
+    assert len(name) <= MAX_NAME_LENGTH
     assert name.isascii()
     assert name.replace("_", "").replace("-", "").isalnum()
 
@@ -130,7 +135,11 @@ async def test_a_tool_is_described_in_its_servers_words_within_bounds():
     async with open_configured(desks, a=command()) as place:
         await place.servers.settled()
         add, bare, *_ = place.servers.tools()
-        assert (len(add.description), add.parameters, add.parallel) == (DESCRIBED, schema, False)
+        assert (len(add.description), add.parameters, add.parallel) == (
+            MAX_DESCRIPTION,
+            schema,
+            False,
+        )
         assert bare.description == "bare of the MCP server a"
         assert bare.parameters == {"type": "object", "properties": {}}
 
@@ -149,8 +158,8 @@ async def test_arguments_that_are_no_object_are_refused_before_anybody_is_asked(
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Answer(text="no such table", is_error=True), "no such table"),
-        (Answer(is_error=True), "the MCP server a says that this went wrong"),
+        (McpAnswer(text="no such table", is_error=True), "no such table"),
+        (McpAnswer(is_error=True), "the MCP server a says that this went wrong"),
         (McpFailure("the connection is closed"), "the MCP server a: the connection is closed"),
     ],
 )
@@ -169,26 +178,26 @@ DOT = Media(data=b"png", mime_type="image/png")
 @pytest.mark.parametrize(
     ("answer", "images", "content", "media"),
     [
-        (Answer(text="a dot", media=DOT), True, "a dot", DOT),
+        (McpAnswer(text="a dot", media=DOT), True, "a dot", DOT),
         (
-            Answer(text="a dot", media=DOT),
+            McpAnswer(text="a dot", media=DOT),
             False,
             "a dot\n(It also returned image/png, 3 bytes, which this model cannot take.)",
             None,
         ),
         (
-            Answer(media=Media(data=b"x", mime_type="video/mp4")),
+            McpAnswer(media=Media(data=b"x", mime_type="video/mp4")),
             True,
             "(It also returned video/mp4, 1 bytes, which cannot be shown.)",
             None,
         ),
         (
-            Answer(media=Media(data=b"x" * (LARGEST + 1), mime_type="image/png")),
+            McpAnswer(media=Media(data=b"x" * (MAX_MEDIA_BYTES + 1), mime_type="image/png")),
             True,
-            f"(It also returned image/png, {LARGEST + 1} bytes: more than can be shown.)",
+            f"(It also returned image/png, {MAX_MEDIA_BYTES + 1} bytes: more than can be shown.)",
             None,
         ),
-        (Answer(), True, "(no output)", None),
+        (McpAnswer(), True, "(no output)", None),
     ],
 )
 async def test_a_picture_is_shown_to_a_model_that_can_look(
@@ -201,7 +210,7 @@ async def test_a_picture_is_shown_to_a_model_that_can_look(
 
 
 async def test_a_long_answer_is_cut_in_the_middle(monkeypatch):
-    answer = Answer(text="\n".join(f"line {number}" for number in range(20_000)))
+    answer = McpAnswer(text="\n".join(f"line {number}" for number in range(20_000)))
     async with open_configured(answering(monkeypatch, answer), a=command()) as place:
         await place.servers.settled()
         content = (await Caller(place)("mcp_a_add")).content

@@ -201,7 +201,7 @@ async def test_what_was_granted_goes_with_the_workspace():
         ({"mode": "allow"}, "allowed"),
         (
             {"mode": "deny"},
-            "Permission denied: this run may neither do that nor ask anybody for it",
+            "Permission denied: the permission policy of this run does not allow it",
         ),
         ({"mode": "deny", "allow_list": ["bash:execute"]}, "allowed"),
         ({"allow_list": ["bash"]}, "allowed"),
@@ -237,7 +237,7 @@ async def test_a_run_that_nobody_watches_does_not_wait_for_ever():
         assert (await room.get("/runs/r1"))["state"] == "active"
         await trio.sleep(2)
         run = await room.server.stores.of().run(RunId("r1"))
-        assert run.view.text == "Permission denied: nobody was there to ask for 60 seconds"
+        assert run.view.text == "Permission denied: no client was connected for 60 seconds"
 
 
 @pytest.mark.item("L16")
@@ -263,7 +263,7 @@ async def test_a_run_whose_own_client_answers_nothing_does_not_wait_for_it():
         with await room.place.watch(A) as a:
             await room.submit("allow?", "r1", interactive=False)
             ending = payload(await a.until(ended))
-            assert ending["text"] == "Permission denied: nobody answered within 60 seconds"
+            assert ending["text"] == "Permission denied: no answer within 60 seconds"
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────

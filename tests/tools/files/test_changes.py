@@ -26,7 +26,7 @@ async def test_a_file_changed_while_a_person_thought_is_not_overwritten(tmp_path
             path.write_text("theirs\n")
 
         bench.person.meanwhile = another_editor
-        with pytest.raises(ToolError, match="changed by somebody else"):
+        with pytest.raises(ToolError, match="changed by another program"):
             await bench.edit("a", "old", "new")
         assert bench.get("a") == "theirs\n"
         assert bench.leftovers() == []
@@ -39,7 +39,7 @@ async def test_a_file_created_while_a_person_thought_is_not_overwritten(tmp_path
             bench.put("a", "theirs\n")
 
         bench.person.meanwhile = another_editor
-        with pytest.raises(ToolError, match="changed by somebody else"):
+        with pytest.raises(ToolError, match="changed by another program"):
             await bench.write("a", "ours\n")
         assert bench.get("a") == "theirs\n"
 
@@ -86,7 +86,7 @@ async def test_of_two_sessions_that_change_one_file_at_once_one_is_told(tmp_path
         refused = [outcome for outcome in outcomes if outcome != "edited"]
         assert len(outcomes) == 2
         assert len(refused) == 1
-        assert "changed by somebody else" in refused[0]
+        assert "changed by another program" in refused[0]
 
 
 async def test_files_are_replaced_one_at_a_time(tmp_path, monkeypatch):
@@ -179,13 +179,13 @@ async def test_a_cancel_while_another_writes_leaves_the_file_as_it_was(tmp_path)
             asked.set()
 
         bench.person.meanwhile = agree
-        async with bench.changes._door:
+        async with bench.changes._writer:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(bench.edit, "a", "old", "new")
                     await asked.wait()
                     await trio.testing.wait_all_tasks_blocked()
-                    assert bench.changes._door.statistics().tasks_waiting == 1
+                    assert bench.changes._writer.statistics().tasks_waiting == 1
                     scope.cancel()
         assert scope.cancelled_caught
         assert bench.get("a") == "old\n"

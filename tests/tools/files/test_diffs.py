@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crush_trio.tools.files import text as diffs
-from crush_trio.tools.files.text import Edit, difference, edits_between, lines_of
+from crush_trio.tools.files.text import LineEdit, difference, edits_between, lines_of
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 
@@ -48,7 +48,7 @@ def patched(old, diff):
 @given(TEXTS, TEXTS, EFFORTS)
 def test_the_edits_turn_one_text_into_the_other(old, new, effort):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffs, "EFFORT", effort)
+        patch.setattr(diffs, "MAX_LINE_PAIRS", effort)
         found = difference(old, new)
     assert "".join(applied(found.edits, found.old, found.new)) == new
     assert len(found.new) - len(found.old) == found.additions - found.removals
@@ -59,7 +59,7 @@ def test_the_edits_turn_one_text_into_the_other(old, new, effort):
 @given(TEXTS, TEXTS, EFFORTS)
 def test_edits_are_in_order_and_something_unchanged_is_between_them(old, new, effort):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffs, "EFFORT", effort)
+        patch.setattr(diffs, "MAX_LINE_PAIRS", effort)
         edits = edits_between(lines_of(old), lines_of(new))
     assert not any(edit.empty for edit in edits)
     for one, next_one in pairwise(edits):
@@ -124,9 +124,9 @@ def test_far_apart_changes_in_a_large_file_are_still_small():
     changed[49_990:49_990] = ["one more\n"]
     found = edits_between(lines, changed)
     assert found == [
-        Edit(10, 11, 10, 11),
-        Edit(25_000, 25_001, 25_000, 25_001),
-        Edit(49_990, 49_990, 49_990, 49_991),
+        LineEdit(10, 11, 10, 11),
+        LineEdit(25_000, 25_001, 25_000, 25_001),
+        LineEdit(49_990, 49_990, 49_990, 49_991),
     ]
 
 

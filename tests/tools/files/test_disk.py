@@ -112,7 +112,7 @@ def test_a_file_that_changed_since_it_was_seen_is_left_alone(tmp_path, now):
     path.write_bytes(b"old")
     expected = seen(path)
     path.write_bytes(now)
-    with pytest.raises(ToolError, match="changed by somebody else"):
+    with pytest.raises(ToolError, match="changed by another program"):
         replace_file(path, b"new", expected)
     assert path.read_bytes() == now
     assert names(tmp_path) == ["a"]
@@ -123,7 +123,7 @@ def test_a_file_that_was_deleted_since_it_was_seen_does_not_come_back(tmp_path):
     path.write_bytes(b"old")
     expected = seen(path)
     path.unlink()
-    with pytest.raises(ToolError, match="changed by somebody else"):
+    with pytest.raises(ToolError, match="changed by another program"):
         replace_file(path, b"new", expected)
     assert names(tmp_path) == []
 
@@ -132,7 +132,7 @@ def test_a_file_that_was_deleted_since_it_was_seen_does_not_come_back(tmp_path):
 def test_a_file_that_appeared_since_is_not_overwritten(tmp_path, now):
     path = tmp_path / "a"
     path.write_bytes(now)
-    with pytest.raises(ToolError, match="changed by somebody else"):
+    with pytest.raises(ToolError, match="changed by another program"):
         replace_file(path, b"new", None)
     assert path.read_bytes() == now
 

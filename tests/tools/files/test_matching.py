@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.matching import find_edit
-from crush_trio.tools.files.text import Text
+from crush_trio.tools.files.text import FileText
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 
@@ -15,7 +15,7 @@ PIECES = st.text("ab \n", min_size=1, max_size=4)
 
 
 def edited(text, old, new, **options):
-    return Text(text).spliced(find_edit(text, old, new, **options).splices).content
+    return FileText(text).spliced(find_edit(text, old, new, **options).splices).content
 
 
 def refused(text, old, new="new", **options):

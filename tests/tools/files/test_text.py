@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crush_trio.tools.files.text import BOM, Splice, Text, common_head
+from crush_trio.tools.files.text import BOM, FileText, Splice, common_prefix_length
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 
@@ -15,7 +15,7 @@ TAILS = st.text("abü", max_size=3)
 @st.composite
 def texts(draw):
     body = "".join(line + ending for line, ending in draw(LINES)) + draw(TAILS)
-    return Text(draw(st.sampled_from(["", BOM])) + body)
+    return FileText(draw(st.sampled_from(["", BOM])) + body)
 
 
 @st.composite
@@ -29,7 +29,7 @@ def texts_with_a_splice(draw):
 @CHECKS
 @given(texts())
 def test_bytes_survive_decoding(text):
-    assert Text.decoded(text.encoded()) == text
+    assert FileText.decoded(text.encoded()) == text
 
 
 @CHECKS
@@ -63,19 +63,19 @@ def test_a_splice_that_puts_back_what_was_there_changes_nothing(text):
     [("", "\n"), ("a", "\n"), ("a\r\n", "\r\n"), ("a\r\nb\n", "\n"), ("a\r\nb\r\nc\n", "\r\n")],
 )
 def test_new_lines_end_as_most_lines_do(content, newline):
-    text = Text(content)
+    text = FileText(content)
     assert text.newline == newline
     assert text.spliced([Splice(0, 0, "new\n")]).content == f"new{newline}{content}"
 
 
 def test_several_splices_apply_in_any_order():
-    text = Text("one\r\ntwo\r\nthree")
+    text = FileText("one\r\ntwo\r\nthree")
     splices = [Splice(8, 13, "3"), Splice(0, 3, "1\n1")]
     assert text.spliced(splices).content == "1\r\n1\r\ntwo\r\n3"
 
 
 def test_lines_that_a_splice_repeats_keep_their_own_endings():
-    text = Text("a\nb\r\nc\nd\r\ne\r\nf\r\n")
+    text = FileText("a\nb\r\nc\nd\r\ne\r\nf\r\n")
     assert text.newline == "\r\n"
     after = text.spliced([Splice(0, 8, "a\nb\nX\nd\n")])
     assert after.content == "a\nb\r\nX\nd\r\ne\r\nf\r\n"
@@ -95,12 +95,12 @@ def test_lines_that_a_splice_repeats_keep_their_own_endings():
     ],
 )
 def test_a_rewritten_text_keeps_its_manner(before, content, after):
-    assert Text(before).rewritten(content).content == after
+    assert FileText(before).rewritten(content).content == after
 
 
 @CHECKS
 @given(st.text("ab", max_size=5), st.text("ab", max_size=5))
 def test_the_common_head_is_common_and_cannot_be_longer(one, other):
-    size = common_head(one, other)
+    size = common_prefix_length(one, other)
     assert one[:size] == other[:size]
     assert one[size : size + 1] != other[size : size + 1] or size == len(one) == len(other)

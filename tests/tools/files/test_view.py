@@ -3,7 +3,7 @@
 import pytest
 
 from crush_trio.tools.base import Tool, ToolError
-from crush_trio.tools.files.view import ViewTool, numbered
+from crush_trio.tools.files.view import ViewTool, number_lines
 from tests.store.stores import S
 from tests.tools.file_bench import NOW, open_bench
 
@@ -27,7 +27,7 @@ async def test_lines_are_numbered(tmp_path):
 
 
 def test_numbers_are_aligned_to_six_columns_and_may_grow_beyond():
-    assert numbered(["a", "b"], 999_999) == "999999|a\n1000000|b"
+    assert number_lines(["a", "b"], 999_999) == "999999|a\n1000000|b"
 
 
 async def test_two_hundred_lines_are_shown_unless_the_model_says_how_many(tmp_path):
@@ -177,7 +177,7 @@ async def test_what_could_not_be_shown_was_not_read(tmp_path):
 async def test_a_picture_is_for_models_that_can_see(tmp_path):
     async with open_bench(tmp_path) as bench:
         path = bench.put("photo.jpg", PNG)
-        with pytest.raises(ToolError, match="cannot look at pictures"):
+        with pytest.raises(ToolError, match="does not accept images"):
             await bench.view("photo.jpg")
         result = await bench.view("photo.jpg", images=True)
         assert (result.media.data, result.media.mime_type) == (PNG, "image/png")

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files import view
-from crush_trio.tools.files.view import LINE_LIMIT, SECTION_LIMIT, Picture, look, picture_type
+from crush_trio.tools.files.view import (
+    LINE_LIMIT,
+    SECTION_LIMIT,
+    ViewedImage,
+    picture_type,
+    read_view,
+)
 
 CHECKS = settings(derandomize=True, deadline=None, database=None)
 
@@ -20,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 async def section(path, offset=0, limit=10):
-    return await trio.to_thread.run_sync(look, path, offset, limit)
+    return await trio.to_thread.run_sync(read_view, path, offset, limit)
 
 
 async def lines_in(tmp_path, content, offset=0, limit=10):
@@ -195,7 +201,7 @@ async def test_a_picture_is_returned_whole_whatever_it_is_called(tmp_path):
     path = tmp_path / "photo.jpg"
     path.write_bytes(PNG)
     found = await section(path)
-    assert isinstance(found, Picture)
+    assert isinstance(found, ViewedImage)
     assert (found.media.data, found.media.mime_type) == (PNG, "image/png")
 
 

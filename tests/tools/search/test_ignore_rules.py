@@ -8,11 +8,17 @@ from time import perf_counter
 
 import pytest
 
-from crush_trio.tools.search.walk import Ignoring, Rules, project_root, read_rules, work_tree
+from crush_trio.tools.search.walk import (
+    IgnoreFilter,
+    IgnoreRules,
+    project_root,
+    read_rules,
+    work_tree,
+)
 
 
 def left_out(rules, path, *, is_dir=False):
-    parsed = Rules.parse(rules)
+    parsed = IgnoreRules.parse(rules)
     assert parsed is not None
     return parsed.verdict(path.split("/"), is_dir=is_dir)
 
@@ -63,7 +69,7 @@ def test_last_rule_that_fits_decides():
 
 
 def test_comments_and_blank_lines_are_no_rules():
-    assert Rules.parse(["# x", "", "   ", "/", "!", "//", ".", "./a", "a//b"]) is None
+    assert IgnoreRules.parse(["# x", "", "   ", "/", "!", "//", ".", "./a", "a//b"]) is None
 
 
 # ── In directories ──────────────────────────────────────────────────────────────────────────────
@@ -76,7 +82,7 @@ def put(root, name, content=""):
 
 
 def ignoring(root, **options):
-    return Ignoring(root, root, **options)
+    return IgnoreFilter(root, root, **options)
 
 
 def test_nearest_ignore_file_decides(tmp_path):
@@ -105,7 +111,7 @@ def test_crushignore_overrules_gitignore(tmp_path):
 
 def test_rules_above_the_search_hold_in_it(tmp_path):
     put(tmp_path, ".gitignore", "/a/x\n*.log\n")
-    search = Ignoring(tmp_path / "a", tmp_path)
+    search = IgnoreFilter(tmp_path / "a", tmp_path)
     assert search.leaves_out_file(("x",))
     assert search.leaves_out_file(("b", "y.log"))
     assert not search.leaves_out_file(("b", "x"))
@@ -113,7 +119,7 @@ def test_rules_above_the_search_hold_in_it(tmp_path):
 
 def test_an_ignored_directory_can_be_searched_by_name(tmp_path):
     put(tmp_path, ".gitignore", "vendor/\n")
-    assert not Ignoring(tmp_path / "vendor", tmp_path).leaves_out_file(("a.py",))
+    assert not IgnoreFilter(tmp_path / "vendor", tmp_path).leaves_out_file(("a.py",))
 
 
 def test_noise_and_hidden_files_are_left_out_unless_a_rule_brings_them_back(tmp_path):
@@ -131,7 +137,7 @@ def test_noise_and_hidden_files_are_left_out_unless_a_rule_brings_them_back(tmp_
 
 def test_rules_of_the_caller_come_first(tmp_path):
     put(tmp_path, ".gitignore", "!x\n")
-    assert ignoring(tmp_path, more=Rules.parse(["x"])).leaves_out(("x",), is_dir=False)
+    assert ignoring(tmp_path, more=IgnoreRules.parse(["x"])).leaves_out(("x",), is_dir=False)
 
 
 def test_ignore_file_that_is_a_link_or_a_pipe_is_not_read(tmp_path):

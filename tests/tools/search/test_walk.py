@@ -4,7 +4,7 @@ import threading
 
 import trio
 
-from crush_trio.tools.search.walk import STEP, Ignoring, Walk
+from crush_trio.tools.search.walk import STEP, DirectoryWalk, IgnoreFilter
 
 
 def put(root, *names):
@@ -15,7 +15,7 @@ def put(root, *names):
 
 
 def walk(root, **options):
-    return Walk(Ignoring(root, root), check=lambda: None, **options)
+    return DirectoryWalk(IgnoreFilter(root, root), check=lambda: None, **options)
 
 
 def paths(root, **options):
@@ -67,7 +67,7 @@ def test_walk_without_time_is_cut_short(tmp_path):
 def test_large_directory_is_interrupted_in_the_middle(tmp_path):
     put(tmp_path, *(f"{number:05}" for number in range(3 * STEP)))
     asked = []
-    list(Walk(Ignoring(tmp_path, tmp_path), check=lambda: asked.append(1)).entries())
+    list(DirectoryWalk(IgnoreFilter(tmp_path, tmp_path), check=lambda: asked.append(1)).entries())
     assert len(asked) == 4
 
 
@@ -76,7 +76,7 @@ async def test_cancelled_walk_ends_at_its_next_step(tmp_path):
     begun, cancelled, seen = trio.Event(), threading.Event(), []
 
     def look():
-        for entry in Walk(Ignoring(tmp_path, tmp_path)).entries():
+        for entry in DirectoryWalk(IgnoreFilter(tmp_path, tmp_path)).entries():
             seen.append(entry.path)
             if entry.path == "c":
                 trio.from_thread.run_sync(begun.set)

@@ -8,8 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
-from crush_trio.tools.shell.jobs import JobOutput, told
-from crush_trio.tools.shell.process import Command, Ended
+from crush_trio.tools.shell.jobs import JobOutput, describe_output
+from crush_trio.tools.shell.process import Command, CommandEnd
 from tests.tools.shell_bench import ScriptedCommands, open_shell_bench
 
 # Deadlines and threads do not mix on a virtual clock (a call judges its command in a thread), so
@@ -25,7 +25,7 @@ COMMAND = Command(argv=("true",), working_dir=Path("/"), env={})
 
 
 def ended(code=0, *, stopped=False):
-    return Ended(exit_code=code, stopped=stopped, started_at=0, ended_at=0)
+    return CommandEnd(exit_code=code, stopped=stopped, started_at=0, ended_at=0)
 
 
 # ── What the model is told ──────────────────────────────────────────────────────────────────────
@@ -49,7 +49,7 @@ def ended(code=0, *, stopped=False):
     ],
 )
 def test_output_is_told_in_one_piece(stdout, stderr, how, text):
-    assert told(JobOutput(stdout=stdout, stderr=stderr, ended=how)) == text
+    assert describe_output(JobOutput(stdout=stdout, stderr=stderr, ended=how)) == text
 
 
 @pytest.mark.item("H13")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import trio
 
-from crush_trio.tools.shell.environment import GIT_SETTINGS, unattended
+from crush_trio.tools.shell.environment import GIT_SETTINGS, unattended_env
 from tests.tools.shell_bench import open_shell_bench
 
 HOSTILE = """[core]
@@ -24,7 +24,7 @@ def settings(env):
 
 
 def test_git_gets_our_settings():
-    assert settings(unattended({})) == list(GIT_SETTINGS)
+    assert settings(unattended_env({})) == list(GIT_SETTINGS)
 
 
 def test_settings_that_are_there_already_stay_and_ours_come_last():
@@ -33,12 +33,12 @@ def test_settings_that_are_there_already_stay_and_ours_come_last():
         "GIT_CONFIG_KEY_0": "core.fsmonitor",
         "GIT_CONFIG_VALUE_0": "evil",
     }
-    assert settings(unattended(env)) == [("core.fsmonitor", "evil"), *GIT_SETTINGS]
+    assert settings(unattended_env(env)) == [("core.fsmonitor", "evil"), *GIT_SETTINGS]
 
 
 @pytest.mark.parametrize("count", ["", "many", "-1", "²"])
 def test_a_count_that_is_none_counts_as_nothing(count):
-    assert settings(unattended({"GIT_CONFIG_COUNT": count})) == list(GIT_SETTINGS)
+    assert settings(unattended_env({"GIT_CONFIG_COUNT": count})) == list(GIT_SETTINGS)
 
 
 # ── With the real git ───────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.tools.shell.judge import Asks, Blocked, Inert, judge
-from crush_trio.tools.shell.read_only import LOOKING
+from crush_trio.tools.shell.judge import Blocked, NeedsPermission, ReadOnly, judge
+from crush_trio.tools.shell.read_only import READ_ONLY_PROGRAMS
 from tests.tools.command_tables import ASKS, BLOCKED, INERT, NOT_BLOCKED
 
 
@@ -42,22 +42,22 @@ def verdict(command, workspace, working_dir=None):
 @pytest.mark.item("H10", "L18")
 @pytest.mark.parametrize("command", INERT)
 def test_a_command_that_only_looks_inside_the_workspace_needs_no_permission(command, workspace):
-    assert verdict(command, workspace) == Inert()
+    assert verdict(command, workspace) == ReadOnly()
 
 
 def test_an_absolute_path_into_the_workspace_is_inside(workspace):
-    assert verdict(f"cat {workspace}/a.py", workspace) == Inert()
-    assert verdict(f"cd {workspace}/src && ls", workspace) == Inert()
+    assert verdict(f"cat {workspace}/a.py", workspace) == ReadOnly()
+    assert verdict(f"cd {workspace}/src && ls", workspace) == ReadOnly()
 
 
 def test_paths_are_taken_from_the_working_directory(workspace):
-    assert verdict("cat ../a.py", workspace, workspace / "src") == Inert()
-    assert isinstance(verdict("cat ../../a.py", workspace, workspace / "src"), Asks)
+    assert verdict("cat ../a.py", workspace, workspace / "src") == ReadOnly()
+    assert isinstance(verdict("cat ../../a.py", workspace, workspace / "src"), NeedsPermission)
 
 
 def test_nothing_is_inert_in_a_directory_outside_the_workspace(workspace):
-    assert isinstance(verdict("ls", workspace, workspace.parent), Asks)
-    assert isinstance(verdict("pwd", workspace, workspace / "out"), Asks)
+    assert isinstance(verdict("ls", workspace, workspace.parent), NeedsPermission)
+    assert isinstance(verdict("pwd", workspace, workspace / "out"), NeedsPermission)
 
 
 # ── Asks ────────────────────────────────────────────────────────────────────────────────────────
@@ -66,20 +66,20 @@ def test_nothing_is_inert_in_a_directory_outside_the_workspace(workspace):
 @pytest.mark.item("H10", "L18")
 @pytest.mark.parametrize("command", [command for commands in ASKS.values() for command in commands])
 def test_a_command_that_may_do_more_asks(command, workspace):
-    assert isinstance(verdict(command, workspace), Asks)
+    assert isinstance(verdict(command, workspace), NeedsPermission)
 
 
 def test_a_pattern_that_matches_a_name_with_a_hyphen_asks(workspace):
     """`sort *` would take a file called `--compress-program=evil` for an option."""
-    assert isinstance(verdict("sort *", workspace, workspace / "hyphens"), Asks)
-    assert verdict("sort ./-*", workspace, workspace / "hyphens") == Inert()
+    assert isinstance(verdict("sort *", workspace, workspace / "hyphens"), NeedsPermission)
+    assert verdict("sort ./-*", workspace, workspace / "hyphens") == ReadOnly()
 
 
 def test_a_pattern_that_can_mean_the_directory_above_asks_if_that_is_outside(workspace):
     for pattern in (".*", "..*", ".?", "./.*"):
-        assert isinstance(verdict(f"grep -r root {pattern}", workspace), Asks), pattern
-    assert verdict("ls src/.*", workspace) == Inert()
-    assert verdict("ls .g*", workspace) == Inert()
+        assert isinstance(verdict(f"grep -r root {pattern}", workspace), NeedsPermission), pattern
+    assert verdict("ls src/.*", workspace) == ReadOnly()
+    assert verdict("ls .g*", workspace) == ReadOnly()
 
 
 # ── Private ─────────────────────────────────────────────────────────────────────────────────────
@@ -117,9 +117,12 @@ def kept(tmp_path):
 )
 def test_a_command_that_would_show_what_is_private_asks(command, kept):
     private = (kept / ".crush",)
-    assert isinstance(judge(command, workspace=kept, working_dir=kept, private=private), Asks)
     assert isinstance(
-        judge("cat crush.json", workspace=kept, working_dir=kept / ".crush", private=private), Asks
+        judge(command, workspace=kept, working_dir=kept, private=private), NeedsPermission
+    )
+    assert isinstance(
+        judge("cat crush.json", workspace=kept, working_dir=kept / ".crush", private=private),
+        NeedsPermission,
     )
 
 
@@ -128,7 +131,7 @@ def test_a_command_that_would_show_what_is_private_asks(command, kept):
 )
 def test_a_command_that_looks_beside_what_is_private_needs_no_permission(command, kept):
     private = (kept / ".crush",)
-    assert judge(command, workspace=kept, working_dir=kept, private=private) == Inert()
+    assert judge(command, workspace=kept, working_dir=kept, private=private) == ReadOnly()
 
 
 # ── Repositories ────────────────────────────────────────────────────────────────────────────────
@@ -140,16 +143,16 @@ def test_git_is_not_inert_where_a_directory_of_the_checkout_poses_as_a_repositor
         (posing / name).mkdir(parents=True)
     (posing / "HEAD").write_text("ref: refs/heads/main\n")
     for command in ("cd docs/sample && git status", "cd docs/sample/below && git status"):
-        assert isinstance(verdict(command, kept), Asks)
-    assert isinstance(verdict("git status", kept, posing), Asks)
+        assert isinstance(verdict(command, kept), NeedsPermission)
+    assert isinstance(verdict("git status", kept, posing), NeedsPermission)
     borrowing = kept / "borrowing"
     borrowing.mkdir()
     (borrowing / "HEAD").write_text("ref: refs/heads/main\n")
-    assert verdict("cd borrowing && git status", kept) == Inert()
+    assert verdict("cd borrowing && git status", kept) == ReadOnly()
     (borrowing / "commondir").write_text("../docs/sample\n")
-    assert isinstance(verdict("cd borrowing && git status", kept), Asks)
-    assert verdict("git status", kept) == Inert()
-    assert verdict("cd docs && git status", kept) == Inert()
+    assert isinstance(verdict("cd borrowing && git status", kept), NeedsPermission)
+    assert verdict("git status", kept) == ReadOnly()
+    assert verdict("cd docs && git status", kept) == ReadOnly()
 
 
 # ── Blocked ─────────────────────────────────────────────────────────────────────────────────────
@@ -200,21 +203,28 @@ PIECES = st.sampled_from(
 def test_every_text_gets_a_verdict(command):
     assert isinstance(
         judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere")),
-        Inert | Asks | Blocked,
+        ReadOnly | NeedsPermission | Blocked,
     )
 
 
-@given(st.sampled_from(sorted(LOOKING)), st.sampled_from([" ; ", " && ", "\n", " | ", " || "]))
+@given(
+    st.sampled_from(sorted(READ_ONLY_PROGRAMS)),
+    st.sampled_from([" ; ", " && ", "\n", " | ", " || "]),
+)
 def test_an_inert_command_beside_one_that_is_not_is_not_inert(name, operator):
     for command in (f"{name}{operator}rm x", f"rm x{operator}{name}"):
         assert isinstance(
-            judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere")), Asks
+            judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere")),
+            NeedsPermission,
         )
 
 
 @given(
-    st.sampled_from(sorted(LOOKING)), st.from_regex(r"--[a-z]{3,8}-unknown(=x)?", fullmatch=True)
+    st.sampled_from(sorted(READ_ONLY_PROGRAMS)),
+    st.from_regex(r"--[a-z]{3,8}-unknown(=x)?", fullmatch=True),
 )
 def test_an_unknown_option_is_never_inert(name, option):
     place = Path("/nowhere")
-    assert isinstance(judge(f"{name} {option}", workspace=place, working_dir=place), Asks)
+    assert isinstance(
+        judge(f"{name} {option}", workspace=place, working_dir=place), NeedsPermission
+    )

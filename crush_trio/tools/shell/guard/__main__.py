@@ -1,8 +1,8 @@
-"""The program that guards one command: `python -I -S __main__.py <socket> <grace>`.
+"""The guard program for one command: `python -I -S __main__.py <socket> <grace>`.
 
-The packages around this folder are not imported: that takes longer than most commands run. So a
-module without content stands for this package; its modules are found, with their bytecode, and
-nothing else of ours can be imported.
+The packages above this folder are not imported, because that takes longer than most commands run. An
+empty module takes the place of this package, so that its modules are found, with their cached bytecode,
+and no other module of crush_trio can be imported.
 """
 
 import os
@@ -17,4 +17,4 @@ if __name__ == "__main__":
     from crush_trio.tools.shell.guard.pair import main
 
     main(channel=int(sys.argv[1]), grace=float(sys.argv[2]))
-    os._exit(0)  # there is nothing to tidy up, and the server waits for the end of this process
+    os._exit(0)  # skips the interpreter's shutdown: the server waits for the end of this process

@@ -1,11 +1,11 @@
-"""Processes of a command whose guard failed: found through /proc, and killed.
+"""`kill_orphans`: finds and kills the processes of a command whose guard failed, through /proc.
 
-This is the last resort, for when the processes of a guard were killed or do not get on. While the
-watcher lives, everything is below it. Otherwise this looks for processes in the leader's session, and
-for those with the command's mark in their environment. What was started with an empty environment
-in another session, by a command that also killed both processes of its guard, is not found.
+This is the last resort, if the processes of a guard were killed or hang. While the watcher lives, all
+processes are below it. Otherwise this searches for processes in the leader's session, and for those
+with the command's mark in their environment. A process started with an empty environment in another
+session, by a command that also killed both processes of its guard, is not found.
 
-All of it reads /proc and waits, so it belongs in a thread.
+It reads /proc and sleeps, so it must run in a thread.
 """
 
 import os
@@ -24,23 +24,23 @@ from crush_trio.tools.shell.guard.process_table import (
     ProcessId,
     below,
     children,
-    look_at,
     process_ids,
+    read_process,
 )
 
 MARK: Final = "CRUSH_TRIO_COMMAND"
-"""The variable with the marks of a command and of the commands around it, separated by colons."""
+"""The variable with the marks of a command and of the commands that contain it, joined by colons."""
 
 PAUSE: Final = 0.002
-"""Seconds in which killed processes may be gone, before they are looked for again."""
+"""Seconds between killing processes and searching for them again."""
 
 LOOKS: Final = 20
 QUIET: Final = 0.05
-"""How often, and for how many seconds, no process was found before none is believed to be left."""
+"""How many searches, and for how many seconds, must find nothing before the search ends."""
 
 
-def marked(env: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Return *env* with one more mark. A command may be inside a command of another server."""
+def with_mark(env: Mapping[str, str], mark: str) -> dict[str, str]:
+    """Return *env* with *mark* added. A server may itself run in a command of another server."""
     return {**env, MARK: ":".join(filter(None, (env.get(MARK), mark)))}
 
 
@@ -48,7 +48,7 @@ def marked(env: Mapping[str, str], mark: str) -> dict[str, str]:
 class Traces:
     """How the processes of one command are recognised.
 
-    *watcher* must not have been reaped, or its id could be another's; None if it has. *leader* is
+    *watcher* must not have been reaped, because its id could be reused; None if it has. *leader* is
     None if the command never had a process.
     """
 
@@ -57,14 +57,14 @@ class Traces:
     mark: str
 
     def are_of(self, process: Process) -> bool:
-        """Whether a process lives and has these traces in itself."""
+        """Whether a process is alive and belongs to the command."""
         if not process.lives or process.pid == os.getpid():
             return False
         return process.session == self.leader or self.mark in _environment(process.pid)
 
 
 def kill_orphans(traces: Traces, seconds: float) -> tuple[set[int], set[int]]:
-    """Kill all processes with these traces; return those that are gone, and those that are left."""
+    """Kill all processes with these traces; return the killed ones, and those that are left."""
     search = _Search(traces, monotonic() + seconds)
     left: set[int] = set()
     if traces.watcher is not None:
@@ -81,7 +81,7 @@ class _Search:
     killed: set[int] = field(factory=set, init=False)
 
     def kill_below(self, watcher: ProcessId) -> set[ProcessId]:
-        """Kill what is below a watcher while that lives, and it last; return what is left."""
+        """Kill everything below a watcher, the watcher last; return what is left."""
         while _lives(watcher):
             found = _living_below(watcher)
             if monotonic() >= self.deadline:
@@ -94,12 +94,11 @@ class _Search:
         return set()
 
     def kill_recognised(self) -> set[ProcessId]:
-        """Kill the processes that can be recognised in themselves; return those that are left.
+        """Kill the processes recognised by session or mark; return those that are left.
 
-        One look at everything may miss a process that forks and exits all the time. So this looks
-        again and again at the processes that are new, the newest first, and kills each as it is
-        found. In the end it looks at everything once more: a process that is just becoming another
-        program shows no environment.
+        One scan may miss a process that forks and exits all the time. So this scans repeatedly for
+        new processes, the newest first, and kills each as it is found. The last scan checks all
+        processes again, because a process shows no environment during exec.
         """
         others: set[ProcessId] = set()
         looks, quiet = 0, monotonic() + QUIET
@@ -125,7 +124,7 @@ class _Search:
 
 
 def _lives(pid: ProcessId) -> bool:
-    process = look_at(pid)
+    process = read_process(pid)
     return process is not None and process.lives
 
 
@@ -134,11 +133,11 @@ def _is_of(family: Container[int], watcher: ProcessId, process: Process) -> bool
 
 
 def _living_below(root: ProcessId) -> set[ProcessId]:
-    """Return the processes below *root*, a subreaper. If it returns none, there is none.
+    """Return the living processes below *root*, a subreaper. An empty result is reliable.
 
-    If all its children are dead, and no other has come meanwhile, then nothing is below: a process
-    that loses its parent becomes a child, at the end of the list. It may be that *root* is ending,
-    though, and has lost its children.
+    If all its children are dead, and the list of children did not change meanwhile, nothing is below:
+    a process that loses its parent becomes a child of *root*, at the end of the list. The exception is
+    a *root* that is itself ending and has lost its children.
     """
     while True:
         before = children(root)
@@ -148,17 +147,17 @@ def _living_below(root: ProcessId) -> set[ProcessId]:
 
 
 def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bool]) -> bool:
-    """Send a signal to the process with this id if it is the one that is meant; return whether it is.
+    """Send a signal to a process if *is_meant* accepts it; return whether it did.
 
-    The process is held by a descriptor before it is looked at. So the signal cannot reach another
-    one that gets the same id in between.
+    The pidfd is opened before the process is read, so the signal cannot reach another process that
+    gets the same id in between.
     """
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        process = look_at(pid)
+        process = read_process(pid)
         if process is None or not is_meant(process):
             return False
         signal.pidfd_send_signal(descriptor, number)
@@ -172,7 +171,7 @@ def signal_process(pid: ProcessId, number: int, is_meant: Callable[[Process], bo
 
 
 def name_of(pid: int) -> str:
-    """Return the id of a process with the name of its program, if it is still there."""
+    """Return the id of a process, with the name of its program if it still exists."""
     try:
         return f"{pid} ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
     except NOT_THERE:
@@ -180,7 +179,7 @@ def name_of(pid: int) -> str:
 
 
 def _environment(pid: ProcessId) -> str:
-    """Return the environment that a process was started with; nothing if we may not see it."""
+    """Return the initial environment of a process; empty if it may not be read."""
     try:
         return os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
     except NOT_THERE:

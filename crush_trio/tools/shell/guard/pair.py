@@ -4,19 +4,19 @@ The server starts the *watcher*. The watcher forks the *guard*, and the guard st
 session of its own. Both are subreapers: everything that the command starts is below the guard, and
 if the guard is killed, perhaps by its command, it is below the watcher, which stops it. If the watcher
 is killed, a pipe to the guard ends, and the guard stops the command. Only if both are killed at once
-has the server to look for what they left (`orphans.py`).
+must the server search for the processes they left (`orphans.py`).
 
-There is one way to stop a command: the server's end of the socket ends. The server does that on
-purpose, by closing its half, and a server that dies does it too, even by SIGKILL. A parent-death
-signal on the guard would be no substitute: Linux sends it when the *thread* that forked ends, and
-the server forks in worker threads. The guard has one thread, so its command has that signal.
+There is one way to stop a command: the server's end of the socket ends. The server does that by closing
+its half, and the kernel does it if the server dies, even by SIGKILL. A parent-death signal on the guard
+would not work: Linux sends it when the *thread* that forked ends, and the server forks in worker
+threads. The guard has one thread, so its command gets that signal.
 
-The server sends the argument vector and gets lines back: `forked <pid>`, then `started`, and when all
-is over `ended`, `stopped` or `killed` (the guard was), the leader's wait status, the processes that
-had to be stopped, and those that could not be. Or else `failed <errno>`, if the command cannot be
-executed, or `withdrawn`, if the server closed its half before. Linux only.
+The server sends the argument vector and gets lines back: `forked <pid>`, then `started`, and at the end
+`ended`, `stopped` or `killed` (the guard was), the leader's wait status, the processes that were
+stopped, and those that could not be. Instead it gets `failed <errno>` if the command cannot be executed,
+or `withdrawn` if the server closed its half before. Linux only.
 
-Part of the guard's program: see the package for what it may import.
+Part of the guard program: the package docstring says what it may import.
 """
 
 import os
@@ -42,23 +42,24 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 
 SLACK = 0.5
-"""Seconds that a guard may take beyond its own limits before its watcher kills it."""
+"""Seconds that a guard may exceed its own limits before its watcher kills it."""
 
 MOST_NAMED = 1000
-"""How many processes a report names; it must fit into the socket's buffer."""
+"""Maximum processes in a report, which must fit into the socket's buffer."""
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What does not end a guard: its command may well send signals to its parent."""
+"""Signals that a guard ignores: a command may send them to its parent."""
 
 RESTORED = (*IGNORED, signal.SIGQUIT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python, the guard or the program that started the server treats in its own way.
+"""Signals reset to their default action for the command.
 
-A command gets the default: a server that a script started in the background ignores SIGQUIT.
+Python, the guard or the parent of the server may have changed them: for example, a server that a
+script started in the background ignores SIGQUIT.
 """
 
 
 def stop_limit(grace: float) -> float:
-    """Return how many seconds it takes at most until the watcher has stopped what the guard did not."""
+    """Return the maximum seconds until the watcher has stopped what the guard did not."""
     return grace + KILL_LIMIT + SLACK + KILL_LIMIT
 
 
@@ -71,7 +72,7 @@ def report(channel: int, *words: object) -> None:
 
 
 def report_end(channel: int, how: str, status: int, stopped: set[int], left: set[int]) -> None:
-    """Report how the command ended, what had to be stopped, and what could not be."""
+    """Report how the command ended, which processes were stopped, and which are left."""
     report(channel, how, status, _csv(stopped - left), _csv(left))
 
 
@@ -93,7 +94,7 @@ class Guard:
         self._status: int | None = None
 
     def guard(self, argv: list[bytes], grace: float) -> None:
-        """Start the command, wait for its end or for the order to stop it, and leave nothing."""
+        """Start the command, wait for its end or for the server, and stop everything below."""
         if self._below.pause(0, self._channel, self._watcher):
             report(self._channel, "withdrawn")
             return
@@ -110,7 +111,7 @@ class Guard:
         report_end(self._channel, how, status, self._below.stopped, left)
 
     def _watch(self) -> str:
-        """Wait for the end of the leader, of the socket or of the watcher; say what to report."""
+        """Wait for the end of the leader, the socket or the watcher; return the word to report."""
         while True:
             self._below.reap()
             if self._status is not None:
@@ -125,9 +126,9 @@ class Guard:
 
 
 def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
-    """Start a command and return its process id; raise the error if it cannot be executed.
+    """Start a command and return its process id; raise `OSError` if it cannot be executed.
 
-    The id is announced before the command begins, for it may kill its guard first thing.
+    The id is announced before the command runs, because the command may kill its guard at once.
     """
     guard = os.getpid()
     held, go = os.pipe()
@@ -149,7 +150,7 @@ def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
 
 
 def _become(argv: list[bytes], guard: int, failure: int) -> "NoReturn":
-    """Turn this process into the command. A success closes *failure*, because exec does."""
+    """Exec the command in this process. A successful exec closes the pipe *failure*."""
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -164,7 +165,10 @@ def _become(argv: list[bytes], guard: int, failure: int) -> "NoReturn":
 
 
 def _let_go() -> None:
-    """Close what belongs to the command alone: its three streams, and its directory."""
+    """Release the command's three streams and its directory.
+
+    Otherwise the guard would keep the pipes open and the directory busy after the command's end.
+    """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nowhere, stream)
@@ -174,8 +178,8 @@ def _let_go() -> None:
 # ── The watcher ─────────────────────────────────────────────────────────────────────────────────
 
 
-class Watcher:
-    """The parent of the guard, which does the guard's work if that fails."""
+class GuardWatcher:
+    """The parent of the guard, which stops the command if the guard fails."""
 
     def __init__(self, channel: int, guard: ProcessId) -> None:
         self._channel = channel
@@ -184,7 +188,7 @@ class Watcher:
         self._status: int | None = None
 
     def watch(self, grace: float) -> None:
-        """Wait for the end of the guard; kill it if it is late. If it failed, leave nothing."""
+        """Wait for the end of the guard; kill it if it is late. If it failed, stop everything."""
         deadline: float | None = None
         while self._below.reap() and self._status is None:
             if deadline is None:
@@ -201,7 +205,9 @@ class Watcher:
 
     def _note(self, pid: int, status: int) -> None:
         if pid != self._guard:
-            self._below.stopped.add(pid)  # it lost its guard, and died of that or was killed here
+            self._below.stopped.add(
+                pid
+            )  # an orphan of the guard; it died of that or was killed here
         elif os.WIFSTOPPED(status):
             signal_child(self._guard, signal.SIGCONT)
         else:
@@ -229,25 +235,25 @@ def main(channel: int, grace: float) -> None:
         _be_guard(channel, watched, request.split(b"\0"), grace)
     os.close(watched)
     _let_go()
-    Watcher(channel, ProcessId(guard)).watch(grace)
+    GuardWatcher(channel, ProcessId(guard)).watch(grace)
 
 
 def _request(channel: int) -> bytes | None:
-    """Return what the server sent: four bytes of length, then so many; None if it was withdrawn."""
+    """Return the server's request, sent after its length in four bytes; None if it was withdrawn."""
     data = b""
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
         more = os.read(channel, 65536)
         if not more:
             return None
         data += more
-    ended, _, _ = select.select([channel], [], [], 0)  # nothing follows but the end
+    ended, _, _ = select.select([channel], [], [], 0)  # only the end of the socket can follow
     return None if ended else data[4:]
 
 
 def _be_guard(channel: int, watcher: int, argv: list[bytes], grace: float) -> "NoReturn":
-    """Be the guard. The exit code tells the watcher whether it has done its work."""
+    """Run as the guard. The exit code tells the watcher whether it finished its work."""
     try:
-        os.setsid()  # one signal to a group does not kill both
+        os.setsid()  # a signal to one process group must not kill guard and watcher
         become_subreaper()
         Guard(channel, watcher).guard(argv, grace)
         os._exit(0)

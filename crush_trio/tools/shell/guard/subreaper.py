@@ -1,6 +1,6 @@
-"""A process that becomes the parent of every orphan below it, and so can leave nothing behind.
+"""`Subreaper`: makes this process the parent of every orphan below it, and stops them all.
 
-Part of the guard's program: see the package for what it may import.
+Part of the guard program: the package docstring says what it may import.
 """
 
 import ctypes
@@ -9,7 +9,13 @@ import select
 import signal
 from time import monotonic
 
-from crush_trio.tools.shell.guard.process_table import Process, ProcessId, below, children, look_at
+from crush_trio.tools.shell.guard.process_table import (
+    Process,
+    ProcessId,
+    below,
+    children,
+    read_process,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,25 +23,24 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36
 WALL = 0x40000000
-"""The option of `waitpid` for children of every kind, for which Python has no name."""
+"""The `waitpid` option `__WALL`: children of every kind. Python has no constant for it."""
 
 KILL_LIMIT = 1.0
-"""Seconds to wait for killed processes to be gone. Only one stuck in the kernel takes longer."""
+"""Seconds to wait for killed processes to end. Only one stuck in the kernel takes longer."""
 
 ROUND = 0.05
-"""Seconds between two searches for what is left to kill."""
+"""Seconds between two searches for processes to kill."""
 
 
 class Subreaper:
     """The processes below this one, which is a subreaper.
 
-    When a process below loses its parent, the nearest subreaper above becomes its parent. So
-    whatever is started below stays below: forking twice or leaving the session leads nowhere. A
-    subreaper without children has left nothing, and the kernel tells it so exactly: `waitpid` fails
-    with ECHILD.
+    When a process below loses its parent, the nearest subreaper above becomes its parent. So every
+    process started below stays below, even if it forks twice or leaves the session. When nothing is
+    left, `waitpid` fails with ECHILD, which is exact.
 
-    *note* is called with the wait status of every child that has ended, or that a signal stopped.
-    `stopped` are the processes that had to be stopped.
+    *note* is called with the wait status of every child that ended or was stopped by a signal.
+    `stopped` are the processes that this object stopped.
     """
 
     def __init__(self, note: "Callable[[int, int], None]") -> None:
@@ -44,7 +49,7 @@ class Subreaper:
         self.stopped: set[int] = set()
 
     def reap(self) -> bool:
-        """Take note of the children that have ended; return whether there are others."""
+        """Reap the children that have ended; return whether there are others."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | WALL)
@@ -55,7 +60,7 @@ class Subreaper:
             self._note(pid, status)
 
     def pause(self, seconds: float | None, *descriptors: int) -> list[int]:
-        """Wait for a child, a readable descriptor or the end of the time; return the readable."""
+        """Wait for a child, a readable descriptor or the timeout; return the readable descriptors."""
         watched = [self._ended_children, *descriptors]
         ready, _, _ = select.select(watched, [], [], None if seconds is None else max(0.0, seconds))
         if self._ended_children in ready:
@@ -64,7 +69,7 @@ class Subreaper:
         return ready
 
     def stop(self, grace: float) -> set[int]:
-        """Ask what is below to end, then make it. Return what is left even so."""
+        """Send SIGTERM to everything below, SIGKILL after *grace*; return what is left even so."""
         if grace and self.reap():
             self._signal_all(signal.SIGTERM, signal.SIGCONT)
         deadline = monotonic() + grace
@@ -84,8 +89,8 @@ class Subreaper:
     def _signal_all(self, *numbers: int) -> None:
         """Signal the groups of everything below, parents first.
 
-        Each group is signalled while one of its members is known to be there: the id of a group
-        that is gone may come to belong to others.
+        Each group is signalled only after one of its members was checked to exist: the id of a group
+        that has ended may be reused by another.
         """
         found = {process.pid: process for process in below(os.getpid()) if process.lives}
         self.stopped.update(found)
@@ -99,9 +104,9 @@ class Subreaper:
     def _kill_children(self) -> None:
         """Kill the children of this process.
 
-        Every process below becomes a child when its parent ends, and that wakes this one up. So a
-        process that forks, leaves its group and exits over and over is met here, when a search of
-        everything would find it gone.
+        Every process below becomes a child when its parent ends, and the parent's end wakes this
+        process. So a process that forks, leaves its group and exits over and over is caught here,
+        while a search of the tree would find it gone.
         """
         for pid in children(os.getpid()):
             self.stopped.add(pid)
@@ -109,18 +114,18 @@ class Subreaper:
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of orphans below it. Its own children do not inherit that."""
+    """Make this process a subreaper: the parent of orphans below it. Not inherited by children."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an option of this process, for which Python has no function."""
+    """Call prctl(2), for which Python has no function."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def signal_child(pid: ProcessId, number: int) -> None:
-    """Signal a child that is not reaped yet, so that its id belongs to no other process."""
+    """Signal a child that is not reaped yet, so that its id cannot have been reused."""
     try:
         os.kill(pid, number)
     except PermissionError:
@@ -130,8 +135,8 @@ def signal_child(pid: ProcessId, number: int) -> None:
 def signal_group(group: ProcessId, number: int) -> None:
     """Send a signal to all processes of a group at once, unless the group is the caller's own.
 
-    Groups rather than processes: the kernel reaches all members in one step, so that a shell does
-    not go on to its next command because the one it waited for was hit first.
+    Groups rather than processes: the kernel signals all members in one step. Otherwise a shell could
+    start its next command because the one it waited for was signalled first.
     """
     try:
         if group != os.getpgrp():
@@ -141,15 +146,15 @@ def signal_group(group: ProcessId, number: int) -> None:
 
 
 def _is_still(process: Process, found: "Container[int]") -> bool:
-    """Whether a process that was found below is there, and in the same group."""
-    now = look_at(process.pid)
+    """Whether a process found below still exists, in the same group."""
+    now = read_process(process.pid)
     if now is None or now.group != process.group:
         return False
     return now.parent in found or now.parent == os.getpid()
 
 
 def _left() -> set[int]:
-    """Return the processes below that live. There are children, so there is something to return."""
+    """Return the living processes below; never empty, because this process has children."""
     living = {process.pid for process in below(os.getpid()) if process.lives}
     return {*(living or children(os.getpid()))}
 

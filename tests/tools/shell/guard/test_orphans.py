@@ -14,11 +14,11 @@ from crush_trio.tools.shell.guard.orphans import (
     MARK,
     Traces,
     kill_orphans,
-    marked,
     name_of,
     signal_process,
+    with_mark,
 )
-from crush_trio.tools.shell.guard.process_table import ProcessId, below, children, look_at
+from crush_trio.tools.shell.guard.process_table import ProcessId, below, children, read_process
 from crush_trio.tools.shell.process import open_process_group
 from tests.tools.process_probe import Probe, Watched
 
@@ -43,16 +43,16 @@ def traces(watcher=None, leader=GONE, mark="a mark that nothing has"):
 
 
 def test_a_command_inside_a_command_has_the_marks_of_both():
-    outer = marked({"A": "1"}, "outer")
+    outer = with_mark({"A": "1"}, "outer")
     assert outer == {"A": "1", MARK: "outer"}
-    assert marked(outer, "inner") == {"A": "1", MARK: "outer:inner"}
+    assert with_mark(outer, "inner") == {"A": "1", MARK: "outer:inner"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "found_by"),
     [
-        ({"env": marked({}, MINE), "start_new_session": True}, lambda _: traces(mark=MINE)),
+        ({"env": with_mark({}, MINE), "start_new_session": True}, lambda _: traces(mark=MINE)),
         ({"env": {}, "start_new_session": True}, lambda pid: traces(leader=pid)),
     ],
     ids=["mark", "session"],
@@ -77,7 +77,7 @@ def test_a_watcher_goes_last_and_with_it_all_is_gone(probe):
 
 @pytest.mark.slow
 def test_a_command_that_never_had_a_process_is_not_looked_for(probe):
-    with sleeping(probe, env=marked({}, MINE)) as one:
+    with sleeping(probe, env=with_mark({}, MINE)) as one:
         assert kill_orphans(traces(leader=None, mark=MINE), 5) == (set(), set())
         assert one.poll() is None
         one.kill()
@@ -85,7 +85,7 @@ def test_a_command_that_never_had_a_process_is_not_looked_for(probe):
 
 @pytest.mark.slow
 def test_orphans_are_killed_and_others_are_not(probe):
-    with sleeping(probe) as other, sleeping(probe, env=marked({}, MINE)) as one:
+    with sleeping(probe) as other, sleeping(probe, env=with_mark({}, MINE)) as one:
         assert kill_orphans(traces(mark=MINE), 5) == ({one.pid}, set())
         assert one.wait() == -signal.SIGKILL
         assert other.poll() is None
@@ -94,7 +94,7 @@ def test_orphans_are_killed_and_others_are_not(probe):
 
 @pytest.mark.slow
 def test_what_does_not_end_in_time_is_left(probe):
-    with sleeping(probe, env=marked({}, MINE)) as one:
+    with sleeping(probe, env=with_mark({}, MINE)) as one:
         assert kill_orphans(traces(mark=MINE), 0) == (set(), {one.pid})
         one.kill()
 
@@ -120,7 +120,7 @@ def test_processes_below_are_found_parents_first_and_with_their_names(probe):
         assert name_of(inner) == f"{inner} (sh)"
         probe.kill_all()
     assert list(below(shell.pid)) == []
-    assert look_at(ProcessId(shell.pid)) is None
+    assert read_process(ProcessId(shell.pid)) is None
     assert name_of(shell.pid) == str(shell.pid)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.tools.shell.guard.report import GuardEnd, GuardReport, How
+from crush_trio.tools.shell.guard.link import GuardEnd, GuardOutcome, GuardReport
 
 RUN = b"forked 4711\nstarted\nended 256 4712,4713 4714\n"
 
@@ -23,7 +23,7 @@ def test_a_report_may_come_in_any_pieces(cuts):
     ends = [0, *cuts, len(RUN)]
     report = read(*(RUN[a:b] for a, b in pairwise(ends)))
     assert (report.leader, report.started, report.failure) == (4711, True, None)
-    assert report.end == GuardEnd(How.ENDED, 256, (4712, 4713), (4714,))
+    assert report.end == GuardEnd(GuardOutcome.ENDED, 256, (4712, 4713), (4714,))
     assert report.over
 
 
@@ -39,7 +39,7 @@ def test_a_command_that_cannot_be_executed_has_no_process():
 
 def test_a_withdrawn_command_was_stopped_and_leaves_nothing():
     report = read(b"withdrawn\n")
-    assert report.end == GuardEnd(How.STOPPED)
+    assert report.end == GuardEnd(GuardOutcome.STOPPED)
     assert report.over
 
 
