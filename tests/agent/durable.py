@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 from attrs import define, evolve, field
-from crush_trio.agent.record.turn_record import Remainder
 
 from crush_trio.agent.record.event_reader import new_reader
-from crush_trio.agent.record.event_tail import Recall
+from crush_trio.agent.record.event_tail import StoredEventCache
 from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
-from crush_trio.agent.record.transcript import PACE, Transcript
+from crush_trio.agent.record.transcript import PACE, Remainder, Transcript
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.events.log import EventLog, open_event_log
@@ -108,10 +107,10 @@ class Bench:
     workspace: RecordedRuns
     store: FaultyStore
     turns: "Turns"
-    recall: Recall = field(init=False)
+    recall: StoredEventCache = field(init=False)
 
     def __attrs_post_init__(self):
-        self.recall = Recall(self.store)
+        self.recall = StoredEventCache(self.store)
 
     @property
     def transcript(self):

@@ -24,7 +24,7 @@ from crush_trio.wire.requests import (
     GrantRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import AgentInfo, ErrorBody, Session, ShellResult, Version, Workspace
+from crush_trio.wire.views import AgentInfo, ErrorBody, Session, ShellResult, Version, WorkspaceView
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text("utf-8")
 
@@ -51,7 +51,7 @@ CLASSES = {
             Session,
             ShellResult,
             Version,
-            Workspace,
+            WorkspaceView,
             WorkspaceRequest,
         )
     },

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from crush_trio.agent.record.event_reader import new_reader
-from crush_trio.agent.record.event_tail import STORE_LIMIT, Recall
+from crush_trio.agent.record.event_tail import STORE_LIMIT, StoredEventCache
 from crush_trio.agent.record.recorded_runs import CLOSE_LIMIT, open_recorded_runs
 from crush_trio.events.facts import Position
 from crush_trio.events.frames import Form
@@ -275,7 +275,7 @@ async def test_a_whole_life_on_a_real_disk(tmp_path):
         assert workspace.recovery.ended == []
         assert await store.messages(S) == written
         assert len(await check_complete(store)) == 2
-        recall = Recall(store)
+        recall = StoredEventCache(store)
         for cut in range(len(before) + 1):
             replica = Replica()
             for entry in before[:cut]:
@@ -305,7 +305,7 @@ async def test_a_run_that_was_only_accepted_is_recovered_from_a_real_disk(tmp_pa
             assert [view.id for view in workspace.recovery.ended] == recovered
             assert set(await check_complete(store)) == {"r"}
             reader = await new_reader(
-                workspace.events, store, Recall(store), Position(boot=boot, seq=0), None
+                workspace.events, store, StoredEventCache(store), Position(boot=boot, seq=0), None
             )
             batches = [await reader.read()]
             while batches[-1].resync is None:
