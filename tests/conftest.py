@@ -1,42 +1,140 @@
-"""What the suite has in common: the same examples each time, and what it prints at the end."""
+"""What the whole suite shares: fixed examples, limits, programs that tests need, and the summary."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.watchdog"]
+
 EXPLORED = "explored"
+CPU = "cpu"
+CPU_LIMIT = 20
+"""Seconds of CPU that one test may need; the summary names those that need more."""
+PACKAGES = dict(
+    line.split()
+    for line in Path(__file__).with_name("programs.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+_BEFORE = pytest.StashKey[float]()
 
 # The same examples in every run: whether the suite is green says something about the code alone.
 settings.register_profile("suite", derandomize=True, deadline=None, database=None)
 settings.load_profile("suite")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cpu",
+        type=int,
+        default=0,
+        metavar="N",
+        help="list the N tests that used most CPU; unlike --durations this is the same on a busy machine",
+    )
+
+
+# ── Explorations ────────────────────────────────────────────────────────────────────────────────
+
+
+class Unstored(logging.Handler):
+    """Formats the message of each record and keeps nothing."""
+
+    def emit(self, record):
+        record.getMessage()
+
+
 @pytest.fixture
 def report_exploration(request):
-    """Return a function that takes note of an exploration for the summary of the whole run."""
+    """Return a function that adds an exploration to the summary of the whole run.
+
+    For the test, log records are formatted and dropped. pytest would keep them all, each traceback
+    with the tasks of its schedule; thousands of schedules made that cost more than running them.
+    """
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [Unstored()]
 
     def note(exploration):
         request.node.user_properties.append((EXPLORED, (exploration.schedules, str(exploration))))
 
-    return note
+    yield note
+    root.handlers = handlers
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the explorations: they take longest, and both cores should share them."""
+    """Check what tests need, and begin with the explorations: they take longest.
+
+    The cores should share them, and not one of them work alone at the end.
+    """
+    for item in items:
+        for program in needed(item):
+            if program not in PACKAGES:
+                raise pytest.UsageError(f"{item.nodeid} needs {program}: add it to programs.txt")
     items.sort(key=lambda item: "report_exploration" not in getattr(item, "fixturenames", ()))
 
 
+# ── Programs ────────────────────────────────────────────────────────────────────────────────────
+
+
+def needed(item):
+    return [program for marker in item.iter_markers("needs") for program in marker.args]
+
+
+def pytest_runtest_setup(item):
+    """Fail, not skip, where a program is missing: `make test` deselects what needs one."""
+    for program in needed(item):
+        if shutil.which(program) is None:
+            pytest.fail(f"needs {program} (Debian package {PACKAGES[program]})", pytrace=False)
+
+
+# ── CPU ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cpu():
+    """CPU seconds of this process and of the children it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    item.stash[_BEFORE] = cpu()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if call.when == "teardown":
+        item.user_properties.append((CPU, cpu() - item.stash[_BEFORE]))
+    return (yield)
+
+
+# ── Summary ─────────────────────────────────────────────────────────────────────────────────────
+
+
 def pytest_terminal_summary(terminalreporter):
-    rows = [
-        (report.nodeid, value)
-        for report in terminalreporter.getreports("passed")
-        if report.when == "call"
-        for name, value in report.user_properties
-        if name == EXPLORED
-    ]
-    if not rows:
-        return
-    terminalreporter.section("explored schedules")
-    for nodeid, (_, text) in rows:
-        terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
-    total = sum(schedules for _, (schedules, _) in rows)
-    terminalreporter.write_line(f"in total: {total} schedules without a violation")
+    reports = terminalreporter.getreports("passed")
+    explored = [row for r in reports if r.when == "call" for row in properties(r, EXPLORED)]
+    if explored:
+        terminalreporter.section("explored schedules")
+        for nodeid, (_, text) in explored:
+            terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
+        total = sum(schedules for _, (schedules, _) in explored)
+        terminalreporter.write_line(f"in total: {total} schedules without a violation")
+    every = [report for group in terminalreporter.stats.values() for report in group]
+    ends = [r for r in every if getattr(r, "when", None) == "teardown"]
+    used = sorted((row[::-1] for r in ends for row in properties(r, CPU)), reverse=True)
+    listed = terminalreporter.config.getoption("--cpu")
+    rows = [row for n, row in enumerate(used) if n < listed or row[0] > CPU_LIMIT]
+    if rows:
+        total = sum(seconds for seconds, _ in used)
+        terminalreporter.section(f"CPU: {total:.0f} s in {len(used)} tests")
+        for seconds, nodeid in rows:
+            note = f" (more than {CPU_LIMIT} s: split it)" if seconds > CPU_LIMIT else ""
+            terminalreporter.write_line(f"{seconds:8.2f} s  {nodeid}{note}")
+
+
+def properties(report, name):
+    return [(report.nodeid, value) for key, value in report.user_properties if key == name]
