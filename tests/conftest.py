@@ -1,5 +1,6 @@
 """What the whole suite shares: fixed examples, limits, programs that tests need, and the summary."""
 
+import gc
 import logging
 import os
 import shutil
@@ -22,11 +23,20 @@ PACKAGES = dict(
 _BEFORE = pytest.StashKey[float]()
 
 # The same examples in every run: whether the suite is green says something about the code alone.
-settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+SUITE = settings(derandomize=True, deadline=None, database=None)
+settings.register_profile("suite", SUITE)
+settings.register_profile("quick", SUITE, max_examples=10, stateful_step_count=20)
 settings.load_profile("suite")
+
+QUICK_SEEDS = 3
 
 
 def pytest_addoption(parser):
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"no explorations, {QUICK_SEEDS} seeds of each race, fewer examples of each property",
+    )
     parser.addoption(
         "--cpu",
         type=int,
@@ -34,6 +44,46 @@ def pytest_addoption(parser):
         metavar="N",
         help="list the N tests that used most CPU; unlike --durations this is the same on a busy machine",
     )
+
+
+def pytest_configure(config):
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Check what tests need, leave out what is not quick, and begin with the explorations.
+
+    These take longest: the cores should share them, instead of one working alone at the end.
+    """
+    for item in items:
+        if "report_exploration" in getattr(item, "fixturenames", ()):
+            item.add_marker("explored")
+        for program in needed(item):
+            if program not in PACKAGES:
+                raise pytest.UsageError(f"{item.nodeid} needs {program}: add it to programs.txt")
+    items.sort(key=lambda item: item.get_closest_marker("explored") is None)
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_quick(item)]
+
+
+def is_quick(item):
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    seed = parameters.get("seed", 0)
+    many_seeds = isinstance(seed, int) and seed >= QUICK_SEEDS
+    return item.get_closest_marker("explored") is None and not many_seeds
+
+
+def pytest_collection_finish():
+    """Take the collected tests out of garbage collection: they are there until the end.
+
+    A test that calls `gc.collect()` would pay for all of them, half a second each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 # ── Explorations ────────────────────────────────────────────────────────────────────────────────
@@ -61,18 +111,6 @@ def report_exploration(request):
 
     yield note
     root.handlers = handlers
-
-
-def pytest_collection_modifyitems(items):
-    """Check what tests need, and begin with the explorations: they take longest.
-
-    The cores should share them, and not one of them work alone at the end.
-    """
-    for item in items:
-        for program in needed(item):
-            if program not in PACKAGES:
-                raise pytest.UsageError(f"{item.nodeid} needs {program}: add it to programs.txt")
-    items.sort(key=lambda item: "report_exploration" not in getattr(item, "fixturenames", ()))
 
 
 # ── Programs ────────────────────────────────────────────────────────────────────────────────────
