@@ -98,19 +98,29 @@ class Unstored(logging.Handler):
 
 @pytest.fixture
 def report_exploration(request):
-    """Return a function that adds an exploration to the summary of the whole run.
-
-    For the test, log records are formatted and dropped. pytest would keep them all, each traceback
-    with the tasks of its schedule; thousands of schedules made that cost more than running them.
-    """
-    root = logging.getLogger()
-    handlers, root.handlers = root.handlers, [Unstored()]
+    """Return a function that adds an exploration to the summary of the whole run."""
 
     def note(exploration):
         request.node.user_properties.append((EXPLORED, (exploration.schedules, str(exploration))))
 
-    yield note
-    root.handlers = handlers
+    return note
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item):
+    """Drop the log records of an exploration.
+
+    pytest would keep them all, each traceback with the tasks of its schedule: for thousands of
+    schedules that costs as much as running them. The token of a failure replays it with its log.
+    """
+    if "report_exploration" not in getattr(item, "fixturenames", ()):
+        return (yield)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [Unstored()]
+    try:
+        return (yield)
+    finally:
+        root.handlers = handlers
 
 
 # ── Programs ────────────────────────────────────────────────────────────────────────────────────

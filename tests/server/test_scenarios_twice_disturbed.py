@@ -16,7 +16,7 @@ from crush_trio.testing.server.server import Served, ServedWorkspace, open_test_
 from tests.server.scenarios import cancelled_right_after_the_answer, hung_up_during_the_post
 
 PARTS = 8
-ORDERS = 150
+ORDERS = 250
 """Fewer orders than that, and a part has not seen what two deviations can do."""
 
 pytestmark = [
