@@ -18,6 +18,8 @@ MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 FAST   := not slow and not long and not needs
+# Slow tests mostly wait: for processes to start, for signals, for time to pass.
+SLOW   := -n 4 --dist loadgroup
 
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,11 +31,11 @@ quick: $(STAMP)
 
 test: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal -m "$(FAST)"
-	$(PYTEST) -n auto --dist loadfile -m "slow and not long and not needs"
+	$(PYTEST) $(SLOW) -m "slow and not long and not needs"
 
 check: lint programs
-	$(PYTEST) -n auto --dist worksteal -m "not slow or long"
-	$(PYTEST) -n auto --dist loadfile -m "slow and not long"
+	$(PYTEST) -n auto --dist worksteal -m "not slow or explored"
+	$(PYTEST) $(SLOW) -m "slow and not explored"
 
 programs:
 	@.ci/programs
