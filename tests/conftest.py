@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import shutil
+import unittest
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,9 @@ def pytest_collection_modifyitems(config, items):
     These take longest: the cores should share them, instead of one working alone at the end.
     """
     for item in items:
-        if "report_exploration" in getattr(item, "fixturenames", ()):
+        # A unittest case is a state machine of Hypothesis: there are no others.
+        is_model = item.cls is not None and issubclass(item.cls, unittest.TestCase)
+        if is_model or "report_exploration" in item.fixturenames:
             item.add_marker("explored")
         for program in needed(item):
             if program not in PACKAGES:
@@ -113,7 +116,7 @@ def pytest_runtest_call(item):
     pytest would keep them all, each traceback with the tasks of its schedule: for thousands of
     schedules that costs as much as running them. The token of a failure replays it with its log.
     """
-    if "report_exploration" not in getattr(item, "fixturenames", ()):
+    if "report_exploration" not in item.fixturenames:
         return (yield)
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, [Unstored()]
