@@ -1,11 +1,15 @@
-# Everything a bare machine with Python >= 3.11 and make needs:
-#   make test   create .venv, install, run the whole suite
-#   make check  the same, preceded by format, lint, types, layers and async lint
+# Everything a bare machine with Python >= 3.11, git, bash and make needs:
+#   make quick  part of the fast tests, in less than a minute: no explorations, few seeds
+#   make test   create .venv, install, run the suite; 5 minutes on two cores, no other programs needed
+#   make check  format, lint, types, layers, async lint, then every test: also the long explorations
+#               and what runs other programs (tests/programs.txt), which root on Debian gets installed
+#   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make serve  start the server on ADDRESS; ctrl-c stops it
 #   make setup  create .venv and install the package with its development tools, nothing else
 #   make build  sdist and wheel in dist/, checked
+# For pytest: PYTEST_ADDOPTS="--cpu 20" make test lists the 20 tests that use most CPU.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -14,14 +18,31 @@ STAMP  := $(VENV)/.installed
 PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
+LOWEST := .venv-lowest
+FAST   := not slow and not long and not needs
+# Slow tests mostly wait: for processes to start, for signals, for time to pass.
+SLOW   := -n 4 --dist loadgroup
 
-.PHONY: test check lint format bench soak demo serve setup build clean
+# Without cached bytecode each of the hundreds of processes that tests start compiles the package.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: quick test check lint programs lowest format bench soak demo serve setup build clean
+
+quick: $(STAMP)
+	$(PYTEST) -n auto --dist worksteal --quick -m "$(FAST)"
 
 test: $(STAMP)
-	$(PYTEST) -n auto --dist worksteal -m "not slow"
-	$(PYTEST) -n auto --dist loadfile -m slow
+	$(PYTEST) -n auto --dist worksteal -m "$(FAST)"
+	$(PYTEST) $(SLOW) -m "slow and not long and not needs"
 
-check: lint test
+check: lint programs test
+	$(PYTEST) -n auto --dist worksteal -m "long or needs"
+
+programs:
+	@.ci/programs
+
+lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/pytest -n auto --dist worksteal -m "$(FAST)"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -64,5 +85,11 @@ $(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+$(LOWEST)/.installed: pyproject.toml tests/lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint tests/lowest.txt --editable '.[dev]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,18 +1,107 @@
-"""What the suite has in common: the same examples each time, and what it prints at the end."""
+"""What the whole suite shares: fixed examples, limits, programs that tests need, and the summary."""
+
+import gc
+import logging
+import os
+import shutil
+import unittest
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.watchdog"]
+
 EXPLORED = "explored"
+CPU = "cpu"
+CPU_LIMIT = 20
+"""Seconds of CPU that one test may need; the summary names those that need more."""
+PACKAGES = dict(
+    line.split()
+    for line in Path(__file__).with_name("programs.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+_BEFORE = pytest.StashKey[float]()
 
 # The same examples in every run: whether the suite is green says something about the code alone.
-settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+SUITE = settings(derandomize=True, deadline=None, database=None)
+settings.register_profile("suite", SUITE)
+settings.register_profile("quick", SUITE, max_examples=10, stateful_step_count=20)
 settings.load_profile("suite")
+
+QUICK_SEEDS = 3
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help=f"no explorations, {QUICK_SEEDS} seeds of each race, fewer examples of each property",
+    )
+    parser.addoption(
+        "--cpu",
+        type=int,
+        default=0,
+        metavar="N",
+        help="list the N tests that used most CPU; unlike --durations this is the same on a busy machine",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Check what tests need, leave out what is not quick, and begin with the explorations.
+
+    These take longest: the cores should share them, instead of one working alone at the end.
+    """
+    for item in items:
+        # A unittest case is a state machine of Hypothesis: there are no others.
+        is_model = item.cls is not None and issubclass(item.cls, unittest.TestCase)
+        if is_model or "report_exploration" in item.fixturenames:
+            item.add_marker("explored")
+        for program in needed(item):
+            if program not in PACKAGES:
+                raise pytest.UsageError(f"{item.nodeid} needs {program}: add it to programs.txt")
+    items.sort(key=lambda item: item.get_closest_marker("explored") is None)
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_quick(item)]
+
+
+def is_quick(item):
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    seed = parameters.get("seed", 0)
+    many_seeds = isinstance(seed, int) and seed >= QUICK_SEEDS
+    return item.get_closest_marker("explored") is None and not many_seeds
+
+
+def pytest_collection_finish():
+    """Take the collected tests out of garbage collection: they are there until the end.
+
+    A test that calls `gc.collect()` would pay for all of them, half a second each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+# ── Explorations ────────────────────────────────────────────────────────────────────────────────
+
+
+class Unstored(logging.Handler):
+    """Formats the message of each record and keeps nothing."""
+
+    def emit(self, record):
+        record.getMessage()
 
 
 @pytest.fixture
 def report_exploration(request):
-    """Return a function that takes note of an exploration for the summary of the whole run."""
+    """Return a function that adds an exploration to the summary of the whole run."""
 
     def note(exploration):
         request.node.user_properties.append((EXPLORED, (exploration.schedules, str(exploration))))
@@ -20,23 +109,83 @@ def report_exploration(request):
     return note
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with the explorations: they take longest, and both cores should share them."""
-    items.sort(key=lambda item: "report_exploration" not in getattr(item, "fixturenames", ()))
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item):
+    """Drop the log records of an exploration.
+
+    pytest would keep them all, each traceback with the tasks of its schedule: for thousands of
+    schedules that costs as much as running them. The token of a failure replays it with its log.
+    """
+    if "report_exploration" not in item.fixturenames:
+        return (yield)
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, [Unstored()]
+    try:
+        return (yield)
+    finally:
+        root.handlers = handlers
+
+
+# ── Programs ────────────────────────────────────────────────────────────────────────────────────
+
+
+def needed(item):
+    return [program for marker in item.iter_markers("needs") for program in marker.args]
+
+
+def pytest_runtest_setup(item):
+    """Fail, not skip, where a program is missing: `make test` deselects what needs one."""
+    for program in needed(item):
+        if shutil.which(program) is None:
+            pytest.fail(f"needs {program} (Debian package {PACKAGES[program]})", pytrace=False)
+
+
+# ── CPU ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cpu():
+    """CPU seconds of this process and of the children it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    item.stash[_BEFORE] = cpu()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if call.when == "teardown":
+        item.user_properties.append((CPU, cpu() - item.stash[_BEFORE]))
+    return (yield)
+
+
+# ── Summary ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def pytest_terminal_summary(terminalreporter):
-    rows = [
-        (report.nodeid, value)
-        for report in terminalreporter.getreports("passed")
-        if report.when == "call"
-        for name, value in report.user_properties
-        if name == EXPLORED
-    ]
-    if not rows:
-        return
-    terminalreporter.section("explored schedules")
-    for nodeid, (_, text) in rows:
-        terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
-    total = sum(schedules for _, (schedules, _) in rows)
-    terminalreporter.write_line(f"in total: {total} schedules without a violation")
+    reports = terminalreporter.getreports("passed")
+    explored = [row for r in reports if r.when == "call" for row in properties(r, EXPLORED)]
+    if explored:
+        terminalreporter.section("explored schedules")
+        for nodeid, (_, text) in explored:
+            terminalreporter.write_line(f"{nodeid.rpartition('::')[2]}: {text}")
+        total = sum(schedules for _, (schedules, _) in explored)
+        terminalreporter.write_line(f"in total: {total} schedules without a violation")
+    every = [report for group in terminalreporter.stats.values() for report in group]
+    ends = [r for r in every if getattr(r, "when", None) == "teardown"]
+    used = sorted((row[::-1] for r in ends for row in properties(r, CPU)), reverse=True)
+    listed = terminalreporter.config.getoption("--cpu")
+    rows = [row for n, row in enumerate(used) if n < listed or row[0] > CPU_LIMIT]
+    if rows:
+        total = sum(seconds for seconds, _ in used)
+        terminalreporter.section(f"CPU: {total:.0f} s in {len(used)} tests")
+        for seconds, nodeid in rows:
+            note = f" (more than {CPU_LIMIT} s: split it)" if seconds > CPU_LIMIT else ""
+            terminalreporter.write_line(f"{seconds:8.2f} s  {nodeid}{note}")
+
+
+def properties(report, name):
+    return [(report.nodeid, value) for key, value in report.user_properties if key == name]

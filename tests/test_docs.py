@@ -10,6 +10,7 @@ import io
 import re
 import tomllib
 from contextlib import redirect_stdout
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -200,13 +201,15 @@ ITEMS = {
 }
 
 
+@cache
 def items_with_a_test():
     """Return what stands in `pytest.mark.item(…)` anywhere in the suite."""
     return {
         argument.value
         for path in (ROOT / "tests").rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.item"
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "item"
+        if ast.unparse(node.func) == "pytest.mark.item"
         for argument in node.args
         if isinstance(argument, ast.Constant)
     }

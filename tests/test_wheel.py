@@ -16,7 +16,7 @@ import trio
 import crush_trio
 from crush_trio.client import open_client
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
+pytestmark = [pytest.mark.slow, pytest.mark.real_clock, pytest.mark.xdist_group("wheel")]
 
 ROOT = Path(__file__).parents[1]
 TRIES = 10
@@ -75,11 +75,13 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
+@pytest.mark.long
 def test_the_command_is_there_and_says_its_version(programs, tmp_path):
     printed = run(programs / "crush-trio", "--version", **outside(tmp_path))
     assert crush_trio.__version__ in printed
 
 
+@pytest.mark.long
 def test_importing_the_library_is_quick_and_loads_nothing_heavy(programs, tmp_path):
     """The time is that of the processor, so that a busy machine does not count."""
     program = (
@@ -94,6 +96,7 @@ def test_importing_the_library_is_quick_and_loads_nothing_heavy(programs, tmp_pa
     pytest.fail(f"importing crush_trio takes {seconds} s")
 
 
+@pytest.mark.long
 async def test_a_server_that_was_installed_answers_and_ends_in_order(programs, tmp_path):
     address = f"unix://{tmp_path}/s.sock"
     command = [str(programs / "crush-trio"), "serve", "--host", address]

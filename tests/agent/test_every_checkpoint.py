@@ -203,6 +203,7 @@ def cancel_surroundings(_driver, surroundings):
     surroundings.cancel()
 
 
+@pytest.mark.explored
 @pytest.mark.parametrize(("scenario", "share", "shares"), SHARES)
 @pytest.mark.parametrize("act", [cancel, close, cancel_surroundings])
 def test_a_stop_at_any_checkpoint_stops_everything_and_is_no_error(act, scenario, share, shares):
@@ -216,6 +217,7 @@ def test_a_stop_at_any_checkpoint_stops_everything_and_is_no_error(act, scenario
             assert place.ending or place.committing, "the run had not ended by then"
 
 
+@pytest.mark.explored
 @pytest.mark.parametrize(("scenario", "share", "shares"), SHARES)
 def test_an_exception_at_any_checkpoint_ends_one_run(scenario, share, shares):
     for at, place in checkpoints(scenario, share, shares, lambda place: place.may_raise):

@@ -82,6 +82,7 @@ async def check_recovered(store, scenario):
     return len(recovered)
 
 
+@pytest.mark.explored
 @pytest.mark.item("A33", "B1", "D15", "D16", "D17")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(

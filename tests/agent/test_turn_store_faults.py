@@ -130,6 +130,7 @@ async def check_mended(played):
 SCENARIOS = [WHOLE, SUMMARY, FULL]
 
 
+@pytest.mark.explored
 @pytest.mark.item("A22", "B1", "D8")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 @pytest.mark.parametrize("kind", FAULTS)
@@ -177,6 +178,7 @@ OUTAGE = 100.0
 """Seconds for which a write hangs."""
 
 
+@pytest.mark.explored
 @pytest.mark.item("A13", "A33", "B1")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undone(scenario):
@@ -194,6 +196,7 @@ def test_a_cancel_that_meets_a_slow_commit_waits_for_it_and_leaves_nothing_undon
         assert played.bench.recorder.errors == []
 
 
+@pytest.mark.explored
 @pytest.mark.item("A19")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_cancel_in_the_moment_in_which_a_commit_fails_is_never_an_error(scenario):

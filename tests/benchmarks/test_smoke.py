@@ -9,8 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("fastapi", reason="the baseline needs the extra `bench`")
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -24,7 +24,9 @@ from tests.agent.durable import check_complete, endings
 from tests.e2e.agent_crash_worker import CLOCK, IDS, TOKEN, make_agent
 from tests.tools.process_probe import ended
 
-KILLS = 72
+KILLS = 18
+"""In each part."""
+PARTS = 4
 KILLS_PER_DIRECTORY = 6
 GONE = 4.0
 """Seconds after a kill in which every process must have ended. A guard gives its command two."""
@@ -106,8 +108,11 @@ async def check_directory(directory):
 
 
 @pytest.mark.item("A20", "A33", "B1")
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, PARTS))]
+)
 async def test_a_killed_agent_loses_nothing_it_accepted_and_leaves_no_process(
-    worker, tmp_path, record_property
+    worker, tmp_path, record_property, part
 ):
     calm = {}
     for where in ("step", "statement", "time"):
@@ -115,7 +120,7 @@ async def test_a_killed_agent_loses_nothing_it_accepted_and_leaves_no_process(
         calm[where] = answer["seen"]
         assert bearers(token) == [], "an agent that ends in peace leaves nothing to wait for"
         await check_directory(tmp_path / f"calm {where}")
-    choose = random.Random(20261116)
+    choose = random.Random(20261116 + part)
     kills = runs = recovered = processes = 0
     while kills < KILLS:
         directory = tmp_path / f"killed {kills}"

@@ -26,6 +26,7 @@ async def cancelled_at(number, work, *args):
     return scope.cancel_called
 
 
+@pytest.mark.explored
 @FAMILIES
 @pytest.mark.parametrize("warm", [False, True], ids=["new connection", "used connection"])
 async def test_an_answer_over_http_can_be_cancelled_anywhere(family, warm):

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import ssl
 import subprocess
 from contextlib import asynccontextmanager, suppress
@@ -200,8 +199,6 @@ async def test_idle_connections_are_closed_with_their_owner_even_under_a_cancel(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """Return a key and a certificate for this machine that nobody but us believes in."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
     place = tmp_path_factory.mktemp("tls")
     key, cert = place / "key.pem", place / "cert.pem"
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -240,6 +237,7 @@ def trusting(certificate):
     return Dialer(trust=ssl.create_default_context(cafile=certificate[1]))
 
 
+@pytest.mark.needs("openssl")
 async def test_an_answer_comes_over_tls_and_the_connection_is_used_again(certificate):
     async with (
         open_model_server([[Say("a")], [Say("b")]], sockets=False) as server,
@@ -252,6 +250,7 @@ async def test_an_answer_comes_over_tls_and_the_connection_is_used_again(certifi
         assert len(server.connections) == 1
 
 
+@pytest.mark.needs("openssl")
 async def test_a_cancel_over_tls_is_seen_at_once(certificate):
     async with (
         open_model_server([ENDLESS], sockets=False) as server,
@@ -269,6 +268,7 @@ async def test_a_cancel_over_tls_is_seen_at_once(certificate):
         assert server.connections[0].closed_at - cancelled_at < AT_ONCE
 
 
+@pytest.mark.needs("openssl")
 async def test_a_certificate_that_nobody_vouches_for_is_not_believed(certificate):
     async with (
         open_model_server([], sockets=False) as server,
@@ -322,6 +322,7 @@ async def open_proxy(port, **more):
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.needs("openssl")
 async def test_an_answer_comes_through_a_proxy(certificate, monkeypatch):
     context = ssl.create_default_context(cafile=certificate[1])
     context.check_hostname = False

@@ -155,9 +155,19 @@ async def herd():
     return result
 
 
-@pytest.mark.slow
-def test_no_place_is_lost_and_none_is_given_twice_whatever_the_order():
-    report = explore(herd, deviations=2)
+@pytest.mark.parametrize(
+    ("deviations", "part"),
+    [
+        pytest.param(1, (0, 1), id="once"),
+        *(pytest.param(2, (n, 4), id=f"twice-{n}", marks=pytest.mark.long) for n in range(4)),
+    ],
+)
+def test_no_place_is_lost_and_none_is_given_twice_whatever_the_order(
+    deviations, part, report_exploration
+):
+    report = explore(herd, deviations=deviations, part=part)
+    report_exploration(report)
+    assert report.exhaustive
     assert {result[1] for result in report.outcomes} == {COMPLETED, CANCELLED}
     assert {result[2] for result in report.outcomes} == {COMPLETED, CANCELLED}
 

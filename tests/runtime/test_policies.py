@@ -128,8 +128,11 @@ async def finish_interrupt():
     return result
 
 
-def test_under_every_schedule_an_interruption_ends_each_run_once_and_its_own_completes():
+def test_under_every_schedule_an_interruption_ends_each_run_once_and_its_own_completes(
+    report_exploration,
+):
     report = explore(finish_interrupt, deviations=2)
+    report_exploration(report)
     assert report.exhaustive
     assert set(report.outcomes) >= {
         (CANCELLED, CANCELLED, COMPLETED),

@@ -276,6 +276,7 @@ def run_states(bench, run):
     return [(view.state, view.outcome) for view in changes if view.id == run.id]
 
 
+@pytest.mark.explored
 @pytest.mark.parametrize("moment", list(Moment))
 @pytest.mark.parametrize("error", [DISK_FULL, None], ids=["fails", "hangs"])
 async def test_an_ending_is_owed_until_it_is_stored_and_announced_only_then(error, moment, caplog):

@@ -8,6 +8,7 @@ is in one process, in memory and on a virtual clock, and the same from run to ru
 import json
 
 import orjson
+import pytest
 from attrs import define, field, frozen
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -226,6 +227,7 @@ def check_shape(route, answer):
     assert problem(orjson.loads(answer.body), media["schema"], DOCUMENT) is None
 
 
+@pytest.mark.explored
 @settings(
     max_examples=30,
     phases=[Phase.generate],

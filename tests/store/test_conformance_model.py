@@ -258,6 +258,7 @@ async def everything(store):
     return found
 
 
+@pytest.mark.explored
 @same_every_time
 @given(st.lists(starts, min_size=1, max_size=3))
 async def test_the_stores_agree_about_everything(starts):

@@ -10,6 +10,7 @@ raises `ExplorerBroken`. Neither is counted as an outcome.
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from itertools import islice
 from typing import TypeVar
 
 import trio
@@ -76,6 +77,7 @@ def explore(
     deviations: int | None = 2,
     limit: int | None = None,
     max_steps: int = 10_000,
+    part: tuple[int, int] = (0, 1),
 ) -> Exploration:
     """Run *scenario* under every schedule with at most *deviations* deviations.
 
@@ -87,6 +89,9 @@ def explore(
     suffice for most races, at a few hundred schedules. `deviations=None` runs them all, for two or
     three tasks with a few checkpoints each and no polling loop. *limit* caps the number of
     schedules, *max_steps* the task steps of one.
+
+    `part=(2, 5)` runs only the third of five parts, so that tests can share a large exploration.
+    The parts are of about the same size; together they run every schedule, the default one in each.
 
     Raises `ScheduleFailure` from the first exception that leaves the scenario, also when it
     deadlocks or runs out of steps, and `ExplorerBroken` when the result would not be valid.
@@ -107,10 +112,12 @@ def explore(
     _refuse_inside_trio()
     if deviations is not None and deviations < 0:
         raise ValueError(f"deviations must be 0 or more, or None for all: {deviations}")
+    if not 0 <= part[0] < part[1]:
+        raise ValueError(f"not a part: {part} (they look like (2, 5), the third of five)")
     outcomes: Counter[Hashable] = Counter()
     decision_points = 0
     exhaustive = True
-    for walk in _walks(deviations, max_steps):
+    for walk in _walks(deviations, max_steps, part):
         if outcomes.total() == limit:
             exhaustive = False
             break
@@ -182,15 +189,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _walks(bound: int | None, max_steps: int) -> Iterator[Walk]:
-    """Yield a walk for every schedule within *bound*; run each before asking for the next."""
+def _walks(bound: int | None, max_steps: int, part: tuple[int, int]) -> Iterator[Walk]:
+    """Yield a walk for every schedule within *bound*; run each before asking for the next.
+
+    A part has every n-th of the schedules with one deviation, and what descends from these.
+    """
     root = Walk((), max_steps=max_steps)
     yield root
     frontier = deque([root] if bound != 0 else [])
     while frontier:
         # Fewest deviations first; without a bound that could need much memory, so depth first then.
         parent = frontier.popleft() if bound is not None else frontier.pop()
-        for child in parent.children():
+        children = parent.children()
+        for child in islice(children, part[0], None, part[1]) if parent is root else children:
             yield child
             if len(child.deviations) != bound:
                 frontier.append(child)

@@ -269,8 +269,9 @@ async def end_of_run_and_paced_flush():
 
 
 @pytest.mark.item("B6", "D7")
-def test_the_end_of_a_run_and_a_paced_flush_do_not_get_in_each_others_way():
+def test_the_end_of_a_run_and_a_paced_flush_do_not_get_in_each_others_way(report_exploration):
     found = explore(end_of_run_and_paced_flush, deviations=2, limit=600)
+    report_exploration(found)
     assert set(found.outcomes) == {RunState.COMPLETED, RunState.CANCELLED}
 
 

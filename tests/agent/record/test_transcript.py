@@ -284,8 +284,9 @@ async def append_structural_cancel():
 
 
 @pytest.mark.item("D7", "D9")
-def test_a_cancel_of_the_waiter_strands_nothing_in_any_order():
+def test_a_cancel_of_the_waiter_strands_nothing_in_any_order(report_exploration):
     found = explore(append_structural_cancel, deviations=2)
+    report_exploration(found)
     assert found.exhaustive
     assert set(found.outcomes) >= {(True, "ab"), (False, "ab")}
 
@@ -323,8 +324,11 @@ async def flush_all_and_end(end):
 
 
 @pytest.mark.item("D10", "D12")
-def test_flushing_everything_does_not_stumble_over_a_message_that_ends_meanwhile():
+def test_flushing_everything_does_not_stumble_over_a_message_that_ends_meanwhile(
+    report_exploration,
+):
     found = explore(lambda: flush_all_and_end(lambda o: o.finish(END)), deviations=2, limit=300)
+    report_exploration(found)
     assert found.schedules == 300
 
 
@@ -369,8 +373,9 @@ async def delete_while_writing():
 
 
 @pytest.mark.item("D11")
-def test_nothing_brings_a_deleted_message_back_in_any_order():
+def test_nothing_brings_a_deleted_message_back_in_any_order(report_exploration):
     found = explore(delete_while_writing, deviations=2)
+    report_exploration(found)
     assert found.exhaustive
     assert set(found.outcomes) == {2, 3}
 

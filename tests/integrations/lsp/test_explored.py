@@ -137,9 +137,11 @@ def test_every_schedule_leaves_one_server_or_none(scenario, outcomes, report_exp
     [(stop_beside_start, {DONE, OFF}), (closing_beside_a_restart, {1, 2})],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_nobody_is_left_waiting_whenever_the_end_comes(scenario, outcomes):
+def test_nobody_is_left_waiting_whenever_the_end_comes(scenario, outcomes, report_exploration):
     """The end comes after ever more steps, from the first on until all is over."""
     found = set()
     for steps in (0, 30, 66, 180):
-        found |= set(explore(partial(scenario, steps), deviations=1).outcomes)
+        report = explore(partial(scenario, steps), deviations=1)
+        report_exploration(report)
+        found |= set(report.outcomes)
     assert found == outcomes

@@ -193,9 +193,11 @@ def test_every_schedule_leaves_the_servers_in_order(explored, report_exploration
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_nobody_is_left_waiting_whenever_it_ends(scenario, outcomes):
+def test_nobody_is_left_waiting_whenever_it_ends(scenario, outcomes, report_exploration):
     """The end comes after ever more steps, from the first on until all is over."""
     found = set()
     for steps in range(0, 36, 2):
-        found |= set(explore(partial(scenario, steps), deviations=1).outcomes)
+        report = explore(partial(scenario, steps), deviations=1)
+        report_exploration(report)
+        found |= set(report.outcomes)
     assert found == outcomes

@@ -116,6 +116,7 @@ def cut(draw, data):
 LAST = Asked(b"GET /last HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", b"GET /last ")
 
 
+@pytest.mark.explored
 @derandomized
 @given(asked=st.lists(requests(), max_size=4), data=st.data())
 async def test_requests_are_answered_in_order_however_they_arrive(asked, data):
@@ -128,6 +129,7 @@ async def test_requests_are_answered_in_order_however_they_arrive(asked, data):
     assert await answers_to(data.draw(cut(said))) == whole
 
 
+@pytest.mark.explored
 @derandomized
 @given(asked=st.lists(requests(), max_size=2), bad=st.sampled_from(sorted(BAD)), data=st.data())
 async def test_what_is_no_request_is_refused_however_it_arrives(asked, bad, data):

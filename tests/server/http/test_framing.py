@@ -123,6 +123,7 @@ def heads(draw):
     return b"".join(each + draw(newline) for each in [*lines, b""])
 
 
+@pytest.mark.explored
 @given(heads())
 @settings(max_examples=1500, deadline=None)
 def test_whatever_is_taken_the_short_way_is_what_h11_would_have_made_of_it(data):

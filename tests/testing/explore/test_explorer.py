@@ -1,5 +1,6 @@
 """Schedule exploration: what it finds, what it says about it, and that it never fools itself."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from importlib import import_module
@@ -96,6 +97,7 @@ async def queue_drain_race() -> None:
     assert sorted(done) == [0, 1, 2]
 
 
+@pytest.mark.explored
 @pytest.mark.parametrize(
     ("scenario", "outcomes"),
     [
@@ -143,6 +145,25 @@ def test_the_summary_says_what_was_covered():
 def test_a_limit_that_is_just_enough_is_exhaustive():
     assert explore(lost_update(2, 1), deviations=None, limit=6).exhaustive
     assert not explore(lost_update(2, 1), deviations=None, limit=5).exhaustive
+
+
+@pytest.mark.parametrize("deviations", [0, 1, 2, None])
+def test_the_parts_together_are_the_whole(deviations):
+    scenario, count = lost_update(3, 1), 4
+    whole = explore(scenario, deviations=deviations)
+    parts = [explore(scenario, deviations=deviations, part=(n, count)) for n in range(count)]
+    assert all(part.exhaustive for part in parts)
+    outcomes = Counter()
+    for part in parts:
+        outcomes.update(part.outcomes)
+    outcomes[3] -= count - 1  # the default schedule is in every part
+    assert outcomes == whole.outcomes
+
+
+@pytest.mark.parametrize("part", [(4, 4), (-1, 4), (0, 0)])
+def test_a_part_that_there_is_not_is_refused(part):
+    with pytest.raises(ValueError, match="not a part"):
+        explore(lost_update(2, 1), part=part)
 
 
 def test_a_scenario_of_one_task_has_one_schedule():

@@ -1,14 +1,13 @@
 """The providers' own SDKs at the scripted model: they understand it, however its bytes are cut."""
 
+from importlib import import_module
+
 import pytest
 
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.testing.model.script import CallTool, Cut, Garble, Refuse, Say, Think
 from crush_trio.testing.model.server import open_model_server
 from crush_trio.wire.messages import FinishReason
-
-openai = pytest.importorskip("openai")
-anthropic = pytest.importorskip("anthropic")
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,9 +28,14 @@ ANSWER = [
 ]
 
 
+def sdk(name):
+    """Import an SDK when a test runs: it takes seconds, which collecting would cost every worker."""
+    return import_module(name)
+
+
 async def from_openai(answer, split=None):
     async with open_model_server([answer], split=split) as server:
-        async with openai.AsyncOpenAI(
+        async with sdk("openai").AsyncOpenAI(
             base_url=f"{server.base_url}/v1", api_key="k", max_retries=0
         ) as client:
             said = {"role": "user", "content": "hi"}
@@ -44,7 +48,7 @@ async def from_openai(answer, split=None):
 
 async def from_anthropic(answer, split=None):
     async with open_model_server([answer], split=split) as server:
-        async with anthropic.AsyncAnthropic(
+        async with sdk("anthropic").AsyncAnthropic(
             base_url=server.base_url, api_key="k", max_retries=0
         ) as client:
             said = {"role": "user", "content": "hi"}
@@ -101,17 +105,17 @@ async def test_anthropic_understands_every_part(split):
         ([Cut()], "APIConnectionError"),
     ],
 )
-@pytest.mark.parametrize(("sdk", "ask"), [("openai", from_openai), ("anthropic", from_anthropic)])
-async def test_the_sdks_know_what_is_wrong(sdk, ask, answer, error):
-    with pytest.raises({"openai": openai, "anthropic": anthropic}[sdk].__dict__[error]) as caught:
+@pytest.mark.parametrize(("name", "ask"), [("openai", from_openai), ("anthropic", from_anthropic)])
+async def test_the_sdks_know_what_is_wrong(name, ask, answer, error):
+    with pytest.raises(vars(sdk(name))[error]) as caught:
         await ask(answer)
     if "429" in repr(answer):
         assert caught.value.response.headers["retry-after"] == "3"
 
 
-@pytest.mark.parametrize(("sdk", "ask"), [("openai", from_openai), ("anthropic", from_anthropic)])
-async def test_the_sdks_notice_an_error_in_the_midst_of_an_answer(sdk, ask):
-    with pytest.raises({"openai": openai, "anthropic": anthropic}[sdk].APIError, match="Too much"):
+@pytest.mark.parametrize(("name", "ask"), [("openai", from_openai), ("anthropic", from_anthropic)])
+async def test_the_sdks_notice_an_error_in_the_midst_of_an_answer(name, ask):
+    with pytest.raises(sdk(name).APIError, match="Too much"):
         await ask([Say("so"), Refuse(529, "Too much")])
 
 

@@ -130,8 +130,6 @@ async def test_file_name_that_is_not_text_is_shown_as_far_as_it_is(tmp_path):
 
 # ── With ripgrep ────────────────────────────────────────────────────────────────────────────────
 
-RIPGREP = shutil.which("rg")
-
 
 def marked(test):
     return pytest.mark.slow(pytest.mark.real_clock(test))
@@ -204,12 +202,12 @@ async def test_relative_entries_of_the_search_path_are_not_trusted(tmp_path, mon
 
 
 @marked
-@pytest.mark.skipif(RIPGREP is None, reason="needs ripgrep")
+@pytest.mark.needs("rg")
 async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
     bench = search_bench(tmp_path)
     bench.put(".gitignore", "gen/\n*.min.js\n")
     for name in (".env", "gen/a.js", "b.min.js", "node_modules/c.js", "d.js", "x/y/e.js", "z.ts"):
         bench.put(name)
-    quick = search_bench(tmp_path, env={"PATH": str(Path(RIPGREP).parent)})
+    quick = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
     for pattern in ("**/*", "*.js", "**/*.{js,ts}", "x/**", "[dz].*", "**/y/*"):
         assert await found(quick, pattern) == await found(bench, pattern)

@@ -15,8 +15,6 @@ from tests.tools.search_bench import fake_ripgrep, noted_arguments, search_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
-RIPGREP = shutil.which("rg")
-
 
 async def found(bench, pattern, *, limits=None, **arguments):
     tool = GrepTool(bench.bench, limits=limits)
@@ -221,7 +219,7 @@ async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_p
     assert "stopped after 0.5 seconds" in content
 
 
-@pytest.mark.skipif(RIPGREP is None, reason="needs ripgrep")
+@pytest.mark.needs("rg")
 async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
     bench = search_bench(tmp_path)
     bench.put(".gitignore", "*.log\n")
@@ -229,7 +227,7 @@ async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
     bench.put("b/c.py", "one hit\ntwo hits\n" + "x" * 3000 + "hit\n", at=1000)
     bench.put("d.py", "hit (literal)\n", at=2000)
     bench.put("binary", b"\0hit")
-    quick = search_bench(tmp_path, env={"PATH": str(Path(RIPGREP).parent)})
+    quick = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
     for arguments in (
         {"pattern": "hit"},
         {"pattern": "hit", "include": "*.py"},

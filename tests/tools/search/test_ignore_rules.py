@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import subprocess
 from time import perf_counter
 
@@ -200,7 +199,6 @@ def random_paths(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("git") is None, reason="Git says what is right")
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_ignored_is_what_git_ignores(tmp_path, seed):
     rng = random.Random(seed)

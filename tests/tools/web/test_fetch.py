@@ -2,7 +2,6 @@
 
 import gc
 import gzip
-import shutil
 import ssl
 import subprocess
 from ipaddress import ip_network
@@ -264,7 +263,7 @@ def certificate(tmp_path):
     return path
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+@pytest.mark.needs("openssl")
 async def test_certificates_are_checked(tmp_path, monkeypatch):
     pem = certificate(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
