@@ -228,7 +228,11 @@ async def open_agency(
     *opens* is what starts the commands of its tools and its hooks, *extras* what it has besides the usual,
     *sizes* what limits answers and the output of tools.
     """
-    async with open_providers() as providers, open_hidden_nursery() as jobs:
+    environment = live.current.environment
+    async with (
+        open_providers(environment=environment) as providers,
+        open_hidden_nursery() as jobs,
+    ):
         yield Agency(
             live=live,
             providers=providers,

@@ -13,6 +13,8 @@ from typing import Any, Final
 import orjson
 from attrs import define, field, frozen
 
+from crush_trio.net.client import Transport
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.anthropic.request import THOUGHTS, messages_body
 from crush_trio.providers.base import (
     Endpoint,
@@ -29,10 +31,7 @@ from crush_trio.providers.base import (
     Usage,
     pack,
 )
-from crush_trio.providers.errors import ProviderGarbled
-from crush_trio.providers.event_stream import Event
-from crush_trio.providers.exchange import Connections
-from crush_trio.providers.failures import failure_in_stream
+from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
 from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
@@ -85,9 +84,9 @@ class MessagesReading:
     _thinking: bool = field(default=False, init=False)
     _called: bool = field(default=False, init=False)
 
-    def read(self, event: Event) -> Iterator[StreamPart]:
+    def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one event."""
-        said = _object(event.json())
+        said = _object(json_of(event.data))
         match said.get("type"):
             case "message_start":
                 self._count(_object(said.get("message")).get("usage"))
@@ -214,14 +213,14 @@ class MessagesProvider:
     """Satisfies `Provider`. The base URL of *endpoint* is what comes before `/v1/messages`."""
 
     endpoint: Endpoint
-    connections: Connections = field(repr=False)
+    http: Transport = field(repr=False)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[Parts]:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = MessagesReading(secrets=secrets)
-        async with open_parts(self.connections, self.post(request), reading, secrets) as parts:
+        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:

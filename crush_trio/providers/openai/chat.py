@@ -18,6 +18,8 @@ from urllib.parse import quote
 import orjson
 from attrs import define, field, frozen
 
+from crush_trio.net.client import Transport
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.base import (
     ECHO,
     Endpoint,
@@ -35,17 +37,14 @@ from crush_trio.providers.base import (
     pack,
 )
 from crush_trio.providers.catalog import model_id, options_of
-from crush_trio.providers.errors import ProviderGarbled
-from crush_trio.providers.event_stream import Event
-from crush_trio.providers.exchange import Connections
-from crush_trio.providers.failures import failure_in_stream
+from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
 from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
 from crush_trio.providers.openai.request import OUR_OPTIONS, Dialect, chat_body
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
 
-DONE: Final = "[DONE]"
+DONE: Final = b"[DONE]"
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.END_TURN,
@@ -86,12 +85,12 @@ class ChatReading:
     _echo: bool = field(default=False, init=False)
     _details: list[dict[str, Any]] = field(factory=list, init=False)
 
-    def read(self, event: Event) -> Iterator[StreamPart]:
+    def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one chunk."""
         if event.data.strip() == DONE:
             yield from self._finish()
             return
-        chunk = _object(event.json())
+        chunk = _object(json_of(event.data))
         if chunk.get("error"):
             raise failure_in_stream(chunk["error"], self.secrets)
         used = chunk.get("usage") or _object(chunk.get("x_groq")).get("usage")
@@ -288,7 +287,7 @@ class ChatProvider:
     """Satisfies `Provider`. The base URL of *endpoint* is what comes before `/chat/completions`."""
 
     endpoint: Endpoint
-    connections: Connections = field(repr=False)
+    http: Transport = field(repr=False)
     dialect: Dialect
 
     @asynccontextmanager
@@ -296,7 +295,7 @@ class ChatProvider:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = ChatReading(prefix=f"call_{len(request.messages)}", secrets=secrets)
-        async with open_parts(self.connections, self.post(request), reading, secrets) as parts:
+        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:
