@@ -23,10 +23,11 @@ import trio
 from attrs import define, field
 
 from crush_trio.client.errors import AnswerLost, ServerUnreachable, StreamBroken, passes
-from crush_trio.client.frames import FrameReader
 from crush_trio.client.http import Link, Query, segment
 from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
+from crush_trio.net.errors import EventTooLarge
+from crush_trio.net.sse import SseDecoder
 from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
@@ -43,6 +44,9 @@ LONGEST_PAUSE: Final = 10.0
 
 ANSWER_LIMIT: Final = 30.0
 """Seconds that the answer to a simple question may take, where nobody else sets a limit."""
+
+FRAME_MOST: Final = 64 * 1024 * 1024
+"""Bytes that an incomplete event of a stream may have."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +83,7 @@ class Keeper:
     """Seconds for which a server may be away."""
     id: WorkspaceId = field(default=NO_WORKSPACE, init=False)
     _heard: bool = field(default=False, init=False, repr=False)
-    _reader: FrameReader = field(factory=FrameReader, init=False, repr=False)
+    _decoder: SseDecoder = field(factory=lambda: SseDecoder(FRAME_MOST), init=False, repr=False)
     _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
     _doubting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -166,7 +170,7 @@ class Keeper:
             await self._read()
 
     async def _read(self) -> None:
-        self._reader, self._flaw = FrameReader(), None
+        self._decoder, self._flaw = SseDecoder(FRAME_MOST), None
         await self.link.listen(
             self.path("/events"),
             self._take,
@@ -178,9 +182,10 @@ class Keeper:
         """Apply a piece of the stream; None if it cannot be applied."""
         self._heard = True
         try:
-            for frame in self._reader.feed(data):
+            for frame in self._decoder.feed(data):
                 self.picture.apply(frame)
-        except StreamBroken as flaw:
+        except (StreamBroken, EventTooLarge) as error:
+            flaw = error if isinstance(error, StreamBroken) else StreamBroken(error.detail)
             log.warning("stream.broken", extra={"reason": str(flaw)})
             self._flaw = flaw
             return None

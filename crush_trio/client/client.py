@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -12,13 +12,11 @@ from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
 from crush_trio.net.address import Address, default_address, parse_address
+from crush_trio.net.client import Transport
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
 from crush_trio.wire.views import Version, Workspace
-
-if TYPE_CHECKING:
-    import httpx
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
@@ -128,7 +126,7 @@ async def open_client(
     client_id: ClientId | None = None,
     environ: Mapping[str, str] = os.environ,
     ids: IdSource | None = None,
-    transport: "httpx.AsyncBaseTransport | None" = None,
+    transport: Transport | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client of the server at *address*; leaving the block closes its connections.
 

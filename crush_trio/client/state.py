@@ -20,6 +20,7 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
+import orjson
 import trio
 from attrs import define, field
 
@@ -32,9 +33,9 @@ from crush_trio.client.events import (
     RunEvent,
     Window,
 )
-from crush_trio.client.frames import Frame
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.errors import DecodeError
+from crush_trio.net.sse import SseEvent
 from crush_trio.wire.asks import (
     PermissionNotification,
     PermissionRequest,
@@ -144,14 +145,14 @@ class Picture:
 
     # ── Frames ──────────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, frame: Frame) -> None:
+    def apply(self, frame: SseEvent) -> None:
         """Apply one frame; raises `StreamBroken` if it does not fit what is known."""
         if frame.id is not None and frame.name not in _PLACED and self._is_old(frame.id):
             return
         apply = _APPLY.get(frame.name) or self._entity(frame)
         if apply is not None:
             try:
-                apply(self, frame.json(), len(frame.data))
+                apply(self, _json_of(frame), len(frame.data))
             except (KeyError, TypeError, ValueError, AttributeError, DecodeError) as flaw:
                 raise StreamBroken(f"{frame.name}: {flaw!r}") from flaw
         if frame.id is not None:
@@ -162,7 +163,7 @@ class Picture:
         (boot, seq), (last_boot, last_seq) = _place(place), _place(self.place)
         return boot == last_boot and seq <= last_seq
 
-    def _entity(self, frame: Frame) -> "_Apply | None":
+    def _entity(self, frame: SseEvent) -> "_Apply | None":
         """Return how to apply an event about anything else; None for names we do not know."""
         if not frame.name:
             raise StreamBroken("an event without a name: this is not the native form")
@@ -333,6 +334,13 @@ def _changed(
     if picture._follow(change, entity):
         envelope = Envelope(payload_type=payload_type, event_type=change, entity=entity)
         picture.window.publish(envelope, weight)
+
+
+def _json_of(frame: SseEvent) -> Json:
+    try:
+        return orjson.loads(frame.data)
+    except orjson.JSONDecodeError:
+        raise StreamBroken(f"the data of {frame.name or 'an event'} is no JSON") from None
 
 
 def _wake(waiting: Iterable[trio.Event]) -> None:
