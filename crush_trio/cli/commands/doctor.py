@@ -48,7 +48,7 @@ from crush_trio.store.errors import StoreLocked
 from crush_trio.store.sqlite.database import DATABASE_NAME
 from crush_trio.store.sqlite.store import open_sqlite_store
 
-LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "httpx", "click", "rich")
+LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "h11", "click", "rich")
 """Whose versions are worth knowing when something is wrong."""
 
 PROGRAMS: Final = {
