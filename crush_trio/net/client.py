@@ -113,7 +113,7 @@ class Response:
         data = bytearray()
         while len(data) <= most and (piece := await self.receive()):
             data += piece
-        return bytes(data[:most]), len(data) > most
+        return bytes(data[:most]), len(data) > most  # noqa: ASYNC910  # received at least once
 
     async def settle(self) -> None:  # noqa: ASYNC910  # receiving is what waits
         """Receive the end of a body that is of no interest any more, so that the connection is kept.
@@ -148,7 +148,7 @@ class Connection:
     """Whether it has carried a request before the current one."""
     idle_since: float = field(default=inf, init=False)
     _sent: bool = field(default=True, init=False)
-    """Whether all of the current request was sent."""
+    """Whether all of the current request was sent, as far as is known."""
     _http: Http1 = field(factory=Http1, init=False)
 
     async def ask(self, request: Request) -> Head:
@@ -159,7 +159,7 @@ class Connection:
             self._sent = False  # the server may have refused before it had read everything
         while (head := self._http.head()) is None:
             await self._receive()
-        return head
+        return head  # noqa: ASYNC910  # a head comes only after bytes were waited for
 
     async def receive(self) -> bytes:
         """Return all of the body that has come, or what comes next; no bytes at its end."""
@@ -287,7 +287,8 @@ class HttpClient:
             body = connection if inflater is None else _Inflated(connection, inflater)
             yield Response(head.status, head.headers, body)
         finally:
-            await self._put_back(request.origin, connection)
+            if not self._kept(request.origin, connection):
+                await connection.aclose()
 
     async def _ask(self, request: Request) -> tuple[Connection, Head]:
         connection = await self._take(request.origin)
@@ -324,13 +325,14 @@ class HttpClient:
             return Connection(opened.stream, opened.proxy, self.read_most)
         return Connection(opened, read_most=self.read_most)
 
-    async def _put_back(self, origin: Origin, connection: Connection) -> None:
+    def _kept(self, origin: Origin, connection: Connection) -> bool:
+        """Keep *connection* for another request; return False if it has to be closed."""
         idle = self._idle.setdefault(origin, [])
-        if connection.reusable and len(idle) < self.idle_most and not self._closed:
-            connection.rest()
-            idle.append(connection)
-        else:
-            await connection.aclose()
+        if self._closed or not connection.reusable or len(idle) >= self.idle_most:
+            return False
+        connection.rest()
+        idle.append(connection)
+        return True
 
     async def aclose(self) -> None:
         """Close the unused connections, and keep none from now on. Those in use close with their users."""

@@ -1,6 +1,6 @@
 """Network errors, as the HTTP client raises them.
 
-They say what happened and nothing about who wanted it. Each user of `net/` turns them into errors of its
+They are neutral: they say what happened, not what the request was for. Each user of `net/` turns them into errors of its
 own at one place: `providers/errors.py`, `client/errors.py` and `tools/web/http.py`.
 """
 
