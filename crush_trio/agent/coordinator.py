@@ -310,7 +310,10 @@ async def open_coordinator(
     commands of tools and hooks. *own_providers* are models that the program reaches itself, by the id
     under which a configuration names them. *sizes* limits answers and the output of tools.
     """
-    async with open_providers() as providers, open_hidden_nursery() as jobs:
+    async with (
+        open_providers(environment=config.current.environment) as providers,
+        open_hidden_nursery() as jobs,
+    ):
         yield Coordinator(
             workspace_id=workspace_id,
             directory=directory,

@@ -1,17 +1,15 @@
-"""Staying attached to a workspace, whatever becomes of the connection or of the server.
+"""The attachment to a workspace: keeps the event stream open, and sends requests to its routes.
 
-Two tasks. One listens: it reads the event stream into the picture, and when the stream ends it opens
-another one from where the first stopped. If the workspace is not there any more, it is created again,
-for the same client. The other settles doubts: what a resync leaves open it asks the server about.
+Two tasks. One listens: it reads the event stream into the picture, and when the stream ends it opens another
+one from where the first stopped. If the workspace is gone, it is created again, for the same client. The
+other settles doubts: it asks the server about what a resync left open.
 
-A server that cannot be reached is tried again, more and more rarely, until the patience is used up.
-What cannot get better by trying again, such as a token that is not accepted, ends the block at once.
+A server that cannot be reached is tried again, with growing pauses, until the patience is used up. An error
+that a retry cannot repair, such as a token that is not accepted, ends the block at once.
 
-Requests to the routes of one workspace.
-
-A workspace that is gone, because its server was restarted or took the client for lost, is created
-again and the request repeated. That is safe for every request: one that was answered with "there is
-no such workspace" has done nothing.
+A request to a workspace that is gone, because its server was restarted or gave the client up, creates the
+workspace again and is repeated. That is safe for every request: one that was answered with "workspace not
+found" has done nothing.
 """
 
 import logging
@@ -23,10 +21,11 @@ import trio
 from attrs import define, field
 
 from crush_trio.client.errors import AnswerLost, ServerUnreachable, StreamBroken, passes
-from crush_trio.client.frames import FrameReader
 from crush_trio.client.http import Link, Query, segment
 from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
+from crush_trio.net.errors import EventTooLarge
+from crush_trio.net.sse import SseDecoder
 from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
@@ -36,29 +35,32 @@ from crush_trio.wire.views import WorkspaceView
 T = TypeVar("T")
 
 FIRST_PAUSE: Final = 0.25
-"""Seconds before the second attempt to reach a server; each further pause is twice as long."""
+"""Seconds before the first retry; each further pause is twice as long."""
 
 LONGEST_PAUSE: Final = 10.0
-"""Seconds beyond which pauses do not grow."""
+"""Seconds of the longest pause."""
 
 ANSWER_LIMIT: Final = 30.0
-"""Seconds that the answer to a simple question may take, where nobody else sets a limit."""
+"""Seconds that a request of the attachment itself may take."""
+
+FRAME_MOST: Final = 64 * 1024 * 1024
+"""Bytes that an incomplete event of a stream may have."""
 
 log = logging.getLogger(__name__)
 
 
 @define(eq=False)
 class Backoff:
-    """How long to wait before the next attempt."""
+    """The pauses between attempts."""
 
     _pause: float = field(default=FIRST_PAUSE, init=False)
 
     def next(self, *, after: float = 0.0) -> float:
         """Return the pause before the next attempt, in seconds.
 
-        An attempt that was good for longer than the pause before it has succeeded, and pauses begin
-        anew *after* it. One that was not is a failure: a server that ends every stream at once is
-        not to be asked for another one all the time.
+        *after* is how many seconds the last attempt lasted. If that was longer than the pause before
+        it, the attempt succeeded and the pauses start again. A shorter one counts as a failure: a server
+        that ends every stream at once must not be asked in a tight loop.
         """
         if after > self._pause:
             self._pause = FIRST_PAUSE
@@ -68,7 +70,7 @@ class Backoff:
 
 @define(eq=False)
 class Keeper:
-    """One client's place in one workspace."""
+    """One client's claim on one workspace, and its event stream."""
 
     link: Link = field(repr=False)
     picture: Picture = field(repr=False)
@@ -76,10 +78,10 @@ class Keeper:
     interactive: bool
     init: bool
     patience: float
-    """Seconds for which a server may be away."""
+    """Seconds for which the server may be unreachable."""
     id: WorkspaceId = field(default=NO_WORKSPACE, init=False)
     _heard: bool = field(default=False, init=False, repr=False)
-    _reader: FrameReader = field(factory=FrameReader, init=False, repr=False)
+    _decoder: SseDecoder = field(factory=lambda: SseDecoder(FRAME_MOST), init=False, repr=False)
     _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
     _doubting: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
@@ -90,7 +92,7 @@ class Keeper:
     async def create(self) -> WorkspaceView:
         """Create the workspace or join it, and make its agent ready.
 
-        Doing it again is harmless: the same directory is the same workspace.
+        Repeating it is harmless: the same directory is the same workspace.
         """
         workspace = await self.link.ask("POST", "/v1/workspaces", WorkspaceView, body=self.request)
         if self.init:
@@ -103,7 +105,7 @@ class Keeper:
         return workspace
 
     async def release(self) -> None:
-        """Give up the claim. If the server does not hear of it, the claim ends a little later."""
+        """Release the claim. If the server cannot be told, the claim expires a little later."""
         await trio.lowlevel.checkpoint()
         try:
             await self.link.tell("DELETE", self.path(""), query=self._who)
@@ -121,10 +123,10 @@ class Keeper:
     # ── Listening ───────────────────────────────────────────────────────────────────────────────
 
     async def listen(self) -> None:
-        """Read the event stream for ever; raises what cannot be mended, and what lasts too long.
+        """Read the event stream for ever; raises errors that a retry cannot repair or that last too long.
 
-        Before the first state of the workspace has come nothing is tried twice: whoever opens a
-        workspace wants to know that there is no server.
+        Before the first state of the workspace has come there are no retries: a caller that opens a
+        workspace wants to know at once that there is no server.
         """
         backoff, away_since = Backoff(), trio.current_time()
         while True:
@@ -140,7 +142,7 @@ class Keeper:
             await trio.sleep(backoff.next(after=now - began))
 
     async def _attend(self) -> CrushError:
-        """Listen for as long as one connection lasts; return why it ended."""
+        """Read one stream until it ends; return why it ended."""
         await trio.lowlevel.checkpoint()
         why: CrushError
         try:
@@ -158,7 +160,7 @@ class Keeper:
         return why
 
     async def _stream(self) -> None:
-        """Open a stream and read it to its end; create the workspace again if it is gone."""
+        """Open a stream and read it; create the workspace again if it is gone."""
         try:
             await self._read()
         except WorkspaceNotFound:
@@ -166,7 +168,7 @@ class Keeper:
             await self._read()
 
     async def _read(self) -> None:
-        self._reader, self._flaw = FrameReader(), None
+        self._decoder, self._flaw = SseDecoder(FRAME_MOST), None
         await self.link.listen(
             self.path("/events"),
             self._take,
@@ -175,12 +177,13 @@ class Keeper:
         )
 
     def _take(self, data: bytes) -> float | None:
-        """Apply a piece of the stream; None if it cannot be applied."""
+        """Apply a piece of the stream; return the longest silence to accept, None if it does not fit."""
         self._heard = True
         try:
-            for frame in self._reader.feed(data):
+            for frame in self._decoder.feed(data):
                 self.picture.apply(frame)
-        except StreamBroken as flaw:
+        except (StreamBroken, EventTooLarge) as error:
+            flaw = error if isinstance(error, StreamBroken) else StreamBroken(error.detail)
             log.warning("stream.broken", extra={"reason": str(flaw)})
             self._flaw = flaw
             return None
@@ -191,7 +194,7 @@ class Keeper:
     # ── Doubts ──────────────────────────────────────────────────────────────────────────────────
 
     async def settle(self) -> None:
-        """Ask about what a resync left open, for ever."""
+        """Ask the server about doubts, for ever."""
         while True:
             while not self.picture.in_doubt:
                 await self._doubting.park()
@@ -226,9 +229,9 @@ class Keeper:
 
 
 async def bounded(ask: Callable[[], Awaitable[T]], limit: float = ANSWER_LIMIT) -> T:
-    """Return the answer; a server that does not answer in time is taken for one that is away.
+    """Return the answer; raises `AnswerLost` if it does not come in time.
 
-    A network can die without a word, and then an answer does not come and nothing breaks.
+    A network can fail silently: then no answer comes and no connection breaks.
     """
     with trio.move_on_after(limit):
         return await ask()
@@ -236,9 +239,9 @@ async def bounded(ask: Callable[[], Awaitable[T]], limit: float = ANSWER_LIMIT) 
 
 
 async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the answer; None if what it is about does not exist.
+    """Return the answer, or None if its subject does not exist.
 
-    A workspace that does not exist is another matter: it will be back, and is to be asked again.
+    A missing workspace is raised: it will be created again, and the question repeated.
     """
     await trio.lowlevel.checkpoint()
     try:
@@ -251,16 +254,16 @@ async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
 
 @define(eq=False)
 class Calls:
-    """What the groups of routes are made of. Paths are those below the workspace."""
+    """Requests to the routes of one workspace; paths are relative to it."""
 
     keeper: Keeper = field(repr=False)
 
     async def get(self, path: str, answer: type[T], **query: str) -> T:
-        """Read something."""
+        """Send a GET and return its answer."""
         return await self.ask("GET", path, answer, query=query)
 
     async def post(self, path: str, answer: type[T], body: object = None) -> T:
-        """Have something done, and return what came of it."""
+        """Send a POST and return its answer."""
         return await self.ask("POST", path, answer, body=body)
 
     async def ask(
@@ -281,14 +284,14 @@ class Calls:
     async def tell(
         self, method: str, path: str, body: object = None, query: Query | None = None
     ) -> bytes:
-        """Send a request that is answered with success, and most of the time with nothing else."""
+        """Send a request and return the body of its answer, which is often empty."""
         keeper = self.keeper
         return await self._sent(
             lambda: keeper.link.tell(method, keeper.path(path), body=body, query=query)
         )
 
     async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Send; if the workspace is gone, send again once it is back, whoever brought it back."""
+        """Send; if the workspace is gone, create it again unless that was done meanwhile, and send again."""
         if self.keeper.picture.closed:
             raise trio.ClosedResourceError("the workspace has been left")
         asked = self.keeper.id

@@ -1,10 +1,10 @@
-"""A client of a server: where it is, who we are, and the routes that belong to no workspace."""
+"""The client of a server: `open_client`, and the routes that belong to no workspace."""
 
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -12,13 +12,11 @@ from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
 from crush_trio.net.address import Address, default_address, parse_address
+from crush_trio.net.client import Transport
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
 from crush_trio.wire.views import Version, WorkspaceView
-
-if TYPE_CHECKING:
-    import httpx
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
@@ -29,21 +27,21 @@ class Client:
     """One client of one server. Made by `open_client` only."""
 
     id: ClientId
-    """Who we are: what the server knows our claims by."""
+    """The client id, by which the server knows our claims."""
     _link: Link = field(repr=False)
     _ids: IdSource = field(repr=False)
 
     @property
     def address(self) -> Address:
-        """Where the server is."""
+        """The address of the server."""
         return self._link.address
 
     async def health(self) -> None:
-        """Return if the server answers; raises `ServerUnreachable` if nothing does."""
+        """Check that the server answers; raises `ServerUnreachable` if not."""
         await self._link.tell("GET", "/v1/health")
 
     async def version(self) -> Version:
-        """Return what is serving."""
+        """Return the version of the server."""
         return await self._link.ask("GET", "/v1/version", Version)
 
     async def server_config(self) -> JsonObject:
@@ -55,11 +53,11 @@ class Client:
         return await self._link.ask("GET", "/v1/openapi.json", dict[str, Any])
 
     async def config_schema(self) -> JsonObject:
-        """Return what a configuration file may have, as a JSON schema."""
+        """Return the JSON schema of configuration files."""
         return await self._link.ask("GET", "/v1/crush.schema.json", dict[str, Any])
 
     async def metrics(self) -> str:
-        """Return numbers about the server, as Prometheus reads them."""
+        """Return the metrics of the server, in the format of Prometheus."""
         return (await self._link.tell("GET", "/v1/metrics")).decode()
 
     async def workspaces(self) -> tuple[WorkspaceView, ...]:
@@ -67,15 +65,15 @@ class Client:
         return await self._link.ask("GET", "/v1/workspaces", tuple[WorkspaceView, ...])
 
     async def shutdown(self, *, if_idle: bool = False) -> None:
-        """Ask the server to end; raises `ServerNotIdle` if it hosts a workspace, ours included.
+        """Ask the server to shut down; raises `ServerNotIdle` if it hosts a workspace, ours included.
 
-        *if_idle* is for a server that may be one of the Go program, to which it makes a difference.
+        *if_idle* matters only for a server of the Go program, which distinguishes the two.
         """
         command = ControlCommand.SHUTDOWN_IF_IDLE if if_idle else ControlCommand.SHUTDOWN
         await self._link.tell("POST", "/v1/control", body=ControlRequest(command=command.value))
 
     async def retire(self) -> None:
-        """Say goodbye for good: give up every claim at once, and open no workspace any more."""
+        """Release every claim of this client at once; it can open no workspace afterwards."""
         await self._link.tell("DELETE", f"/v1/clients/{segment(self.id)}")
 
     def open_workspace(
@@ -92,18 +90,18 @@ class Client:
         channels: Iterable[str] = (),
         create: bool = False,
     ) -> AbstractAsyncContextManager[RemoteWorkspace]:
-        """Open a directory of the server's machine as a workspace, or join those who have it open.
+        """Open a directory of the server's machine as a workspace, or join it if it is open.
 
-        A relative path is taken from where this program runs. While the block lasts, one event stream
-        is open, and taken up again if it breaks; the server may be away for *patience* seconds. Leaving
-        the block gives the workspace up: if nobody else has it open it closes, and its runs are
-        cancelled but for those that were told to go on.
+        A relative path is relative to this program's working directory. While the block lasts, one event
+        stream is open, and resumed if it breaks; the server may be unreachable for *patience* seconds.
+        Leaving the block releases the claim: if no other client has one, the workspace closes, and its
+        runs are cancelled except those that were submitted to continue.
 
         The directory has to exist, unless *create* says to make it; `PathInvalid` is raised otherwise.
 
-        *interactive* says whether a person is here to be asked. *init* makes the agent ready. The rest
-        is for the one who opens the workspace first: *yolo* asks nobody for permission, *env* is the
-        environment that its tools run in.
+        *interactive* says whether a user can answer asks. *init* makes the agent ready. The rest counts
+        for the client that opens the workspace first: *yolo* allows everything without asking, *env* is
+        the environment of its tools.
         """
         request = WorkspaceRequest(
             path=str(Path(path).absolute()),
@@ -128,14 +126,14 @@ async def open_client(
     client_id: ClientId | None = None,
     environ: Mapping[str, str] = os.environ,
     ids: IdSource | None = None,
-    transport: "httpx.AsyncBaseTransport | None" = None,
+    transport: Transport | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client of the server at *address*; leaving the block closes its connections.
 
     An address is `unix:///path` or `tcp://host:port`, by default the socket in the user's runtime
     directory, where servers listen by default. The *token*, if the server wants one, is by default
-    what *environ* has as `CRUSH_TRIO_TOKEN`. *client_id* is a UUID, by default a new one: who comes
-    back under the same id takes up its own claims. *ids* names runs, *transport* replaces the sockets.
+    `CRUSH_TRIO_TOKEN` in *environ*. *client_id* is a UUID, by default a new one; a client that returns with
+    the same id has its old claims. *ids* makes the ids of runs, *transport* replaces the sockets.
 
     Nothing is sent yet. The first request to a server that is not there raises `ServerUnreachable`.
     """

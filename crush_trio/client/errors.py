@@ -1,16 +1,18 @@
-"""What can go wrong between a client and its server, and how a refusal becomes an error again.
+"""Errors of the client: of the network, of the event stream, and refusals of the server.
 
-A server answers a refusal with a code. Where the code is that of an error in `crush_trio.errors`,
-the client raises that very class, with the detail it was raised with: code that says
-`except SessionBusy` works in the server's process and far away from it. Any other code comes back as
-an `ApiError`, which carries it.
+A server answers a refusal with a code. Where the code is that of an error in `crush_trio.errors`, the
+client raises the same class, with the same detail: `except SessionBusy` works in the server's process and
+in a client's. Any other code becomes an `ApiError`, which carries it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from crush_trio import errors
 from crush_trio.errors import CrushError, DecodeError, Unavailable
+from crush_trio.net.address import Address
+from crush_trio.net.errors import BadEncoding, ConnectFailed, NetworkError, ResponseTooLarge
 from crush_trio.wire.codec import decode
 from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import ErrorBody
@@ -25,7 +27,7 @@ class ApiError(CrushError):
     def __init__(self, detail: str = "", *, code: str = "", status: int = 0) -> None:
         super().__init__(detail)
         self.status = status
-        """What HTTP called it; 0 if no server was involved."""
+        """The HTTP status; 0 if no server was involved."""
         if code:
             self.code = code  # type: ignore[misc]  # the class has a code, each error the server's
             self.args = (detail,)
@@ -50,21 +52,21 @@ class AnswerLost(NoAnswer):
 
 
 class AnswerGarbled(CrushError):
-    """The server answered with something that is not what its interface promises."""
+    """The server's answer does not have the form that its interface promises."""
 
     code = "answer_garbled"
     message = "the server's answer makes no sense"
 
 
 class StreamBroken(CrushError):
-    """An event stream said something that cannot be applied to what it said before."""
+    """An event of the stream cannot be applied to the state that earlier events built."""
 
     code = "stream_broken"
     message = "the event stream does not fit"
 
 
 class RunNotCompleted(CrushError):
-    """The text of a run was wanted, and the run has ended without completing."""
+    """The text of a run was asked for, and the run ended without completing."""
 
     code = "run_not_completed"
     message = "the run did not complete"
@@ -72,7 +74,7 @@ class RunNotCompleted(CrushError):
     def __init__(self, detail: str = "", *, run: RunView | None = None) -> None:
         super().__init__(detail)
         self.run = run
-        """How it did end."""
+        """The run as it ended."""
 
 
 def _leaves(cls: type[CrushError]) -> Iterator[type[CrushError]]:
@@ -84,11 +86,11 @@ def _leaves(cls: type[CrushError]) -> Iterator[type[CrushError]]:
 
 
 KNOWN: Final[Mapping[str, type[CrushError]]] = {cls.code: cls for cls in _leaves(CrushError)}
-"""The errors that are raised here as they were raised there, by their code."""
+"""The errors that the client raises as the server raised them, by code."""
 
 
 def refusal(status: int, body: bytes) -> CrushError:
-    """Return the error that an answer with *status* and *body* stands for."""
+    """Return the error for a response with *status* and *body*."""
     try:
         told = decode(body, ErrorBody)
     except DecodeError:
@@ -101,12 +103,29 @@ def refusal(status: int, body: bytes) -> CrushError:
 
 
 def _detail(text: str, message: str) -> str:
-    """Return what follows the message of an error in its text."""
+    """Return the detail in the text of an error: what follows its message."""
     return text.removeprefix(message).removeprefix(": ")
 
 
 def passes(error: CrushError) -> bool:
-    """Whether to try again: the server is away, busy or broken, and the request was all right."""
+    """Whether to try again: the server is away, busy or broken, and the request was valid."""
     if isinstance(error, ApiError):
         return error.status >= 500
     return isinstance(error, Unavailable | errors.WorkspaceClosing)
+
+
+@contextmanager
+def translated(address: Address, advice: str) -> Generator[None]:
+    """Turn the network errors of a block into errors of the client.
+
+    *advice* tells the user what to do if nothing answers at *address*.
+    """
+    try:
+        yield
+    except ConnectFailed as exc:
+        reason = f" ({exc.reason})" if exc.reason else ""
+        raise ServerUnreachable(f"nothing answers at {address}{reason}; {advice}") from exc
+    except (BadEncoding, ResponseTooLarge) as exc:
+        raise AnswerGarbled(exc.detail) from exc
+    except NetworkError as exc:
+        raise AnswerLost(exc.detail or type(exc).__name__) from exc

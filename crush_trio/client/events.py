@@ -1,17 +1,15 @@
-"""What a workspace tells those who watch it.
+"""Event classes of the client, and the window of recent events that readers share.
 
-Most events are the wire's own `Envelope`: something was created, updated or deleted. Messages and runs
-have classes of their own here, because the native stream says more about them. The rest is about the
-stream itself.
+Most events are the wire's own `Envelope`: something was created, updated or deleted. Messages and runs have
+classes of their own here, because the native stream says more about them. The rest is about the stream
+itself.
 
-The newest events of a workspace, kept once for everybody who reads them.
+There is one connection and any number of readers. A reader is a number: how far it has read. Publishing
+never waits for a reader and a reader has no buffer, so a slow one costs nothing. It gets the newest state of a
+message and not each one in between; if its place has left the window, it gets a `Resynced` and the
+endings that it missed.
 
-There is one connection and there are any number of readers. A reader is a number: how far it has
-read. Nobody waits for a reader and no reader has a buffer, so a slow one costs nothing. It is given the
-newest state of a message and not each one on the way there; and if it has fallen out of the window,
-a `Resynced` and the endings it has missed.
-
-Kept: the window is bounded by count and by bytes, whatever readers do; an ending outlives it.
+Invariant: the window is bounded by count and by bytes, whatever readers do; endings are kept longer.
 """
 
 from bisect import bisect_right
@@ -33,11 +31,10 @@ from crush_trio.wire.runs import RunView
 
 @define(eq=False)
 class MessageEvent:
-    """A message is new, has grown, or is gone.
+    """A message was created, has grown, or was deleted.
 
-    `message` is the whole message as of this event. It is put together when it is first asked for; a
-    reader that prints an answer as it comes should ask for `pieces_since` instead, which costs as much
-    as what is new.
+    `message` is the whole message as of this event. It is built when it is first used; a reader that
+    prints an answer as it comes should use `pieces_since` instead, which costs as much as what is new.
     """
 
     change: EventType
@@ -46,7 +43,7 @@ class MessageEvent:
 
     @property
     def message_id(self) -> MessageId:
-        """Which message it is."""
+        """The id of the message."""
         return self.view.id
 
     @property
@@ -56,7 +53,7 @@ class MessageEvent:
 
     @property
     def role(self) -> Role:
-        """Who speaks."""
+        """The role of the message."""
         return self.view.head.role
 
     @property
@@ -74,7 +71,7 @@ class MessageEvent:
     def pieces_since(self, earlier: "MessageEvent | None") -> tuple[MessagePiece, ...]:
         """Return what happened to the message since an *earlier* event of it, or since its beginning.
 
-        Keep the event you have seen last of each message, and give it here.
+        Keep the last event that you have seen of each message, and pass it here.
         """
         if earlier is None:
             return pieces_between(None, self.view)
@@ -85,9 +82,9 @@ class MessageEvent:
 
 @frozen
 class RunEvent:
-    """A run is in a new state. The event of its ending comes once and is its last.
+    """A run is in a new state. The event of its ending comes once and is the last.
 
-    The text of the answer is not in here: it is in the messages, and in what `RunHandle.wait` returns.
+    The text of the answer is not in it: it is in the messages, and in what `RunHandle.wait` returns.
     """
 
     run: RunView
@@ -95,11 +92,11 @@ class RunEvent:
 
 @frozen(eq=False, kw_only=True)
 class Resynced:
-    """Some events were missed. This is the state of now; replace by it whatever was known before.
+    """Some events were missed. This is the current state; it replaces what was known before.
 
-    A run or a message that is not in here has ended, been finished or been deleted meanwhile. The
-    endings of runs that were missed are events of their own, before this one or right after it. What
-    else happened meanwhile is not told any more: a reader that shows sessions reads them anew.
+    A run or a message that is not in it has ended, been finished or been deleted meanwhile. The endings
+    of runs that were missed are events of their own, before this one or right after it. Other events are
+    lost: a reader that shows sessions reads them again.
     """
 
     runs: tuple[RunView, ...] = ()
@@ -118,7 +115,7 @@ class Resynced:
 
 @frozen
 class Disconnected:
-    """The connection is gone. Events continue where they stopped once there is another one."""
+    """The connection is lost. Events continue where they stopped once there is another one."""
 
     reason: str
 
@@ -148,7 +145,7 @@ _by_seq = attrgetter("seq")
 
 @define(eq=False)
 class Entry:
-    """An event in its place; `superseded` if a later one shows all that it shows."""
+    """An event in the window; `superseded` if a later one contains all of it."""
 
     seq: int
     event: WorkspaceEvent
@@ -158,7 +155,7 @@ class Entry:
 
 @define(eq=False)
 class Window:
-    """See the module. *snapshot* tells the state of now, for readers that have lost their place."""
+    """The newest events, shared by all readers. *snapshot* gives the current state to readers that lost their place."""
 
     _snapshot: Callable[[], Resynced] = field(repr=False)
     events: int = WINDOW_EVENTS
@@ -177,7 +174,7 @@ class Window:
     # ── Writing ─────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, event: WorkspaceEvent, weight: int = 0) -> None:
-        """Append *event*, which takes up *weight* bytes. Costs the same however many read."""
+        """Append *event*, of *weight* bytes. The cost does not depend on the number of readers."""
         self.head += 1
         entry = Entry(self.head, event, weight)
         if isinstance(event, MessageEvent):
@@ -189,12 +186,12 @@ class Window:
         self._readers.unpark_all()
 
     def close(self) -> None:
-        """Let readers end once they have read what there is. Closing again does nothing."""
+        """End readers once they have read everything. Closing again does nothing."""
         self.closed = True
         self._readers.unpark_all()
 
     def _supersede(self, event: MessageEvent, entry: Entry) -> None:
-        """Let *entry* stand for the update before it, with its weight: they share their text."""
+        """Replace the update before *entry* by it, weight included: they share their text."""
         last = self._updates.pop(event.message_id, None)
         if last is not None:
             last.superseded = True
@@ -206,7 +203,7 @@ class Window:
             self._updates[event.message_id] = entry
 
     def _trim(self) -> None:
-        """Drop what nobody is given any more, then the oldest until the window fits again.
+        """Drop superseded entries, then the oldest until the window fits again.
 
         Frees a good part of it at a time, so that the cost per event is constant.
         """
@@ -240,7 +237,7 @@ class Window:
         return None
 
     def lost(self, after: int) -> tuple[WorkspaceEvent, ...] | None:
-        """Return what to tell a reader whose place is gone; None if it is still there."""
+        """Return the events for a reader whose place has left the window; None if it is still there."""
         if after >= self._floor:
             return None
         kept = (*self._endings, *self._entries)
@@ -262,7 +259,7 @@ def _is_ending(event: WorkspaceEvent) -> bool:
 class EventReader:
     """One reader's place. Iterating gives events until the workspace is left.
 
-    It holds nothing: it may be left at any point, and reading on later begins where it stopped.
+    It holds no resources: it may be left at any point, and later reading continues where it stopped.
     """
 
     _window: Window = field(repr=False)

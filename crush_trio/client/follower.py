@@ -1,9 +1,9 @@
-"""One run, picked out of everything that happens in its workspace.
+"""Picks the pieces of one run out of all events of its workspace.
 
-Messages do not say which run they belong to, but a session has at most one active run at a time. So
-the messages that are created in the session while the run is active are the run's. A follower that
-comes late, or has missed something, is given the messages of the session and finds the run's turn
-among them. Plain data; the shell around it is `run_stream`.
+Messages do not say which run they belong to, but a session has at most one active run at a time. So the
+messages that are created in the session while the run is active are the run's. A follower that starts late,
+or has missed something, is given the messages of the session and finds the run's turn among them. Plain data;
+`RunStream` in `run.py` does the waiting.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,14 +37,14 @@ Ask: TypeAlias = PermissionRequest | QuestionRequest
 
 @frozen
 class Asked:
-    """The run, or one that it started, waits for a person; answer with `permissions` or `questions`."""
+    """The run, or one that it started, waits for an ask; answer with `permissions` or `questions`."""
 
     request: Ask
 
 
 @frozen
 class Settled:
-    """What was asked has been answered, by anybody, or is not asked any more."""
+    """An ask was answered, by this client or another, or was withdrawn."""
 
     request: Ask
     granted: bool = False
@@ -64,7 +64,7 @@ RunPiece: TypeAlias = MessagePiece | RunEvent | Asked | Settled | RunEnded
 
 @define(eq=False)
 class Follower:
-    """What has been told of one run so far."""
+    """The state of following one run: what was reported so far."""
 
     run_id: RunId
     """The server's id of the run, or the caller's."""
@@ -83,7 +83,7 @@ class Follower:
     # ── Event by event ──────────────────────────────────────────────────────────────────────────
 
     def follow(self, event: WorkspaceEvent) -> tuple[RunPiece, ...]:
-        """Return what *event* says about the run."""
+        """Return the pieces of the run in *event*."""
         match event:
             case RunEvent(run=run):
                 return self._run(event) if self.run_id in {run.id, run.run_id} else ()
@@ -109,7 +109,7 @@ class Follower:
         return self._tell(event.view)
 
     def _tell(self, view: MessageView) -> tuple[RunPiece, ...]:
-        """Return what is new about a message of the run; what people say is not."""
+        """Return the new pieces of a message of the run; prompts have none."""
         seen = self._seen.get(view.id)
         if seen is not None and is_older(view, than=seen):
             return ()
@@ -148,9 +148,9 @@ class Follower:
         return (Asked(ask),)
 
     def _is_ours(self, session_id: SessionId) -> bool:
-        """Whether a session is the run's, or that of a task which the run has others do.
+        """Whether a session is the run's own, or that of a sub-agent of the run.
 
-        The session of a task is named after the message in which the task was asked for.
+        The session of a sub-agent is named after the message that called it.
         """
         return session_id in self._sessions or session_id.partition("$$")[0] in self._seen
 
@@ -164,7 +164,7 @@ class Follower:
     def catch_up(
         self, run: RunView, messages: Sequence[Message], asks: Iterable[Ask]
     ) -> tuple[RunPiece, ...]:
-        """Return what is new, given the run, its session and all that waits, as they are now."""
+        """Return the new pieces, given the run, the messages of its session and the pending asks as they are now."""
         told: list[RunPiece] = []
         if not self.active and not run.state.terminal:
             told.append(RunEvent(run))
@@ -193,7 +193,7 @@ class Follower:
         return turn
 
     def _begins(self, run: RunView, message: Message) -> bool:
-        """Whether the turn of the run begins with *message*, as far as anybody can tell."""
+        """Whether the turn of the run begins with *message*, as far as that is known."""
         if self._seen:
             return message.id in self._seen
         if (

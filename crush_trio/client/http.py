@@ -1,46 +1,64 @@
-"""Bytes out, bytes in: the one module that knows of an HTTP library, loaded when a link is opened.
+"""Wire values over HTTP: requests to one server, and its event streams.
 
-The library reads and writes bodies through generators of its own, and one that is left while it waits
-for its consumer is left to the garbage collector. So that no cancel can do that, a request's body is an
-object that holds nothing, and the pieces of a stream are taken by a function that does not wait.
-
-Wire values out, wire values in.
-
-A `Link` is the way to one server. Whatever goes wrong on it comes out as a `CrushError`: what the
-server refused as the error it raised, what the network did as a `NoAnswer`.
+A `Link` leads to one server. Whatever goes wrong on it is raised as a `CrushError`: a refusal as the error that
+the server raised, a failure of the network as a `NoAnswer`.
 """
 
-import ssl
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, Self, TypeAlias, TypeVar
-from urllib.parse import quote
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import quote, urlencode
 
-import httpx
 import trio
-from attrs import define, field, frozen
-from typing_extensions import override
+from attrs import define, field
 
-from crush_trio.client.errors import AnswerGarbled, AnswerLost, ServerUnreachable, refusal
-from crush_trio.errors import DecodeError
-from crush_trio.net.address import Address, UnixAddress
+from crush_trio.client.errors import AnswerGarbled, AnswerLost, refusal, translated
+from crush_trio.errors import CrushError, DecodeError
+from crush_trio.net.address import Address, Origin, UnixAddress
+from crush_trio.net.client import Content, Request, Response, Transport, open_http_client
+from crush_trio.net.dial import Dial, Dialer, UnixDialer
 from crush_trio.wire.codec import decode, encode
 
 T = TypeVar("T")
 
 Query: TypeAlias = Mapping[str, str]
-"""What stands after the question mark of a request."""
+"""The query of a request."""
 
 Take: TypeAlias = Callable[[bytes], float | None]
-"""Takes a piece of a stream; returns how long to wait for the next, or None to hear no more."""
+"""Takes a piece of a stream; returns how long to wait for the next, or None to end the stream."""
+
+CONNECT_LIMIT: Final = 10.0
+"""Seconds within which a server begins to answer a request for its events."""
+
+ANSWER_MOST: Final = 1024**3
+"""Bytes that an answer may have. Lists of messages are long; a limit only stops a broken server."""
+
+REFUSAL_MOST: Final = 1024 * 1024
+"""Bytes that are read of a refusal."""
+
+KEEP_ALIVE: Final = 3.0
+"""Seconds after which an unused connection is not used again; servers close theirs a little later."""
+
+KEEP_MOST: Final = 100
+"""How many unused connections are kept."""
+
+_UNIX_HOST: Final = "api.crush.localhost"
+"""The name under which clients ask for a server behind a Unix socket."""
 
 
 @define(eq=False)
 class Link:
-    """Made by `open_link` only."""
+    """Requests to one server, any number at a time. Made by `open_link` only.
+
+    Deadlines are the caller's: a request waits for as long as its answer takes.
+    """
 
     address: Address
-    _exchanges: "Exchanges" = field(repr=False)
+    _transport: Transport = field(repr=False)
+    _headers: Mapping[str, str] = field(repr=False)
+    _advice: str = field(repr=False)
+    """What the user can do if nothing answers."""
+    _closed: bool = field(default=False, init=False)
 
     async def ask(
         self,
@@ -53,28 +71,73 @@ class Link:
     ) -> T:
         """Send a request and return its answer as an *answer*."""
         data = await self.tell(method, path, body=body, query=query)
-        with _sensible(method, path):
+        with _decoding(method, path):
             return decode(data, answer)
 
     async def tell(
         self, method: str, path: str, *, body: object = None, query: Query | None = None
     ) -> bytes:
-        """Send a request; return what came besides success, which most of the time is nothing."""
-        content = None if body is None else encode(body)
-        reply = await self._exchanges.request(method, path, content, query)
-        if not reply.good:
-            raise refusal(reply.status, reply.body)
-        return reply.body
+        """Send a request and return the body of a successful answer, which is often empty."""
+        kind = {} if body is None else {"content-type": "application/json"}
+        content = b"" if body is None else encode(body)
+        async with self._open(method, path, query, kind, content) as response:
+            if 200 <= response.status < 300:
+                return await response.read(ANSWER_MOST)
+            raise await _refusal(response)
 
     async def listen(self, path: str, take: Take, *, query: Query, place: str) -> None:
-        """Give *take* the pieces of an event stream from *place* on, as `Exchanges.stream` does."""
-        reply = await self._exchanges.stream(path, take, query, {"Last-Event-ID": place})
-        if reply is not None:
-            raise refusal(reply.status, reply.body)
+        """Give *take* the pieces of an event stream from *place* on, until it ends or *take* has enough.
+
+        Raises `AnswerLost` if the connection breaks, or is silent for longer than *take* allowed.
+        *take* does not wait and does not raise.
+        """
+        with trio.CancelScope(deadline=trio.current_time() + CONNECT_LIMIT) as scope:
+            async with self._open("GET", path, query, {"last-event-id": place}) as response:
+                if response.status != 200:
+                    raise await _refusal(response)
+                while data := await response.receive():
+                    patience = take(data)
+                    if patience is None:
+                        return
+                    scope.deadline = trio.current_time() + patience
+        if scope.cancelled_caught:
+            raise AnswerLost("nothing was heard from the server for too long")
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        headers: Mapping[str, str],
+        body: Content = b"",
+    ) -> AsyncIterator[Response]:
+        """Send a request; network errors in the block become errors of the client."""
+        if self._closed:
+            raise trio.ClosedResourceError("the client has been closed")
+        request = Request(
+            method=method,
+            origin=_origin(self.address),
+            target=f"{path}?{urlencode(query)}" if query else path,
+            headers={**self._headers, **headers},
+            body=body,
+        )
+        with translated(self.address, self._advice):
+            async with self._transport.open(request) as response:
+                yield response
+
+    def close(self) -> None:
+        """Refuse further requests."""
+        self._closed = True
+
+
+async def _refusal(response: Response) -> CrushError:
+    body, _ = await response.read_first(REFUSAL_MOST)
+    return refusal(response.status, body)
 
 
 @contextmanager
-def _sensible(method: str, path: str) -> Generator[None]:
+def _decoding(method: str, path: str) -> Generator[None]:
     try:
         yield
     except DecodeError as error:
@@ -92,162 +155,29 @@ async def open_link(
     *,
     advice: str = "",
     token: str | None = None,
-    transport: "httpx.AsyncBaseTransport | None" = None,
+    transport: Transport | None = None,
 ) -> AsyncIterator[Link]:
-    """Open the way to the server at *address*; *advice* says what to do if nothing answers there."""
-    # Loading the HTTP library takes longer than everything else here; only who connects pays for it.
+    """Open a link to the server at *address*; nothing is sent yet. Leaving closes its connections.
 
-    async with open_exchanges(address, advice=advice, token=token, transport=transport) as opened:
-        yield Link(address, opened)
-
-
-CONNECT_LIMIT: Final = 10.0
-"""Seconds within which a server begins to answer a request for its events."""
-
-_KEEP_ALIVE: Final = 3.0
-"""Seconds after which an unused connection is not used again; servers close theirs a little later."""
-
-_UNIX_HOST: Final = "api.crush.localhost"
-"""The name under which clients ask for a server behind a Unix socket."""
-
-
-@frozen
-class Reply:
-    """An answer, whole."""
-
-    status: int
-    body: bytes = field(repr=False)
-
-    @property
-    def good(self) -> bool:
-        """Whether the server did what it was asked for."""
-        return 200 <= self.status < 300
-
-
-class _Body(httpx.AsyncByteStream):
-    """The body of a request, given in one piece; each reader gets an iterator of its own."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @override
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Once(self._data)
-
-
-@define(eq=False)
-class _Once:
-    _left: bytes
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        await trio.lowlevel.checkpoint()
-        data, self._left = self._left, b""
-        if not data:
-            raise StopAsyncIteration
-        return data
-
-
-@define(eq=False)
-class Exchanges:
-    """Requests to one server, any number at a time. Made by `open_exchanges` only."""
-
-    _http: httpx.AsyncClient = field(repr=False)
-    _unreachable: str
-    """What to say if nothing answers."""
-
-    async def request(
-        self, method: str, path: str, content: bytes | None = None, query: Query | None = None
-    ) -> Reply:
-        """Send a request and return its answer, whatever it is."""
-        if self._http.is_closed:
-            raise trio.ClosedResourceError("the client has been closed")
-        kind = {} if content is None else {"Content-Type": "application/json"}
-        request = self._http.build_request(
-            method, path, params=query, content=content, headers=kind
-        )
-        request.stream = _Body(content or b"")
-        with self._translated():
-            response = await self._http.send(request)
-        return Reply(response.status_code, response.content)
-
-    async def stream(
-        self, path: str, take: Take, query: Query, headers: Mapping[str, str]
-    ) -> Reply | None:
-        """Give *take* the pieces of an answer until it ends or *take* wants no more.
-
-        Returns what the server said if it was not an answer to stream. Raises `AnswerLost` if the
-        connection breaks, or is silent for longer than *take* allowed.
-
-        *take* does not wait and does not raise, and hearing no more is a matter of cancelling: the
-        library's generators end in good order only while it is they who wait.
-        """
-        wanted = True
-        with trio.CancelScope(deadline=trio.current_time() + CONNECT_LIMIT) as scope:
-            with self._translated():
-                async with self._http.stream("GET", path, params=query, headers=headers) as answer:
-                    if answer.status_code != 200:
-                        return Reply(answer.status_code, await answer.aread())
-                    async for data in answer.aiter_raw():
-                        patience = take(data) if wanted else None
-                        if patience is None:
-                            wanted = False
-                            scope.cancel()
-                        else:
-                            scope.deadline = trio.current_time() + patience
-        if scope.cancelled_caught and wanted:
-            raise AnswerLost("nothing was heard from the server for too long")
-        return None
-
-    @contextmanager
-    def _translated(self) -> Generator[None]:
-        """Turn what the library says about the network into what we say about it."""
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            reason = f" ({error})" if str(error) else ""
-            raise ServerUnreachable(self._unreachable.format(reason=reason)) from error
-        except httpx.TransportError as error:
-            raise AnswerLost(str(error) or type(error).__name__) from error
-
-
-@asynccontextmanager
-async def open_exchanges(
-    address: Address,
-    *,
-    advice: str = "",
-    token: str | None = None,
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> AsyncIterator[Exchanges]:
-    """Open the way to the server at *address*; nothing is sent yet. Leaving closes its connections.
-
-    Deadlines are the caller's: a request waits for as long as its answer takes.
+    *advice* tells the user what to do if nothing answers there. *transport* replaces the sockets.
     """
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(
-        base_url=_base_url(address),
-        headers=headers,
-        transport=transport or _transport(address),
-        timeout=None,
-        trust_env=False,
-    ) as http:
-        yield Exchanges(http, f"nothing answers at {address}{{reason}}; {advice}")
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    async with open_http_client(
+        _dial(address), idle_most=KEEP_MOST, idle_limit=KEEP_ALIVE
+    ) as sockets:
+        link = Link(address, sockets if transport is None else transport, headers, advice)
+        try:
+            yield link
+        finally:
+            link.close()
 
 
-def _base_url(address: Address) -> str:
+def _dial(address: Address) -> Dial:
+    """Return how to connect: directly. Proxies of the environment are not for our own server."""
+    return UnixDialer(address.path) if isinstance(address, UnixAddress) else Dialer()
+
+
+def _origin(address: Address) -> Origin:
     if isinstance(address, UnixAddress):
-        return f"http://{_UNIX_HOST}"
-    return str(address).replace("tcp://", "http://", 1)
-
-
-def _transport(address: Address) -> httpx.AsyncHTTPTransport:
-    """Return what connects to *address*: any number of times at once, and never with TLS."""
-    place: dict[str, Any] = {"uds": str(address.path)} if isinstance(address, UnixAddress) else {}
-    return httpx.AsyncHTTPTransport(
-        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # trusts nobody, and costs nothing to make
-        trust_env=False,
-        limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE),
-        **place,
-    )
+        return Origin(_UNIX_HOST, 80, secure=False)
+    return Origin(address.host, address.port, secure=False)

@@ -1,17 +1,15 @@
-"""A message as a stream of deltas makes it grow, without copying it for every delta.
+"""Growing messages: built from deltas without copying, and the new pieces between two states.
 
-Text is only ever appended to. A `MessageView` remembers how far each text had grown when the view was
-taken, so taking one after every delta costs as much as the delta. Whoever wants a whole message pays
-for the whole message, once. A view keeps showing what the message was, whatever comes later.
+Text is only ever appended to. A `MessageView` remembers how far each text had grown when the view was taken,
+so taking one after every delta costs as much as the delta. Building the whole message costs its length,
+once. A view keeps showing the message as it was.
 
-The rules of a delta are those of docs/events.md. What does not fit raises `StreamBroken`: a client
-that has missed something must not guess.
+The rules of a delta are those of docs/events.md. What does not fit raises `StreamBroken`: a client that has
+missed something must not guess.
 
-What is new about a message, as a program that prints an answer wants to be told.
-
-`pieces_between` compares two views of a message and says what happened from one to the other. Because
-it compares states and does not repeat deltas, nothing is told twice and nothing is skipped, however
-the states came about: by deltas, by a reconnect, or by reading the message anew.
+`pieces_between` compares two views of a message and returns what happened between them, as a program that
+prints an answer needs it. Because it compares states and does not repeat deltas, nothing is reported twice
+or skipped, whether the states came from deltas, from a reconnect, or from reading the message again.
 """
 
 from collections.abc import Mapping
@@ -55,7 +53,7 @@ class Growth:
 
 @frozen(eq=False)
 class PartView:
-    """A part at one moment. Of one that grows, `part` has no text: that is in `growth`."""
+    """A part at one moment. If it grows, its text is in `growth` and not in `part`."""
 
     part: Part
     growth: Growth | None = None
@@ -75,7 +73,7 @@ class PartView:
 class MessageView:
     """A message at one moment; `head` is the message without its parts.
 
-    Views of the same `source` show one message as one stream told it, in that order.
+    Views of the same `source` show one message as one stream reported it, in that order.
     """
 
     head: Message
@@ -115,7 +113,7 @@ class GrowingMessage:
     def apply(self, delta: Mapping[str, Json]) -> MessageView:
         """Apply the data of a `message_delta`; return the message as it is then.
 
-        After `StreamBroken` some of it may have been applied: the message is not to be used again.
+        After `StreamBroken` a part of it may have been applied: the message must not be used again.
         """
         try:
             if delta["updated_at"] != self._head.updated_at:
@@ -127,7 +125,7 @@ class GrowingMessage:
         return self.view()
 
     def _change(self, change: Mapping[str, Json]) -> None:
-        """Apply one change; which of the three it is, its members say, asked in this order."""
+        """Apply one change; its keys, checked in this order, say which of the three kinds it is."""
         place = change["length"] if "length" in change else change["index"]
         if not 0 <= place <= len(self._slots):
             raise StreamBroken(f"part {place} of {self._head.id}, which has {len(self._slots)}")
@@ -182,7 +180,7 @@ def _with_text(part: Part, text: str) -> Part:
 
 @frozen
 class TextPiece:
-    """More of what the agent says."""
+    """More text of the answer."""
 
     message_id: MessageId
     text: str
@@ -190,7 +188,7 @@ class TextPiece:
 
 @frozen
 class ReasoningPiece:
-    """More of what the model thinks before it speaks."""
+    """More of the model's reasoning."""
 
     message_id: MessageId
     text: str
@@ -198,7 +196,7 @@ class ReasoningPiece:
 
 @frozen
 class ToolCallBegun:
-    """The model asks for a tool. What it wants from it may still be coming."""
+    """The beginning of a tool call. Its arguments may be incomplete."""
 
     message_id: MessageId
     call: ToolCallPart
@@ -206,7 +204,7 @@ class ToolCallBegun:
 
 @frozen
 class ToolCallFinished:
-    """The model has said everything about a call; `call.input` is complete."""
+    """The end of a tool call; `call.input` is complete."""
 
     message_id: MessageId
     call: ToolCallPart
@@ -214,7 +212,7 @@ class ToolCallFinished:
 
 @frozen
 class ToolResult:
-    """A tool has answered."""
+    """The result of a tool."""
 
     message_id: MessageId
     result: ToolResultPart
@@ -230,7 +228,7 @@ class MessageFinished:
 
 @frozen
 class MessageRestarted:
-    """What was told of this message so far is void; the pieces that follow are all of it.
+    """The earlier pieces of this message are void; the pieces that follow are all of it.
 
     A model that failed in the middle of an answer was asked again.
     """
@@ -251,7 +249,7 @@ MessagePiece: TypeAlias = (
 
 
 def pieces_between(earlier: MessageView | None, later: MessageView) -> tuple[MessagePiece, ...]:
-    """Return what leads from *earlier* to *later*, views of one message; None is before its first."""
+    """Return the pieces from *earlier* to *later*, views of one message; None is its beginning."""
     if earlier is None:
         return tuple(piece for view in later.parts for piece in _new(later.id, view))
     found: list[MessagePiece] = []
@@ -266,8 +264,8 @@ def pieces_between(earlier: MessageView | None, later: MessageView) -> tuple[Mes
 def is_older(view: MessageView, than: MessageView) -> bool:
     """Whether *view* shows nothing that *than* does not show too, and is from another source.
 
-    A message that was read anew may be ahead of the stream; what the stream then says of it is no
-    news until it has caught up.
+    A message that was read from the server may be ahead of the stream; what the stream says of it is
+    old until it has caught up.
     """
     if view.source is than.source or view.finished or len(view.parts) > len(than.parts):
         return False
@@ -286,7 +284,7 @@ def _is_beginning(view: PartView, than: PartView) -> bool:
 def _step(
     message_id: MessageId, before: PartView | None, after: PartView | None
 ) -> list[MessagePiece] | None:
-    """Return what happened to one part; None if what was told of it does not hold any more."""
+    """Return the pieces of one part; None if its earlier pieces are void."""
     if after is before:
         return []
     if before is None and after is not None:
@@ -319,7 +317,7 @@ def _text_pieces(message_id: MessageId, view: PartView, text: str) -> list[Messa
 
 
 def _appended(before: PartView, after: PartView) -> str | None:
-    """Return what was added to a text; None if it was not only added to."""
+    """Return the text that was appended; None if the text was changed in another way."""
     if after.growth is before.growth:
         return after.text(since=before.count)
     old, new = before.text(), after.text()

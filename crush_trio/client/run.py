@@ -1,8 +1,8 @@
-"""A run, seen from afar: wait for its end, cancel it, follow it.
+"""Handles of runs: wait for the end, cancel, follow.
 
-A handle holds nothing but the run's name. The run is the server's: it goes on whatever becomes of the
-handle. Every wait asks the server again after every new connection, so none of them depends on an
-event that came while there was no connection (L42).
+A handle holds only the run's id. The run belongs to the server: it continues whatever happens to the handle.
+Every wait asks the server again after every new connection, so none of them depends on an event that came
+while there was no connection (L42).
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class RunHandle:
-    """Made by `RemoteWorkspace.submit` and `RemoteWorkspace.run`."""
+    """One run of the workspace. Made by `RemoteWorkspace.submit` and `RemoteWorkspace.run`."""
 
     run_id: RunId
     """The name the handle was made with: the caller's id of the run, or the server's."""
@@ -40,7 +40,7 @@ class RunHandle:
 
     @property
     def id(self) -> RunId:
-        """The name of the run; every route takes it, be it ours or the server's."""
+        """The id of the run: the caller's or the server's; every route takes both."""
         return self.run_id
 
     async def view(self) -> RunView:
@@ -50,16 +50,16 @@ class RunHandle:
     async def cancel(self) -> ReceiptView:
         """Cancel the run, wait until it has ended, and return what the cancel hit.
 
-        A run that had ended before is not hit; the receipt is then empty.
+        A run that had already ended is not hit; the receipt is then empty.
         """
         return await RunRoutes(self._calls).cancel(self.run_id)
 
     async def wait(self) -> RunView:
-        """Wait for the run to end, and return how.
+        """Wait for the run to end, and return it.
 
-        A broken connection or a restarted server makes this wait longer, and nothing else: the run
-        has an ending, and it is asked for once there is somebody to ask. It ends with an error only if
-        there is no such run, if the workspace's patience is used up, or if the workspace is left.
+        A broken connection or a restarted server only makes this wait longer: the ending is stored, and
+        the server is asked for it once it can be reached. Raises only if there is no such run, if the
+        workspace's patience is used up, or if the workspace is left.
         """
         backoff = Backoff()
         while True:
@@ -80,9 +80,8 @@ class RunHandle:
     async def result_text(self) -> str:
         """Wait for the answer and return its text.
 
-        Raises `RunNotCompleted`, which has the run, if there is none because the run failed, was
-        cancelled or was interrupted. The answer to a prompt that was folded is that of the run which
-        absorbed it.
+        Raises `RunNotCompleted`, which has the run, if the run failed, was cancelled or was interrupted.
+        The answer to a folded prompt is that of the run that absorbed it.
         """
         run = await self.wait()
         while run.state is RunState.FOLDED and run.folded_into is not None:
@@ -121,7 +120,7 @@ class RunHandle:
 class RunStream:
     """What happens in one run, piece by piece; the last piece is `RunEnded`.
 
-    It holds nothing, so it may be left at any piece. If the workspace is left, it ends without one.
+    It holds no resources, so it may be left at any piece. If the workspace is left, it ends without that piece.
     """
 
     _handle: RunHandle
@@ -149,7 +148,7 @@ class RunStream:
         return self._ready.popleft()
 
     async def _read(self) -> None:
-        """Wait for something new; perhaps it is none of this run's business."""
+        """Wait for the next event; it may be about another run."""
         if self._behind:
             self._ready.extend(await self._caught_up())
             self._behind = False
@@ -164,9 +163,9 @@ class RunStream:
                 self._ready.extend(self._follower.follow(event))
 
     async def _caught_up(self) -> tuple[RunPiece, ...]:
-        """Read the run and its session anew, and return what is new about them.
+        """Read the run and its session again, and return the new pieces.
 
-        The run is read first: whatever it says has ended is complete in the session.
+        The run is read first: if it has ended, the messages that are read after it are complete.
         """
         run = await _insist(self._handle.view)
         messages = await _insist(
@@ -178,7 +177,7 @@ class RunStream:
 
 
 async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer; what bounds this is the workspace's patience."""
+    """Repeat a request until it is answered; the workspace's patience bounds this."""
     backoff = Backoff()
     while True:
         try:

@@ -1,9 +1,4 @@
-"""Sessions, their messages, and the files they touched.
-
-Permissions and questions: what waits for a person, and answering it.
-
-The agent of a workspace, the runs it has made, and those that wait.
-"""
+"""Routes of sessions: messages and files, runs and the queue, permissions and questions, the agent."""
 
 from collections.abc import Iterable
 
@@ -37,7 +32,7 @@ from crush_trio.wire.views import AgentInfo, File, Resolved, Session
 
 @frozen(eq=False)
 class PermissionRoutes:
-    """What tools may do. Of all answers to a request the first one counts."""
+    """Permissions of tools. Of several answers to a request the first one counts."""
 
     _calls: Calls
 
@@ -56,34 +51,34 @@ class PermissionRoutes:
         return (await self._calls.post("/permissions/grant", Resolved, body)).resolved
 
     async def grant(self, request: PermissionRequest, scope: GrantScope = GrantScope.ONCE) -> bool:
-        """Allow it, and what is like it as far as *scope* reaches."""
+        """Allow a request, and similar ones as far as *scope* reaches."""
         return await self.answer(request, PermissionAction.ALLOW, scope)
 
     async def deny(self, request: PermissionRequest) -> bool:
-        """Forbid it."""
+        """Deny a request."""
         return await self.answer(request, PermissionAction.DENY)
 
     async def grants(self) -> tuple[Grant, ...]:
-        """Return what was allowed beyond the request it was asked for."""
+        """Return the grants that allow more than one request."""
         return await self._calls.get("/permissions/grants", tuple[Grant, ...])
 
     async def revoke(self, grant: AskId) -> bool:
-        """Allow it no longer; return whether there was such a grant."""
+        """Revoke a grant; return whether there was one."""
         path = f"/permissions/grants/{segment(grant)}"
         return (await self._calls.ask("DELETE", path, Resolved)).resolved
 
     async def skipping(self) -> bool:
-        """Return whether nobody is asked and everything is allowed."""
+        """Return whether everything is allowed without asking."""
         return (await self._calls.get("/permissions/skip", PermissionSkip)).skip
 
     async def skip(self, skip: bool) -> None:
-        """Decide whether anybody is asked."""
+        """Set whether everything is allowed without asking."""
         await self._calls.tell("POST", "/permissions/skip", PermissionSkip(skip=skip))
 
 
 @frozen(eq=False)
 class QuestionRoutes:
-    """What models want to know. A batch of questions is answered together."""
+    """Questions of models. A batch of questions is answered together."""
 
     _calls: Calls
 
@@ -109,24 +104,24 @@ def session_path(session: SessionId, rest: str = "") -> str:
 
 @frozen(eq=False)
 class AgentRoutes:
-    """What answers prompts."""
+    """The agent of the workspace."""
 
     _calls: Calls
 
     async def info(self) -> AgentInfo:
-        """Return whether the agent can be asked, and what would answer."""
+        """Return whether the agent is ready, and its model."""
         return await self._calls.get("/agent", AgentInfo)
 
     async def init(self, *, interactive: bool = False) -> None:
-        """Make the agent ready; opening a workspace has done that."""
+        """Make the agent ready; opening a workspace does that already."""
         await self._calls.tell("POST", "/agent/init", AgentInitRequest(interactive=interactive))
 
     async def update(self) -> None:
-        """Take over a changed configuration."""
+        """Apply a changed configuration."""
         await self._calls.tell("POST", "/agent/update")
 
     async def default_small_model(self, provider: str = "") -> SelectedModel:
-        """Return the model of a provider that is good for side work."""
+        """Return the default small model of a provider."""
         return await self._calls.get(
             "/agent/default-small-model", SelectedModel, provider_id=provider
         )
@@ -152,7 +147,7 @@ class RunRoutes:
         return await self._calls.get(f"/runs/{segment(run)}", RunView)
 
     async def cancel(self, run: RunId) -> ReceiptView:
-        """Cancel a run, and say how it ended; a run that has ended is not hit."""
+        """Cancel a run and return the receipt; a run that has ended is not hit."""
         path = f"/runs/{segment(run)}/cancel"
         return await self._calls.ask("POST", path, ReceiptView, query={"receipt": "1"})
 
@@ -244,8 +239,8 @@ class SessionRoutes:
     ) -> tuple[Message, ...]:
         """Return the messages of a session, the oldest first.
 
-        Of a long session, *limit* gives the newest so many, and *before* those that came before a
-        message: the first of an answer leads to the one before it.
+        *limit* returns only the newest ones, *before* those before a message: pass the first message of an
+        answer to get the page before it.
         """
         query = {"limit": None if limit is None else str(limit), "before": before}
         given = {name: value for name, value in query.items() if value is not None}
@@ -253,7 +248,7 @@ class SessionRoutes:
         return await self._calls.ask("GET", path, tuple[Message, ...], query=given)
 
     async def prompts(self, session: SessionId) -> tuple[Message, ...]:
-        """Return what people said in a session, the newest first."""
+        """Return the prompts of a session, the newest first."""
         return await self._calls.get(_path(session, "/messages/user"), tuple[Message, ...])
 
     async def history(self, session: SessionId) -> tuple[File, ...]:
@@ -265,7 +260,7 @@ class SessionRoutes:
         return await self._calls.get(_path(session, "/filetracker/files"), tuple[str, ...])
 
     async def note_read(self, session: SessionId, path: str) -> None:
-        """Say that a session has seen a file as it is now."""
+        """Record that a session has read a file as it is now."""
         body = FileReadRequest(session_id=session, path=path)
         await self._calls.tell("POST", "/filetracker/read", body)
 

@@ -1,16 +1,14 @@
-"""What a client knows of a workspace: frames in, state and events out.
+"""The client's picture of a workspace: frames in, state and events out.
 
-Plain data, no `await`: every frame is applied in one step, and what it means to readers is in the
-window when the step is over. The picture is a replica of what is under way on the server: runs that
-have not ended, messages that are not finished, asks that nobody has answered. What is over is told
-and then forgotten.
+Plain data, no `await`: every frame is applied in one step, and its events are in the window when the step is
+over. The picture is a replica of what is under way on the server: runs that have not ended, messages that
+are not finished, asks that are not answered. What has ended is reported and then forgotten.
 
-A stream may be cut anywhere and taken up again. The picture remembers its place, drops what it has
-seen before, and after a resync knows what it can no longer tell by itself: runs that were live and
-messages that were growing, of which the server now says nothing. Those are *doubts*, to be settled by
-asking. A resync may come in pieces: first endings that were missed, as `run` events with places of
-their own, then the state. So the ending of a run is told exactly once, whatever became of the
-connection.
+A stream may be cut anywhere and resumed. The picture remembers its place, drops events that it has seen, and
+after a resync it has *doubts*: runs that were live and messages that were growing, which the server no longer
+mentions. The client asks the server about them. A resync may come in pieces: first endings that were
+missed, as `run` events with places of their own, then the state. So the ending of a run is reported exactly
+once, whatever happened to the connection.
 """
 
 from collections import OrderedDict
@@ -20,6 +18,7 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
+import orjson
 import trio
 from attrs import define, field
 
@@ -32,9 +31,9 @@ from crush_trio.client.events import (
     RunEvent,
     Window,
 )
-from crush_trio.client.frames import Frame
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.errors import DecodeError
+from crush_trio.net.sse import SseEvent
 from crush_trio.wire.asks import (
     PermissionNotification,
     PermissionRequest,
@@ -52,22 +51,22 @@ from crush_trio.wire.views import Session
 T = TypeVar("T")
 
 NOWHERE: Final = "0-0"
-"""A place that no log has: reading from there begins with the state of now."""
+"""A place that no log has: a stream from there begins with the current state."""
 
 HEARTBEATS_MISSED: Final = 3
-"""How many heartbeats may fail to come before a connection is taken for dead."""
+"""How many heartbeats may be missing before a connection counts as lost."""
 
 ENDED_MOST: Final = 4096
-"""How many ended runs are remembered, so that no ending is told twice."""
+"""How many ended runs are remembered, so that no ending is reported twice."""
 
 
 @define(eq=False)
 class Picture:
-    """See the module."""
+    """The state of one workspace, as far as this client knows it; see the module."""
 
     window: Window = field(init=False, repr=False)
     place: str = field(default=NOWHERE, init=False)
-    """Where the stream is to be taken up again."""
+    """Where the stream is to be resumed."""
     silence: float = field(default=inf, init=False)
     """Seconds without a sound after which the connection is dead."""
     farewell: str = field(default="", init=False)
@@ -88,7 +87,7 @@ class Picture:
         self.window = Window(self.snapshot)
 
     def snapshot(self) -> Resynced:
-        """Return the state of now."""
+        """Return the current state."""
         return Resynced(
             runs=tuple(self.runs.values()),
             permissions=tuple(self.permissions.values()),
@@ -98,24 +97,24 @@ class Picture:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether there is something that only the server can tell."""
+        """Whether there are doubts, which only the server can settle."""
         return bool(self.doubtful_runs or self.doubtful_messages)
 
     # ── The connection ──────────────────────────────────────────────────────────────────────────
 
     def disconnected(self, reason: str) -> None:
-        """Take note that the connection is gone, and tell it once."""
+        """Record that the connection is lost, and report it once."""
         self.farewell = ""
         if not self._away:
             self._away = True
             self.window.publish(Disconnected(reason))
 
     def mislay(self) -> None:
-        """Give up the place: what comes next is to begin with the state of now."""
+        """Forget the place: the next stream is to begin with the current state."""
         self.place = NOWHERE
 
     def close(self) -> None:
-        """Let everybody who reads or waits know that nothing will come any more."""
+        """End all readers and waits: nothing will come any more."""
         self.window.close()
         for waiting in self._news.values():
             _wake(waiting)
@@ -129,8 +128,8 @@ class Picture:
     def news_of(self, run_id: RunId) -> Iterator[trio.Event]:
         """Give an event that is set when there is a reason to look at a run again.
 
-        That is its ending, and every new connection: whatever happened without one is not told. When
-        the workspace is left it is set too.
+        That is its ending, every new connection, because events may have been missed without one, and
+        leaving the workspace.
         """
         event = trio.Event()
         waiting = self._news.setdefault(run_id, set())
@@ -144,14 +143,14 @@ class Picture:
 
     # ── Frames ──────────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, frame: Frame) -> None:
+    def apply(self, frame: SseEvent) -> None:
         """Apply one frame; raises `StreamBroken` if it does not fit what is known."""
         if frame.id is not None and frame.name not in _PLACED and self._is_old(frame.id):
             return
         apply = _APPLY.get(frame.name) or self._entity(frame)
         if apply is not None:
             try:
-                apply(self, frame.json(), len(frame.data))
+                apply(self, _json_of(frame), len(frame.data))
             except (KeyError, TypeError, ValueError, AttributeError, DecodeError) as flaw:
                 raise StreamBroken(f"{frame.name}: {flaw!r}") from flaw
         if frame.id is not None:
@@ -162,8 +161,8 @@ class Picture:
         (boot, seq), (last_boot, last_seq) = _place(place), _place(self.place)
         return boot == last_boot and seq <= last_seq
 
-    def _entity(self, frame: Frame) -> "_Apply | None":
-        """Return how to apply an event about anything else; None for names we do not know."""
+    def _entity(self, frame: SseEvent) -> "_Apply | None":
+        """Return how to apply an event about any other entity; None for unknown names."""
         if not frame.name:
             raise StreamBroken("an event without a name: this is not the native form")
         if frame.name not in _PAYLOADS:
@@ -180,7 +179,7 @@ class Picture:
             _wake(waiting)
 
     def _heartbeat(self, _data: Json, _weight: int) -> None:
-        """Do nothing: that it came is what it says."""
+        """Do nothing: its arrival is all that matters."""
 
     def _end(self, data: Mapping[str, Json], _weight: int) -> None:
         self.farewell = str(data["reason"])
@@ -194,7 +193,7 @@ class Picture:
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, data: Json, weight: int) -> None:
-        """Follow a run; one that ended before our time, which a first resync begins with, is no news."""
+        """Follow a run; one that ended before this client attached is not reported."""
         run = structure(data, RunView)
         if run.state.terminal and not self.synced.is_set():
             self._remember(run)
@@ -202,7 +201,7 @@ class Picture:
             self._tell_run(run, weight)
 
     def _tell_run(self, run: RunView, weight: int) -> None:
-        """Follow a run into a new state. An ending is told once, and nothing after it."""
+        """Follow a run into a new state. Its ending is reported once, and nothing after it."""
         if run.id in self._ended:
             return
         self.doubtful_runs.pop(run.id, None)
@@ -222,7 +221,7 @@ class Picture:
             self._ended.popitem(last=False)
 
     def settle_run(self, run_id: RunId, run: RunView | None) -> None:
-        """Take the answer to a doubt: the run as it is, or None if there is no such run."""
+        """Settle a doubt: the run as it is, or None if there is no such run."""
         if self.doubtful_runs.pop(run_id, None) is not None and run is not None:
             self._tell_run(run, len(run.error))
 
@@ -241,14 +240,14 @@ class Picture:
     def _message_delta(self, data: Mapping[str, Json], weight: int) -> None:
         growing = self._messages.get(data["id"])
         if growing is None:
-            raise StreamBroken(f"a delta of a message that nobody mentioned: {data['id']}")
+            raise StreamBroken(f"a delta of an unknown message: {data['id']}")
         view = growing.apply(data)
         if view.finished:
             del self._messages[view.id]
         self.window.publish(MessageEvent(EventType.UPDATED, view), weight)
 
     def settle_messages(self, session_id: SessionId, messages: Iterable[Message]) -> None:
-        """Take the answer to the doubts about a session: all of its messages as they are.
+        """Settle the doubts about a session: all of its messages as they are.
 
         A message that was growing and is not among them has been deleted.
         """
@@ -269,7 +268,7 @@ class Picture:
     # ── Everything else ─────────────────────────────────────────────────────────────────────────
 
     def _follow(self, change: EventType, entity: Entity) -> bool:
-        """Follow an entity that the picture has; return whether it is news."""
+        """Follow an entity that the picture has; return whether anything changed."""
         match entity:
             case PermissionRequest():
                 news = self.permissions.get(entity.id) != entity
@@ -302,7 +301,7 @@ class Picture:
     # ── Resyncs ─────────────────────────────────────────────────────────────────────────────────
 
     def _resync(self, data: Mapping[str, Json], weight: int) -> None:
-        """Replace the state by the one of now; what it does not mention is in doubt."""
+        """Replace the state by the current one; what it does not mention is in doubt."""
         ended = structure(data["ended"], tuple[RunView, ...])
         live = structure(data["runs"], tuple[RunView, ...])
         messages = structure(data["messages"], tuple[Message, ...])
@@ -327,12 +326,19 @@ class Picture:
 def _changed(
     payload_type: PayloadType, picture: Picture, data: Mapping[str, Json], weight: int
 ) -> None:
-    """Apply a change of something that is neither a message nor a run."""
+    """Apply a change of an entity that is neither a message nor a run."""
     change = EventType(data["type"])
     entity = structure(data["payload"], ENTITIES[payload_type])
     if picture._follow(change, entity):
         envelope = Envelope(payload_type=payload_type, event_type=change, entity=entity)
         picture.window.publish(envelope, weight)
+
+
+def _json_of(frame: SseEvent) -> Json:
+    try:
+        return orjson.loads(frame.data)
+    except orjson.JSONDecodeError:
+        raise StreamBroken(f"the data of {frame.name or 'an event'} is no JSON") from None
 
 
 def _wake(waiting: Iterable[trio.Event]) -> None:
@@ -341,7 +347,7 @@ def _wake(waiting: Iterable[trio.Event]) -> None:
 
 
 def _place(text: str) -> tuple[str, int]:
-    """Read a place: which start of the program, and which event of it."""
+    """Parse a place: the server's start, and the number of the event since then."""
     boot, _, seq = text.rpartition("-")
     return boot, int(seq) if seq.isascii() and seq.isdigit() else -1
 
@@ -353,7 +359,7 @@ def _size(message: Message) -> int:
 _Apply = Callable[[Picture, Json, int], None]
 _PAYLOADS: Final = frozenset(PayloadType) - {PayloadType.MESSAGE}
 _PLACED: Final = frozenset({"ready", "resync"})
-"""Frames that tell a place, which may be the one where we are."""
+"""Frames that name a place, which may be the current one."""
 
 _APPLY: Final[Mapping[str, _Apply]] = {
     "asks": Picture._asks,

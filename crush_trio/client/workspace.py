@@ -1,8 +1,8 @@
-"""A workspace on a server, for as long as a block lasts.
+"""`RemoteWorkspace`: a claim on a server's workspace, for as long as a block lasts.
 
-`open_remote_workspace` holds the claim: it creates the workspace or joins it, keeps one event stream
-open, and gives the claim up at the end. The tasks that do so live in a nursery of the block; nothing
-is left when it is over.
+`open_remote_workspace` holds the claim: it creates the workspace or joins it, keeps one event stream open, and
+releases the claim at the end. The tasks that do so live in a nursery of the block; nothing is left when
+it is over.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -51,17 +51,17 @@ from crush_trio.wire.runs import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
 from crush_trio.wire.views import ShellResult, WorkspaceView
 
 PATIENCE: Final = 60.0
-"""Seconds for which a server may be away before a client gives it up."""
+"""Seconds for which a server may be unreachable before a client gives up."""
 
 RELEASE_LIMIT: Final = 2.0
-"""Seconds that giving up a claim may take."""
+"""Seconds that releasing a claim may take."""
 
 
 @define(eq=False)
 class RemoteWorkspace:
     """A directory that a server hosts, for one client. Made by `Client.open_workspace` only.
 
-    What is about one subject is in a group of its own: `workspace.sessions.create("a title")`.
+    The routes of one subject form a group: `workspace.sessions.create("a title")`.
     """
 
     created: WorkspaceView = field(repr=False)
@@ -90,7 +90,7 @@ class RemoteWorkspace:
 
     @property
     def id(self) -> WorkspaceId:
-        """The server's id of the workspace; another one after the server had to create it again."""
+        """The server's id of the workspace; it changes when the workspace is created again."""
         return self._calls.keeper.id
 
     # ── Runs ────────────────────────────────────────────────────────────────────────────────────
@@ -108,12 +108,12 @@ class RemoteWorkspace:
         interactive: bool | None = None,
         model: SelectedModel | None = None,
     ) -> RunHandle:
-        """Submit a prompt. When this returns, the run is stored and will end, with or without us.
+        """Submit a prompt. When this returns, the run is stored and will end, even if this client leaves.
 
-        *run_id* is the caller's name for the run, by default a new one. It makes the submission safe
-        to repeat, which happens here if the answer to it is lost. *interactive* says whether a person
-        is shown what the run asks; by default what was said when the workspace was opened. *model* is
-        what answers, for this one run; by default what the workspace has selected.
+        *run_id* is the caller's id of the run, by default a new one. It makes the submission safe to repeat,
+        which happens here if its answer is lost. *interactive* says whether a user is shown the run's asks;
+        by default as given when the workspace was opened. *model* is the model of this run; by default
+        the one that the workspace has selected.
         """
         keeper = self._calls.keeper
         name = RunId(self._ids.new()) if run_id is None else run_id
@@ -133,7 +133,7 @@ class RemoteWorkspace:
         return RunHandle(name, self._calls, session, prompt, since)
 
     async def _send(self, message: AgentMessage) -> None:
-        """Post a submission; as long as nobody answers, post it again: it is the same run."""
+        """Post a submission, again and again until it is answered: it is the same run."""
         backoff, began = Backoff(), trio.current_time()
         while True:
             try:
@@ -145,25 +145,25 @@ class RemoteWorkspace:
             await trio.sleep(backoff.next())
 
     def run(self, run_id: RunId) -> RunHandle:
-        """Return a handle of a run that anybody has submitted, by its id or its submitter's."""
+        """Return a handle of any client's run, by the server's id or the submitter's."""
         return RunHandle(run_id, self._calls)
 
     async def cancel(self, session: SessionId, *, keep_queue: bool = False) -> ReceiptView:
         """Cancel every run of a session, and return what the cancel hit and how each ended.
 
-        With *keep_queue* the prompts that wait are left alone, and the first of them is next. Every run is told to stop before anything else happens. The wait for their endings is bounded
-        by the server; `complete` is false if something still runs then.
+        With *keep_queue* the queued runs stay, and the first of them is next. Every other run is cancelled at
+        once. The server bounds the wait for their endings; `complete` is false if something still runs then.
         """
         path = session_path(session, "/cancel")
         query = {"receipt": "1", **({"queue": "keep"} if keep_queue else {})}
         return await self._calls.ask("POST", path, ReceiptView, query=query)
 
     async def summarize(self, session: SessionId) -> None:
-        """Summarise a session; returns when that is done."""
+        """Summarise a session, and wait until that is done."""
         await self._calls.tell("POST", session_path(session, "/summarize"))
 
     async def shell(self, session: SessionId, command: str, *, width: int = 0) -> ShellResult:
-        """Run a command in the workspace; one that fails is an answer too."""
+        """Run a shell command in the workspace; a failing command raises nothing."""
         body = ShellRequest(session_id=session, command=command, term_width=width)
         return await self._calls.post(session_path(session, "/shell"), ShellResult, body)
 
@@ -173,9 +173,8 @@ class RemoteWorkspace:
     async def events(self) -> AsyncIterator[EventReader]:
         """Watch the workspace: iterate over everything that happens from now on.
 
-        Any number of readers share one connection, and each has a place of its own. A slow one holds
-        up nobody: it is given the newest state of a message, and a `Resynced` if it falls too far
-        behind.
+        Any number of readers share one connection, and each has its own place. A slow one delays none of the
+        others: it gets the newest state of a message, and a `Resynced` if it falls too far behind.
         """
         await trio.lowlevel.checkpoint()
         yield self._calls.keeper.picture.window.reader()
@@ -187,7 +186,7 @@ class RemoteWorkspace:
         return await self._calls.get("", WorkspaceView)
 
     async def select(self, session: SessionId | None) -> None:
-        """Say which session this client looks at, for others to see; None for none."""
+        """Tell other clients which session this client shows; None for none."""
         body = CurrentSessionRequest(session_id=session or NO_SESSION)
         query = {"client_id": self._calls.keeper.request.client_id}
         await self._calls.tell("POST", "/current-session", body, query)
@@ -197,11 +196,11 @@ class RemoteWorkspace:
         return await self._calls.get("/providers", tuple[CatalogProvider, ...])
 
     async def prompts(self) -> tuple[Message, ...]:
-        """Return what people said in any session, the newest first."""
+        """Return the prompts of all sessions, the newest first."""
         return await self._calls.get("/messages/user", tuple[Message, ...])
 
     async def tasks(self) -> TaskTree:
-        """Return the live tasks of the workspace and what each of them waits on."""
+        """Return the live tasks of the workspace and what each one waits on."""
         return await self._calls.get("/tasks", TaskTree)
 
 
@@ -218,9 +217,9 @@ async def open_remote_workspace(
     """Hold a claim on a workspace for as long as the block lasts.
 
     The state of the workspace is known when the block is entered. Leaving it ends the event stream and
-    then gives up the claim, in this order whatever the reason for leaving; readers elsewhere then end,
-    and calls raise `trio.ClosedResourceError`. The block is ended from here only by what cannot be
-    mended: `ServerUnreachable` after *patience*, or a refusal.
+    then releases the claim, in this order whatever the reason for leaving; other readers then end, and
+    calls raise `trio.ClosedResourceError`. An error is raised into the block only if a retry cannot repair
+    it: `ServerUnreachable` after *patience*, or a refusal.
     """
     keeper = Keeper(link, Picture(), request, interactive, init, patience)
     created = await keeper.create()

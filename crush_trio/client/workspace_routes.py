@@ -1,7 +1,4 @@
-"""The configuration of a workspace, and setting up its project.
-
-Language servers, MCP servers and skills.
-"""
+"""Routes of the workspace: configuration, project set-up, language servers, MCP servers, skills."""
 
 from collections.abc import Mapping
 
@@ -58,7 +55,7 @@ class LspRoutes:
         return await self._calls.get(path, dict[str, tuple[JsonObject, ...]])
 
     async def start(self, path: str) -> None:
-        """Start what understands a file."""
+        """Start the language servers for a file."""
         await self._calls.tell("POST", "/lsps/start", LspStartRequest(path=path))
 
     async def stop(self) -> None:
@@ -94,7 +91,7 @@ class McpRoutes:
         return await self._calls.get("/mcp/states", dict[str, McpClientInfo])
 
     async def pending_logins(self) -> tuple[PendingAuth, ...]:
-        """Return the servers that wait for somebody to log in."""
+        """Return the servers that wait for a login."""
         return await self._calls.get("/mcp/pending-auth", tuple[PendingAuth, ...])
 
     async def login_url(self, name: str) -> str:
@@ -102,7 +99,7 @@ class McpRoutes:
         return (await self._calls.get("/mcp/auth-url", AuthUrl, name=name)).auth_url
 
     async def log_in(self, name: str) -> None:
-        """Log in to a server; returns when that is done, which a person has to see to."""
+        """Log in to a server; waits until the user has done so."""
         await self._calls.tell("POST", "/mcp/auth", McpServerRequest(name=name))
 
     async def prompts(self) -> tuple[McpPrompt, ...]:
@@ -117,7 +114,7 @@ class McpRoutes:
         return (await self._calls.post("/mcp/get-prompt", PromptText, body)).prompt
 
     async def read_resource(self, name: str, uri: str) -> tuple[McpResource, ...]:
-        """Return what a server has at *uri*."""
+        """Return the resource of a server at *uri*."""
         body = McpResourceRequest(name=name, uri=uri)
         return await self._calls.post("/mcp/read-resource", tuple[McpResource, ...], body)
 
@@ -192,13 +189,13 @@ class ConfigRoutes:
         await self._calls.tell("POST", "/config/refresh-oauth", body)
 
     async def import_copilot(self) -> TokenImport:
-        """Take over the token of another program, if it has one."""
+        """Import the token of another program, if it has one."""
         return await self._calls.post("/config/import-copilot", TokenImport)
 
 
 @frozen(eq=False)
 class ProjectRoutes:
-    """Whether an agent has been introduced to the project."""
+    """Project set-up."""
 
     _calls: Calls
 
@@ -207,9 +204,9 @@ class ProjectRoutes:
         return (await self._calls.get("/project/needs-init", NeedsInit)).needs_init
 
     async def mark_initialized(self) -> None:
-        """Note that it is set up."""
+        """Record that the project is set up."""
         await self._calls.tell("POST", "/project/init")
 
     async def init_prompt(self) -> str:
-        """Return the prompt that sets it up."""
+        """Return the prompt that sets the project up."""
         return (await self._calls.get("/project/init-prompt", PromptText)).prompt

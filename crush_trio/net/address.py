@@ -1,9 +1,8 @@
-"""Where a server listens, as values: how an address is written, read, and chosen by default.
+"""Addresses as values: where a server listens, the origin of a URL, and URLs themselves.
 
-Nothing here opens a socket or looks at the process. The environment is passed in, so that the same
-input gives the same address in a test and on a stranger's machine. An address that cannot be meant
-is refused with the spelling that could have been: a server that listens somewhere else than its
-clients look is worse than one that does not start.
+Nothing here opens a socket or reads the process's environment. The environment is passed in, so that the
+same input gives the same address in a test and on a user's machine. Text that is not an address is
+refused, and the error shows the spelling that was probably meant.
 """
 
 import ipaddress
@@ -11,17 +10,24 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from attrs import frozen
 from typing_extensions import override
 
 from crush_trio.errors import CrushError
+from crush_trio.net.errors import BadUrl
 
 PATH_LIMIT: Final = 104
 """The longest socket path, in bytes, that every Unix we know of can bind."""
 
+PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+"""The default port of each URL scheme."""
+
 _EXAMPLES: Final = "write unix:///run/user/1000/crush.sock or tcp://127.0.0.1:8765"
+
+
+# ── Addresses of servers ────────────────────────────────────────────────────────────────────────
 
 
 class BadAddress(CrushError):
@@ -33,7 +39,7 @@ class BadAddress(CrushError):
 
 @frozen
 class UnixAddress:
-    """A socket in the file system; who may connect is a matter of file permissions."""
+    """A socket in the file system; file permissions decide who may connect."""
 
     path: PurePosixPath
 
@@ -75,10 +81,10 @@ def parse_address(text: str) -> Address:
 
 
 def default_address(environ: Mapping[str, str], uid: int | None) -> UnixAddress:
-    """Return the socket that clients of user *uid* look for when nobody names one (G14).
+    """Return the default socket of user *uid*, which servers and clients use unless told otherwise (G14).
 
-    It lies in the user's runtime directory, else in the temporary directory. A path too long to
-    bind gives way to `/tmp`. A relative runtime directory is no directory, as its standard says.
+    It is in the user's runtime directory, else in the temporary directory, and in `/tmp` if that path
+    is too long to bind. A relative runtime directory is ignored, as the XDG specification demands.
     """
     name = "crush.sock" if uid is None else f"crush-{uid}.sock"
     runtime = environ.get("XDG_RUNTIME_DIR", "")
@@ -130,6 +136,116 @@ def _parse_tcp(text: str) -> TcpAddress:
 
 
 def _bad(text: str, advice: str) -> BadAddress:
-    """Return the refusal of *text*, without the password that somebody may have put into it."""
+    """Return the error for *text*, without a password that may be in it."""
     shown = re.sub("//.*@", "//…@", text)
     return BadAddress(f"{shown!r}: {advice}")
+
+
+# ── Origins and URLs ────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Origin:
+    """A scheme, a host and a port. Connections to the same origin are interchangeable."""
+
+    host: str
+    port: int
+    secure: bool
+
+    @property
+    def scheme(self) -> str:
+        """`https` or `http`."""
+        return "https" if self.secure else "http"
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as CONNECT has them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """Host and port as the `Host` header has them: without the port if it is the default one."""
+        default = self.port == PORTS[self.scheme]
+        return self.authority.removesuffix(f":{self.port}") if default else self.authority
+
+
+def origin_of(url: str) -> Origin:
+    """Return the origin of *url*; raises `BadUrl`. A login in it is ignored."""
+    try:
+        return origin_of_parts(urlsplit(url))
+    except ValueError:
+        # The text of these errors would repeat the URL, which may contain a password.
+        raise BadUrl("it must begin with http:// or https:// and name a host") from None
+
+
+def origin_of_parts(parts: SplitResult) -> Origin:
+    """Return the origin of a URL that has been split; raises `ValueError` if it has none."""
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(parts.scheme)
+    host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
+    return Origin(host, parts.port or PORTS[parts.scheme], parts.scheme == "https")
+
+
+_BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
+_SAFE: Final = "/%:@!$&'()*+,;=~-._?[]|"
+"""Characters of a path or a query that are sent unquoted."""
+
+
+@frozen(kw_only=True)
+class Url:
+    """A URL of the web, parsed strictly. `target` is the path and query as they are sent.
+
+    A user is shown a URL before it is requested, so both must mean the same. Text that programs
+    parse in different ways (with a login, with blanks, without a host) is refused.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Url":
+        """Parse a URL; raises `BadUrl`, whose detail is a sentence of its own."""
+        if not text:
+            raise BadUrl("url is required")
+        if _BLANK.search(text):
+            raise BadUrl("not a usable URL: there is a blank in it")
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+            host = _ascii(parts.hostname or "")
+        except ValueError as exc:
+            raise BadUrl(f"not a usable URL: {exc}") from exc
+        if parts.scheme not in PORTS or not host:
+            raise BadUrl("the URL must begin with http:// or https:// and name a host")
+        if parts.username is not None:
+            raise BadUrl("the URL must not hold a login")
+        query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+        return cls(
+            scheme=parts.scheme,
+            host=host,
+            port=PORTS[parts.scheme] if port is None else port,
+            target=quote(parts.path or "/", safe=_SAFE) + query,
+        )
+
+    def join(self, reference: str) -> "Url":
+        """Return the URL that *reference*, as in a `Location` header, points to from here."""
+        try:
+            return Url.parse(urljoin(str(self), reference.strip()))
+        except ValueError as exc:
+            raise BadUrl(f"not a usable URL: {exc}") from exc
+
+    @property
+    def origin(self) -> Origin:
+        """The server to connect to."""
+        return Origin(self.host, self.port, self.scheme == "https")
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.origin.name}{self.target}"
+
+
+def _ascii(host: str) -> str:
+    """Return *host* as it is looked up; raises `UnicodeError`, which is a `ValueError`."""
+    return host if host.isascii() else host.encode("idna").decode("ascii")

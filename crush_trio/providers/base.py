@@ -1,21 +1,19 @@
-"""The seam between an agent and a model: a request goes in, a stream of parts comes out.
+"""The provider seam: a request goes in, a stream of parts comes out; and reasoning signatures.
 
 A provider knows one wire format and nothing of sessions, runs, deadlines or retries. Those are the
 caller's: it opens a stream with `async with`, reads parts until one is `Finished`, and leaves. That
-closes the connection, whatever the reason for leaving; a cancel in the middle does too, at once.
+closes the connection, whatever the reason for leaving; a cancel in the middle does so at once.
 
-What goes back to a provider together with a thought.
+Some providers want a model's reasoning back in exactly the form in which it came. A stored reasoning part
+has its text and one more string for that, its signature, of one of three kinds:
 
-Some providers want to see again what their models thought, in exactly the form in which it came. A
-stored thought has its text and one more string for that, its signature, of one of three kinds:
-
-* the provider's own, which is passed on as it is (Anthropic);
+* the provider's own, which is passed on unchanged (Anthropic);
 * a JSON array of everything that has to go back, text and signatures included: OpenRouter's details,
   and Anthropic's blocks when there is more than one;
-* `ECHO`: the text itself goes back, under the name it came under (DeepSeek and its relatives).
+* `ECHO`: the text itself goes back, in the field it came in (DeepSeek and compatible servers).
 
-A conversation may change its provider. What one of them signed means nothing to another, so everyone
-takes what is his and leaves the rest.
+A conversation may change its provider. A signature means nothing to another provider, so each provider
+sends the kinds it knows and omits the others.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -30,12 +28,12 @@ from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason, Part, ReasoningPart, Role
 
-# ── What is asked ───────────────────────────────────────────────────────────────────────────────
+# ── Requests ───────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
 class ToolSpec:
-    """A tool as the model is told of it; `parameters` is a JSON Schema of an object."""
+    """A tool as it is described to the model; `parameters` is a JSON Schema of an object."""
 
     name: str
     description: str = field(repr=False)
@@ -48,7 +46,7 @@ class PromptMessage:
 
     User messages have text and binary parts, assistant messages reasoning, text and tool calls,
     tool messages exactly one result. Every call in here has a result after it, and no result is
-    without its call: whoever builds a prompt sees to that.
+    without its call: the code that builds a prompt ensures that.
     """
 
     role: Role
@@ -57,9 +55,9 @@ class PromptMessage:
 
 @frozen(kw_only=True)
 class ModelRequest:
-    """Everything one model call depends on.
+    """Everything that one model call depends on.
 
-    `affinity` is a stable, meaningless name of the conversation: requests that share it may be
+    `affinity` is a stable, random name of the conversation: requests that share it may be
     routed to the same machine. `cache` allows prompt-cache markers where a provider has them.
     """
 
@@ -69,34 +67,34 @@ class ModelRequest:
     messages: tuple[PromptMessage, ...] = field(default=(), repr=False)
     tools: tuple[ToolSpec, ...] = field(default=(), repr=False)
     max_tokens: int = 0
-    """The limit of the answer; 0 leaves it to the provider."""
+    """The limit of the answer in tokens; 0 leaves it to the provider."""
     affinity: str = ""
     cache: bool = True
 
 
-# ── What comes back ─────────────────────────────────────────────────────────────────────────────
+# ── Answers ─────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
 class TextDelta:
-    """More of the answer."""
+    """More text of the answer."""
 
     text: str
 
 
 @frozen
 class ReasoningDelta:
-    """More of what the model thinks before it answers."""
+    """More of the model's reasoning."""
 
     text: str
 
 
 @frozen
 class ReasoningEnd:
-    """The thinking is over. The provider wants *signature* back with it, if there is one.
+    """The end of the reasoning. The provider wants *signature* back with it, if there is one.
 
-    It stands for all the thinking so far. A model that thinks again later ends that with another
-    signature, which takes the place of this one.
+    It covers all the reasoning so far. A model that reasons again later ends that with another
+    signature, which replaces this one.
     """
 
     signature: str = ""
@@ -104,7 +102,7 @@ class ReasoningEnd:
 
 @frozen
 class ToolCallBegin:
-    """The model begins to ask for a tool; its arguments are still being written."""
+    """The beginning of a tool call; its arguments follow."""
 
     id: ToolCallId
     name: str
@@ -112,7 +110,7 @@ class ToolCallBegin:
 
 @frozen
 class ToolCallDelta:
-    """More of the arguments of a call that has begun: JSON text, cut anywhere."""
+    """More of a call's arguments: JSON text, cut anywhere."""
 
     id: ToolCallId
     text: str
@@ -120,7 +118,7 @@ class ToolCallDelta:
 
 @frozen
 class ToolCallEnd:
-    """A call is complete; `input` is all of its arguments, as the model wrote them."""
+    """The end of a tool call; `input` is all of its arguments, as the model wrote them."""
 
     id: ToolCallId
     name: str
@@ -129,7 +127,7 @@ class ToolCallEnd:
 
 @frozen(kw_only=True)
 class Usage:
-    """What a call used, in tokens; all zero if the provider does not say.
+    """The tokens that a call used; all zero if the provider does not report them.
 
     `input_tokens` does not include what was read from or written to a cache. `cost` is in dollars,
     and only where the provider itself reports it.
@@ -143,7 +141,7 @@ class Usage:
 
     @property
     def reported(self) -> bool:
-        """Whether the provider said anything at all."""
+        """Whether the provider reported any number."""
         return bool(
             self.input_tokens
             or self.output_tokens
@@ -154,7 +152,7 @@ class Usage:
 
 @frozen(kw_only=True)
 class Finished:
-    """The stream is complete: why, and what it used. Always the last part, always there."""
+    """The end of the answer: its reason and the tokens used. The last part of every complete stream."""
 
     reason: FinishReason
     usage: Usage = Usage()
@@ -200,7 +198,7 @@ class Endpoint:
 
 
 ECHO: Final = "reasoning_content"
-"""The field that a thought came in, and the signature of one that goes back in it."""
+"""The name of a field with reasoning, and the signature of reasoning that goes back in it."""
 
 
 def pack(blocks: Iterable[JsonObject]) -> str:
@@ -225,5 +223,5 @@ def is_plain(signature: str) -> bool:
 
 
 def reasoning_in(message: PromptMessage) -> ReasoningPart | None:
-    """Return what the model thought before it wrote *message*."""
+    """Return the reasoning in *message*, if there is any."""
     return next((part for part in message.parts if isinstance(part, ReasoningPart)), None)

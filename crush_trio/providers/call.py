@@ -1,12 +1,12 @@
-"""The caller's side of a model call: how long to wait, what to say meanwhile, when to ask again.
+"""One model call: time limits, notices while waiting, and retries.
 
-A provider knows no deadlines and no second attempts; both are here, once, for every provider. Time
-counts only while we wait for the provider. What a sink takes to store a part is not held against
-the model, and no deadline of ours interrupts it.
+A provider knows no deadlines and no retries; both are here, once, for every provider. Time counts only
+while we wait for the provider. The time that a sink takes to store a part does not count, and no
+deadline interrupts it.
 
-Invariants: nobody waits in silence until a deadline, a `Waiting` comes first. A sink sees the parts
-of one attempt only: before another one it is told to forget. What came last is kept, also when the
-last attempt fails in its midst (D14a). A cancel passes through at every point.
+Invariants: before a deadline ends a wait, a `Waiting` notice is sent. A sink has the parts of one attempt
+only: it is reset before the next one. What came last is kept, also when the last attempt fails in the
+middle (D14a). A cancel passes through at every point.
 """
 
 import logging
@@ -33,33 +33,33 @@ END: Final = "the end of the answer"
 
 @frozen(kw_only=True)
 class Patience:
-    """How long to wait for a model, in seconds, and how often to ask.
+    """Time limits of a model call in seconds, and the number of attempts.
 
-    `first_part` covers connecting, queueing and reading the prompt, `between_parts` any silence
-    later on, `whole` everything: all attempts and the pauses between them.
+    `first_part` covers connecting, queueing and reading the prompt, `between_parts` any later silence,
+    `whole` all attempts and the pauses between them.
     """
 
     first_part: float = 120.0
     between_parts: float = 90.0
     whole: float = 1800.0
     notice_after: float = 10.0
-    """Silence after which somebody is told, at the latest halfway to a deadline."""
+    """Silence after which the first notice is sent, at the latest halfway to a deadline."""
     notice_every: float = 15.0
     attempts: int = 4
     slow_attempts: int = 2
-    """How many attempts in all may end in silence."""
+    """How many attempts may end with `ProviderTooSlow`."""
     first_pause: float = 1.0
     """The pause after the first failure; each one after that is twice as long."""
     longest_pause: float = 60.0
-    """A provider that asks for more is not waited for."""
+    """If the provider asks for a longer pause, the call fails."""
 
 
 @frozen(kw_only=True)
 class Waiting:
-    """A sign of life from a call that has nothing else to show.
+    """A notice that a call is still waiting.
 
-    `seconds` is how long it has waited already. `cause` is the failure that made it pause, in the
-    pause before another attempt; `attempt` is the one that is under way or has just failed.
+    `seconds` is how long it has waited already. In the pause before another attempt, `cause` is the
+    failure of the last one. `attempt` is the one that is under way or has just failed.
     """
 
     what: str
@@ -73,14 +73,14 @@ class Waiting:
 
 
 class Sink(Protocol):
-    """Where the parts of an answer go."""
+    """Receives the parts of an answer."""
 
     async def take(self, part: StreamPart) -> None:
         """Take the next part. The last one is `Finished`."""
         ...
 
     async def reset(self) -> None:
-        """Forget every part so far: the model is asked again, from the beginning."""
+        """Discard every part so far: another attempt begins."""
         ...
 
 
@@ -92,10 +92,10 @@ async def converse(
     patience: Patience,
     waiting: Callable[[Waiting], None],
 ) -> Finished:
-    """Ask until there is an answer or no point in asking; return how the answer ended.
+    """Call a model, with retries, and return the end of its answer.
 
-    Raises the `ProviderError` of the last attempt. *waiting* is called with every sign of life; it
-    must not block. Errors of the sink pass through and are not answered with another attempt.
+    Raises the `ProviderError` of the last attempt. *waiting* is called with every notice; it must not
+    block. Errors of the sink pass through and cause no retry.
     """
     watch = _Watch(patience, waiting)
     async with open_hidden_nursery() as nursery:
@@ -110,7 +110,7 @@ async def converse(
 
 @define(eq=False)
 class _Call:
-    """One call, through all its attempts."""
+    """One call with all its attempts."""
 
     provider: Provider
     request: ModelRequest
@@ -151,7 +151,7 @@ class _Call:
         raise self._too_slow()
 
     async def _hand_over(self, part: StreamPart) -> None:
-        """Give *part* to the sink, with all the time in the world."""
+        """Give *part* to the sink, without a time limit."""
         self.watch.arrived()
         await trio.lowlevel.checkpoint_if_cancelled()
         self._took = True
@@ -165,10 +165,10 @@ class _Call:
             return ProviderTooSlow(f"nothing more for {self.patience.between_parts:.0f} s")
         return ProviderTooSlow(f"nothing for {self.patience.first_part:.0f} s")
 
-    # ── Whether to ask again, and when ──────────────────────────────────────────────────────────
+    # ── Retries ──────────────────────────────────────────────────────────
 
     def _pause_after(self, exc: ProviderError) -> float:
-        """Return how long to pause before the next attempt; raise if there is none."""
+        """Return the pause before the next attempt; raises *exc* if there is none."""
         if not self._worth_another(exc):
             raise exc
         asked = exc.retry_after
@@ -193,10 +193,10 @@ class _Call:
         return min(doubled * (1 + self._jitter() / 4), self.patience.longest_pause)
 
     def _jitter(self) -> float:
-        """Return a number from 0 to 1 that depends on the conversation and the attempt alone.
+        """Return a number from 0 to 1 that depends on the conversation and the attempt only.
 
-        So conversations that failed together do not come back together, and a replay of a test
-        pauses as long as the first time.
+        Conversations that failed together retry at different times, and a replayed test pauses as
+        long as the first time.
         """
         return zlib.crc32(f"{self.request.affinity}/{self._number}".encode()) / 2**32
 
@@ -228,22 +228,22 @@ async def _next(parts: Parts) -> StreamPart:
         raise ProviderGarbled("the answer ended early") from None
 
 
-# ── Signs of life ───────────────────────────────────────────────────────────────────────────────
+# ── Notices and time limits ───────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
 class _Watch:
-    """Tells of waits that grow long, and ends those that grow too long.
+    """Sends notices about long waits, and cancels waits that exceed their limit.
 
-    The call says what it waits for, and when it does not wait; one task sleeps until there is
-    something to tell or to end. Its alarm is a cancel scope whose deadline the call moves, the only
-    timer there is: nothing is polled, and while nothing is waited for it is off.
+    The call says what it waits for, and when it does not wait. One task sleeps until a notice or a
+    limit is due. Its alarm is a cancel scope whose deadline the call moves: nothing is polled, and
+    while the call does not wait there is no timer.
     """
 
     patience: Patience
     waiting: Callable[[Waiting], None]
     end: float = field(init=False)
-    """When the whole is over."""
+    """When the limit of the whole call is reached."""
     _begun: float = field(factory=trio.current_time, init=False)
     _ending: float = field(init=False)
     _wait: Waiting | None = field(default=None, init=False)
@@ -259,7 +259,7 @@ class _Watch:
 
     @contextmanager
     def minding(self) -> Generator[None]:
-        """Have the waits of a block watched; the block is cancelled if one takes too long."""
+        """Watch the waits of a block; the block is cancelled if one takes too long."""
         try:
             with trio.CancelScope() as self._minded:
                 yield
@@ -267,9 +267,9 @@ class _Watch:
             self.rest()
 
     def expect(self, wait: Waiting, *, limit: float = inf, notice: float = inf) -> None:
-        """We wait from now on, for no more than *limit* seconds.
+        """Start a wait of at most *limit* seconds.
 
-        Tell of it after *notice* seconds, or when it begins to be long, halfway at the latest.
+        The first notice is sent after *notice* seconds, else after the usual time, halfway at the latest.
         """
         now = trio.current_time()
         self._wait, self._since, self._until = wait, now, min(now + limit, self.end)
@@ -277,18 +277,18 @@ class _Watch:
         self._alarm.deadline = self._due
 
     def arrived(self) -> None:
-        """What we waited for is here. If it comes with the deadline, it is too late."""
+        """End a wait: something came. If it came at the deadline, it is too late."""
         if trio.current_time() >= self._until:
             self._minded.cancel()
         self.rest()
 
     def rest(self) -> None:
-        """We wait for nothing: what we do now is our own."""
+        """Stop watching: the call does not wait for the provider now."""
         self._wait = None
         self._alarm.deadline = inf
 
     async def keep(self) -> None:
-        """Tell of waits that are due, and once when the whole is nearly over; end what is too long."""
+        """Send notices that are due, one of them near the end of the whole call; cancel what exceeds a limit."""
         while True:
             with trio.CancelScope(deadline=self._due) as self._alarm:
                 await trio.sleep_forever()

@@ -1,18 +1,17 @@
-"""The models that are known without being asked for: what they can do, and what they cost.
+"""The model catalogue: capabilities, limits and prices; and the options of a model call.
 
-The facts stand in `catalog.json`, as the public price lists had them on `CATALOG_DATE`. They are
-defaults: everything in here can be replaced in `crush.json`, under `providers.<id>` for an address,
-a key or further models, and per model for its prices and limits. A model that is not in here works
-as well; it only has no prices.
+The data is in `catalog.json`, as the public price lists had them on `CATALOG_DATE`. They are
+defaults: all of them can be replaced in `crush.json`, under `providers.<id>` for an address, a key or
+further models, and per model for its prices and limits. A model that is not listed works as well; it
+only has no prices.
 
 Prices are dollars per million tokens at the standard rate, of prompts of ordinary length and at the
 busiest time of day, where a provider makes a difference. The cached prices are those of writing
 (`in`) and of reading (`out`) a prompt cache. OpenAI's models are listed with the efforts at which
 chat completions let them call tools.
 
-How a model is to be called: what the catalogue, the provider and the user say, in that order.
-
-Later ones win. None means that the provider decides; 0 is a choice.
+The options of a call come from the catalogue, the provider's configuration and the user's choice; later
+ones win. None means that the provider decides; 0 is a choice.
 """
 
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from crush_trio.wire.fields import JsonObject
 
 @frozen(kw_only=True)
 class Sampling:
-    """How the next token is picked."""
+    """Sampling parameters."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -39,12 +38,12 @@ class Sampling:
     presence_penalty: float | None = None
 
     def given(self, *names: str) -> dict[str, float]:
-        """Return those of *names* that somebody chose."""
+        """Return those of *names* that are set."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 def sampling_of(request: ModelRequest) -> Sampling:
-    """Return what the user chose, and what the catalogue has for the rest."""
+    """Return the user's sampling parameters, completed from the catalogue."""
     usual = request.model.options or ModelOptions()
     return Sampling(
         **{
@@ -57,7 +56,7 @@ def sampling_of(request: ModelRequest) -> Sampling:
 
 
 def effort_of(request: ModelRequest) -> str:
-    """Return how hard the model is to think: what the user chose, if the model has that level.
+    """Return the reasoning effort: the user's choice, if the model has that level.
 
     Else the model's own default, else its first level; nothing for a model without levels.
     """
@@ -68,18 +67,18 @@ def effort_of(request: ModelRequest) -> str:
 
 
 def options_of(request: ModelRequest, endpoint: Endpoint) -> dict[str, Any]:
-    """Return the options that only this provider knows: catalogue < provider < user."""
+    """Return the provider-specific options: catalogue < provider < user."""
     usual = request.model.options or ModelOptions()
     return merged(usual.provider_options, endpoint.options, request.chosen.provider_options)
 
 
 def model_id(request: ModelRequest) -> str:
-    """Return the name that the provider knows the model by."""
+    """Return the provider's name of the model."""
     return request.model.id or request.chosen.model
 
 
 def merged(*layers: JsonObject) -> dict[str, Any]:
-    """Return one object of several; objects within are merged, everything else is replaced."""
+    """Merge objects; nested objects are merged, everything else is replaced by later ones."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -89,7 +88,7 @@ def merged(*layers: JsonObject) -> dict[str, Any]:
 
 
 CATALOG_DATE: Final = "2026-11-10"
-"""The day to which the catalogue was brought up to date."""
+"""The date of the catalogue's last update."""
 
 
 @frozen(kw_only=True)
@@ -102,12 +101,12 @@ class Catalog:
 
 @cache
 def load_catalog() -> Catalog:
-    """Return the catalogue; it is read when it is first needed, and only then."""
+    """Return the catalogue; it is read once, when it is first needed."""
     return decode(files("crush_trio.providers").joinpath("catalog.json").read_bytes(), Catalog)
 
 
 def catalog_providers() -> tuple[CatalogProvider, ...]:
-    """Return every provider, those first that are tried first if several have a key."""
+    """Return all providers, in the order in which they are tried if several have a key."""
     return load_catalog().providers
 
 
@@ -117,7 +116,7 @@ def catalog_provider(provider_id: str) -> CatalogProvider | None:
 
 
 def catalog_model(provider_id: str, model_id: str) -> CatalogModel:
-    """Return a model of a provider. One that is not listed has its id for a name and no prices."""
+    """Return a model of a provider. One that is not listed is named by its id and has no prices."""
     provider = catalog_provider(provider_id)
     listed = provider.models if provider is not None else ()
     unknown = CatalogModel(id=model_id, name=model_id)

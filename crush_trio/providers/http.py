@@ -1,37 +1,69 @@
-"""What all providers behind HTTP have in common: headers, a POST, and an answer that is read."""
+"""What providers behind HTTP share: headers, the POST, and the streamed answer as parts.
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+The answer is an iterator with state, not a generator: it holds nothing, so a reader may stop at any part
+and leave, and there is nothing to close.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from itertools import groupby
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from attrs import frozen
+import trio
+from attrs import define, evolve, field, frozen
 
 from crush_trio.config.redaction import is_secret_name
-from crush_trio.providers.base import Endpoint, ModelRequest, Parts
-from crush_trio.providers.event_stream import AnswerParts, Reading, decoder_for
-from crush_trio.providers.exchange import Answer, Connections, open_answer
-from crush_trio.providers.failures import failure
+from crush_trio.net.address import origin_of
+from crush_trio.net.client import Body, Request, Response, Transport
+from crush_trio.net.errors import NetworkError, ResponseTooLarge
+from crush_trio.net.sse import SseDecoder, SseEvent
+from crush_trio.providers.base import (
+    Endpoint,
+    ModelRequest,
+    Parts,
+    ReasoningDelta,
+    StreamPart,
+    TextDelta,
+    ToolCallDelta,
+)
+from crush_trio.providers.errors import (
+    ProviderError,
+    ProviderUnreachable,
+    failure,
+    translated,
+    translation,
+)
 from crush_trio.wire.converters import dump
 from crush_trio.wire.fields import Json, JsonObject
 
 AFFINITY_HEADERS: Final = ("x-session-affinity", "x-session-id")
-"""Both carry the name of the conversation; what stands before models looks for one or the other."""
+"""Both carry the name of the conversation; load balancers in front of models look for one or the other."""
 
 ERROR_MOST: Final = 65536
-"""Bytes of an error that are read."""
+"""Bytes of an error response that are read."""
+
+EVENT_MOST: Final = 16 * 1024 * 1024
+"""Bytes that an incomplete event may have."""
+
+BODY_MOST: Final = 64 * 1024 * 1024
+"""Bytes that an answer may have that is one JSON value instead of a stream."""
 
 SHORTEST_SECRET: Final = 4
-"""Characters of a configured value that is looked for in errors; a shorter one is in every text."""
+"""Characters of the shortest configured value that is removed from errors; shorter ones are too common."""
 
 _FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
 
+# ── Requests ────────────────────────────────────────────────────────────────────────────────────
+
+
 @frozen(kw_only=True)
 class Post:
-    """A request as it goes out; `url` is the whole of it."""
+    """A request to a model; `url` is the complete URL."""
 
     url: str
     headers: Mapping[str, str]
@@ -39,7 +71,7 @@ class Post:
 
     @property
     def target(self) -> str:
-        """What comes after the server in the URL."""
+        """Path and query of the URL."""
         parts = urlsplit(self.url)
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
@@ -54,10 +86,11 @@ def join_url(base_url: str, path: str, query: str = "") -> str:
 def headers_for(
     endpoint: Endpoint, request: ModelRequest, own: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the headers of a request; those of the configuration win, empty ones are not sent."""
+    """Return the headers of a request; configured ones win, empty ones are not sent."""
     common = {
         "user-agent": user_agent(),
         "accept": "text/event-stream, application/json",
+        "accept-encoding": "identity",  # a compressed stream may be held back until a block is full
         "content-type": "application/json",
         **dict.fromkeys(AFFINITY_HEADERS, request.affinity),
     }
@@ -68,7 +101,7 @@ def headers_for(
 
 @cache
 def user_agent() -> str:
-    """Return who we say we are."""
+    """Return the `User-Agent`."""
     try:
         return f"crush_trio/{version('crush-trio')}"
     except PackageNotFoundError:  # run from its source
@@ -76,9 +109,9 @@ def user_agent() -> str:
 
 
 def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return what must not be repeated in any error.
+    """Return the values that must not appear in any error.
 
-    A header can let somebody in whatever it is called, so all that were configured count.
+    A header of any name can carry a credential, so all configured ones count.
     """
     given = (*endpoint.extra_headers.values(), *_secret_texts(endpoint.extra_body))
     keys = (endpoint.api_key, *given)
@@ -89,7 +122,7 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
 
 
 def _secret_texts(value: Json, *, secret: bool = False) -> Iterator[str]:
-    """Return the texts that are kept under a secret's name, however deep."""
+    """Yield the texts under keys that name a secret, at any depth."""
     if isinstance(value, str) and secret:
         yield value
     elif isinstance(value, Mapping):
@@ -100,22 +133,171 @@ def _secret_texts(value: Json, *, secret: bool = False) -> Iterator[str]:
             yield from _secret_texts(item, secret=secret)
 
 
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Decoder(Protocol):
+    """Finds events in bytes."""
+
+    def feed(self, data: bytes) -> Iterable[SseEvent]:
+        """Return the events that *data* completes."""
+        ...
+
+    def end(self) -> Iterable[SseEvent]:
+        """Return what is left at the end of the body."""
+        ...
+
+
+@define(eq=False)
+class WholeBody:
+    """Decoder for a body that is one JSON value: some servers send one although asked to stream."""
+
+    _data: bytearray = field(factory=bytearray, init=False, repr=False)
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Return nothing: the event is the whole body."""
+        self._data += data
+        if len(self._data) > BODY_MOST:
+            raise ResponseTooLarge(f"it has more than {BODY_MOST} bytes")
+        return []
+
+    def end(self) -> list[SseEvent]:
+        """Return the body as an event."""
+        return [SseEvent("", bytes(self._data))]
+
+
+def decoder_for(response: Response) -> Decoder:
+    """Return the decoder for the body of *response*."""
+    kind = response.headers.get("content-type", "").lower()
+    return WholeBody() if kind.startswith("application/json") else SseDecoder(EVENT_MOST)
+
+
+class Reading(Protocol):
+    """Turns the events of one wire format into parts. Keeps the answer so far, and does no I/O."""
+
+    finished: bool
+    """Whether the last part was `Finished`; nothing is read after that."""
+
+    def read(self, event: SseEvent) -> Iterable[StreamPart]:
+        """Return the parts in *event*; raises a `ProviderError` if it reports an error."""
+        ...
+
+    def end(self) -> Iterable[StreamPart]:
+        """Return the parts that are left at the end; raises if the answer is not complete."""
+        ...
+
+
+@define(eq=False)
+class AnswerParts:
+    """The parts of an answer, read from its body one after the other.
+
+    What one read brings is parsed in one step, and adjacent pieces of text in it become one part. An
+    error is raised after the parts that came before it, also if one packet brought them all.
+    """
+
+    _body: Body
+    _reading: Reading
+    _decoder: Decoder
+    _ready: deque[StreamPart] = field(factory=deque, init=False)
+    _failure: ProviderError | None = field(default=None, init=False)
+
+    def __aiter__(self) -> AsyncIterator[StreamPart]:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> StreamPart:
+        """Return the next part. After `Finished` there is none."""
+        if self._ready:
+            await trio.lowlevel.checkpoint()
+        while not self._ready:
+            if self._failure is not None:
+                raise self._failure
+            if self._reading.finished:
+                raise StopAsyncIteration
+            await self._read_more()
+        return self._ready.popleft()  # noqa: ASYNC910  # where no part was ready, one was read
+
+    async def _read_more(self) -> None:  # noqa: ASYNC910  # receiving is what waits
+        try:
+            data = await self._body.receive()
+        except NetworkError as exc:
+            broken = translation(exc)
+            if not isinstance(broken, ProviderUnreachable):
+                raise broken from exc
+            self._take(self._last())
+            if self._failure is not None:
+                self._failure = broken  # the reason, instead of the missing end that it caused
+        else:
+            self._take(self._read(lambda: self._decoder.feed(data)) if data else self._last())
+
+    def _take(self, parts: Iterable[StreamPart]) -> None:
+        self._ready.extend(joined(self._sound(parts)))
+
+    def _sound(self, parts: Iterable[StreamPart]) -> Iterator[StreamPart]:
+        """Yield *parts* up to the failure that ends them, if one does."""
+        try:
+            yield from parts
+        except ProviderError as exc:
+            self._failure = exc
+        except NetworkError as exc:
+            self._failure = translation(exc)
+
+    def _last(self) -> Iterator[StreamPart]:
+        yield from self._read(self._decoder.end)
+        if not self._reading.finished:
+            yield from self._reading.end()
+
+    def _read(self, events: Callable[[], Iterable[SseEvent]]) -> Iterator[StreamPart]:
+        for event in events():
+            if not self._reading.finished:
+                yield from self._reading.read(event)
+
+
+def joined(parts: Iterable[StreamPart]) -> Iterator[StreamPart]:
+    """Yield *parts*; adjacent pieces of a text, of reasoning or of a call's arguments become one."""
+    for _, row in groupby(parts, _subject):
+        match same := [*row]:
+            case [(TextDelta() | ReasoningDelta() | ToolCallDelta()) as first, _, *_]:
+                yield evolve(
+                    first, text="".join(p.text for p in same if isinstance(p, type(first)))
+                )
+            case _:
+                yield from same
+
+
+def _subject(part: StreamPart) -> tuple[type[StreamPart], str]:
+    """Return a key that is equal for adjacent parts that can be joined."""
+    return type(part), part.id if isinstance(part, ToolCallDelta) else ""
+
+
+# ── One call ────────────────────────────────────────────────────────────────────────────────────
+
+
 @asynccontextmanager
 async def open_parts(
-    connections: Connections, post: Post, reading: Reading, secrets: tuple[str, ...]
+    http: Transport, post: Post, reading: Reading, secrets: tuple[str, ...]
 ) -> AsyncIterator[Parts]:
-    """Send *post* and have the parts of its answer, as *reading* reads them."""
-    target, headers, body = post.target, post.headers.items(), dump(post.body)
-    del post  # the answer may take minutes: what was sent need not lie about in pieces meanwhile
-    async with open_answer(connections, target, headers, body) as answer:
-        if not 200 <= answer.status < 300:
-            raise failure(answer.status, answer.headers, await _text(answer), secrets)
-        yield AnswerParts(answer, reading, decoder_for(answer))
+    """Send *post* and give the parts of its answer, as *reading* reads them."""
+    async with AsyncExitStack() as stack:
+        with translated():
+            request = _request(post)
+            del post  # the answer may take minutes; the unencoded body need not be kept that long
+            response = await stack.enter_async_context(http.open(request))
+            if not 200 <= response.status < 300:
+                said, _ = await response.read_first(ERROR_MOST)
+                text = said.decode("utf-8", "replace")
+                raise failure(response.status, response.headers, text, secrets)
+        yield AnswerParts(response, reading, decoder_for(response))
+        await response.settle()
 
 
-async def _text(answer: Answer) -> str:
-    """Return the body of an error, as far as it matters."""
-    said = bytearray()
-    while (more := await answer.receive()) and len(said) < ERROR_MOST:
-        said += more
-    return said.decode("utf-8", "replace")
+def _request(post: Post) -> Request:
+    """Return *post* as a request. Repeating it is harmless: `call.py` does so after every broken one."""
+    return Request(
+        method="POST",
+        origin=origin_of(post.url),
+        target=post.target,
+        headers=post.headers,
+        body=dump(post.body),
+        repeatable=True,
+    )

@@ -1,7 +1,7 @@
-"""Which provider speaks which language, and where it is if nobody says otherwise.
+"""The registry of provider types: wire format, default base URL, and the providers themselves.
 
-`open_providers` is the owner of the connections. It lives as long as a workspace, and providers that
-are asked of it are cheap: every run may have its own, they share what is open.
+`open_providers` owns the connections and lives as long as a workspace. The providers that it makes are
+cheap: every run may have its own, and they share the connections.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
-import trio
 from attrs import define, evolve, field
 
+from crush_trio.net.address import origin_of
+from crush_trio.net.client import HttpClient, Transport, open_http_client
+from crush_trio.net.dial import Dial, Dialer
 from crush_trio.providers.anthropic.messages import MessagesProvider
 from crush_trio.providers.base import Endpoint, Provider
-from crush_trio.providers.dialing import Dial, Dialer, Origin, origin_of
-from crush_trio.providers.errors import ProviderRefused, ProviderUnsupported
-from crush_trio.providers.exchange import Connections
+from crush_trio.providers.errors import ProviderRefused, ProviderUnsupported, translated
 from crush_trio.providers.openai.chat import ChatProvider
 from crush_trio.providers.openai.request import Dialect
 
@@ -38,7 +38,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "omlx": _PLAIN,
     "vllm": _PLAIN,
 }
-"""The types that speak chat completions."""
+"""The types that use the chat completions format."""
 
 ANTHROPIC: Final = "anthropic"
 
@@ -55,39 +55,36 @@ BASE_URLS: Final[Mapping[str, str]] = {
     "omlx": "http://localhost:8000/v1",
     "vllm": "http://localhost:8000/v1",
 }
-"""Where a type is, if its configuration has no base URL."""
+"""Default base URLs."""
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "bedrock": "use type anthropic with a key of Anthropic's, or a LiteLLM proxy before Bedrock",
     "google-vertex": "use type google with a Gemini API key, or a LiteLLM proxy before Vertex",
     "hyper": "use the type of the provider whose models you want",
 }
-"""Types that exist and that nothing here speaks, and what to do instead."""
+"""Types that exist and are not supported, and what to use instead."""
 
-CLOSE_LIMIT: Final = 1.0
-"""Seconds that closing may take; it never waits for the other side."""
-
-Family = Callable[[Endpoint, Connections], Provider]
+Family = Callable[[Endpoint, Transport], Provider]
 
 _GEMINI_NATIVE: Final = ("/v1", "/v1beta")
 
 
 def takes_media_results(type_name: str) -> bool:
-    """Whether pictures may stand in the results of tools, or have to follow them (D23b)."""
+    """Whether images may be inside tool results; otherwise they follow them (D23b)."""
     return type_name == ANTHROPIC
 
 
 def located(endpoint: Endpoint) -> Endpoint:
-    """Return *endpoint* with the base URL that is meant.
+    """Return *endpoint* with its base URL completed.
 
-    Local servers are often given without the path that all of them have, and Gemini's without that
-    of its compatible side.
+    Local servers are often configured without the path that all of them have, and Gemini without that
+    of its OpenAI-compatible API.
     """
-    usual = BASE_URLS.get(endpoint.type, "")
-    given = endpoint.base_url.rstrip("/") or usual
+    default = BASE_URLS.get(endpoint.type, "")
+    given = endpoint.base_url.rstrip("/") or default
     if not given:
         raise ProviderRefused(f"the provider {endpoint.provider} has no base URL")
-    parts, path = urlsplit(given), urlsplit(usual).path
+    parts, path = urlsplit(given), urlsplit(default).path
     native = endpoint.type == "google" and parts.path in _GEMINI_NATIVE
     if path and (not parts.path or native):
         given = parts._replace(path=path).geturl()
@@ -95,7 +92,7 @@ def located(endpoint: Endpoint) -> Endpoint:
 
 
 def family_of(type_name: str) -> Family:
-    """Return what makes a provider of a type; raises `ProviderUnsupported` if nothing does."""
+    """Return the factory of a type's providers; raises `ProviderUnsupported`."""
     if type_name == ANTHROPIC:
         return MessagesProvider
     if type_name in DIALECTS:
@@ -106,40 +103,32 @@ def family_of(type_name: str) -> Family:
 
 @define(eq=False)
 class Providers:
-    """Makes providers, and has the connections that they share. `open_providers` makes one."""
+    """Makes providers, which share the connections of one HTTP client. `open_providers` makes one."""
 
-    dial: Dial = field(repr=False)
-    _connections: dict[Origin, Connections] = field(factory=dict, init=False)
+    http: HttpClient = field(repr=False)
 
     def provider(self, endpoint: Endpoint) -> Provider:
-        """Return a provider for *endpoint*; raises a `ProviderError` if there can be none."""
+        """Return a provider for *endpoint*; raises a `ProviderError` if its settings are not usable."""
         family = family_of(endpoint.type)
         endpoint = located(endpoint)
-        origin = origin_of(endpoint.base_url)
-        connections = self._connections.setdefault(origin, Connections(origin, self.dial))
-        return family(endpoint, connections)
+        with translated():
+            origin_of(endpoint.base_url)
+        return family(endpoint, self.http)
 
     @property
     def idle(self) -> int:
         """How many connections wait to be used again."""
-        return sum(connections.idle for connections in self._connections.values())
-
-    async def aclose(self) -> None:
-        """Close the connections that nobody uses, and keep none from now on."""
-        await trio.lowlevel.checkpoint()
-        for connections in self._connections.values():
-            await connections.aclose()
+        return self.http.idle
 
 
 @asynccontextmanager
-async def open_providers(dial: Dial | None = None) -> AsyncIterator[Providers]:
-    """Open the owner of all connections to models; leaving closes those that are not in use.
+async def open_providers(
+    dial: Dial | None = None, *, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Providers]:
+    """Open the owner of the connections to models; leaving closes those that are not in use.
 
-    *dial* is how connections are made; a test gives one that leads into its own memory.
+    *environment* names proxies and certificates; it is the workspace's, not the process's. *dial* opens
+    connections instead; a test passes one that leads to a server in memory.
     """
-    providers = Providers(dial or Dialer())
-    try:
-        yield providers
-    finally:
-        with trio.move_on_after(CLOSE_LIMIT, shield=True):
-            await providers.aclose()
+    async with open_http_client(dial or Dialer(environment or {})) as http:
+        yield Providers(http)

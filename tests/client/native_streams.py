@@ -4,8 +4,9 @@ import orjson
 from attrs import define, field
 from hypothesis import strategies as st
 
-from crush_trio.client.frames import FrameReader
+from crush_trio.client.attachment import FRAME_MOST
 from crush_trio.events import EventLog, Form, GrowingMessage, MessageChange, Position, RunChange
+from crush_trio.net.sse import SseDecoder
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
@@ -34,7 +35,7 @@ READY = frame("ready", {"position": None, "heartbeat": HEARTBEAT})
 
 def apply(picture, data):
     """Apply all frames of *data*, as one connection does."""
-    for each in FrameReader().feed(data):
+    for each in SseDecoder(FRAME_MOST).feed(data):
         picture.apply(each)
 
 

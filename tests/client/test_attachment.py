@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import httpx
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -27,6 +26,7 @@ from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_
 from crush_trio.testing.server.turns import Pause, Say, Sleep
 from crush_trio.wire.requests import WorkspaceRequest
 from crush_trio.wire.runs import RunState, WhenUnclaimed
+from tests.client.fake_transport import FakeTransport, answered
 from tests.client.native_streams import READY, asks, frame, resync
 from tests.client.places import collected, open_place
 
@@ -244,18 +244,10 @@ async def test_a_place_that_is_lost_is_answered_with_the_state_and_the_rest_is_a
 # ── A server that makes no sense ────────────────────────────────────────────────────────────────
 
 
-class Body(httpx.AsyncByteStream):
-    """A body that comes in two pieces."""
-
-    def __init__(self, data):
-        self.data = data
-
-    async def __aiter__(self):
-        await trio.lowlevel.checkpoint()
-        half = len(self.data) // 2
-        yield self.data[:half]
-        await trio.lowlevel.checkpoint()
-        yield self.data[half:]
+def halves(data):
+    """Return a body that comes in two pieces."""
+    half = len(data) // 2
+    return [piece for piece in (data[:half], data[half:]) if piece]
 
 
 class Stage:
@@ -265,15 +257,15 @@ class Stage:
         self.bodies, self.sent, self.view = list(bodies), [], run or {"state": "active"}
 
     def __call__(self, request):
-        path = request.url.path
+        path = request.path
         self.sent.append((trio.current_time(), f"{request.method} {path}", request))
         if path.endswith("/events"):
-            return httpx.Response(200, stream=Body(self.bodies.pop(0) if self.bodies else b""))
+            return answered(halves(self.bodies.pop(0) if self.bodies else b""))
         if "/runs/" in path:
-            return httpx.Response(200, json=self.view)
+            return answered(self.view)
         if path.endswith("/messages"):
-            return httpx.Response(200, json=[])
-        return httpx.Response(200, json={"id": "w", "path": "/p"})
+            return answered(b"[]")
+        return answered({"id": "w", "path": "/p"})
 
     @property
     def places(self):
@@ -287,7 +279,7 @@ class Stage:
         address = parse_address("unix:///memory")
         request = WorkspaceRequest(path="/p", client_id=client_id(1))
         async with (
-            open_link(address, transport=httpx.MockTransport(self)) as link,
+            open_link(address, transport=FakeTransport(self)) as link,
             open_remote_workspace(
                 link, request, CountingIds("run"), patience=patience
             ) as workspace,

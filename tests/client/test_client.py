@@ -4,21 +4,18 @@ import subprocess
 import sys
 import uuid
 
-import httpx
 import pytest
 import trio
 
 from crush_trio.client import AnswerGarbled, AnswerLost, ServerUnreachable, open_client
 from crush_trio.errors import ServerNotIdle
 from crush_trio.net.address import BadAddress, TcpAddress
+from crush_trio.net.errors import ConnectFailed, ConnectionLost, NotHttp, ResponseTooLarge
 from crush_trio.testing.server.client import open_test_client
 from crush_trio.testing.server.server import client_id, open_test_server
+from tests.client.fake_transport import FakeTransport, answered
 
-HEAVY = {"httpx", "httpcore", "asyncio", "quart", "hypercorn", "sqlite3", "pytest"}
-
-
-def transport(answer):
-    return httpx.MockTransport(lambda request: answer(request))
+HEAVY = {"httpx", "urllib.request", "asyncio", "quart", "hypercorn", "sqlite3", "pytest"}
 
 
 # ── Where and who ───────────────────────────────────────────────────────────────────────────────
@@ -58,12 +55,12 @@ async def test_a_server_is_asked_for_by_a_name_that_it_answers_to(address, url):
 
     def answer(request):
         seen.append(request)
-        return httpx.Response(200)
+        return answered()
 
-    async with open_client(address, environ={}, transport=transport(answer)) as client:
+    async with open_client(address, environ={}, transport=FakeTransport(answer)) as client:
         await client.health()
     [request] = seen
-    assert str(request.url) == url
+    assert f"http://{request.origin.name}{request.target}" == url
     assert "authorization" not in request.headers
 
 
@@ -78,9 +75,9 @@ async def test_a_server_is_asked_for_by_a_name_that_it_answers_to(address, url):
 async def test_the_token_is_the_callers_or_that_of_the_environment(options, shown):
     def answer(request):
         assert request.headers.get("authorization") == shown
-        return httpx.Response(200)
+        return answered()
 
-    async with open_client("unix:///s", transport=transport(answer), **options) as client:
+    async with open_client("unix:///s", transport=FakeTransport(answer), **options) as client:
         await client.health()
 
 
@@ -90,16 +87,17 @@ async def test_the_token_is_the_callers_or_that_of_the_environment(options, show
 @pytest.mark.parametrize(
     ("raised", "expected", "text"),
     [
-        (httpx.ConnectError("no such file"), ServerUnreachable, "nothing answers at unix:///s (no such file); start one with: crush-trio serve --host unix:///s"),
-        (httpx.ReadError("reset"), AnswerLost, "the connection to the server broke: reset"),
-        (httpx.RemoteProtocolError(""), AnswerLost, "RemoteProtocolError"),
+        (ConnectFailed("no connection", reason="no such file"), ServerUnreachable, "nothing answers at unix:///s (no such file); start one with: crush-trio serve --host unix:///s"),
+        (ConnectionLost("reset"), AnswerLost, "the connection to the server broke: reset"),
+        (NotHttp(""), AnswerLost, "NotHttp"),
+        (ResponseTooLarge("it has more than 7 bytes"), AnswerGarbled, "more than 7 bytes"),
     ],
 )  # fmt: skip
 async def test_what_the_network_does_is_told_in_our_words(raised, expected, text):
     def answer(_request):
         raise raised
 
-    async with open_client("unix:///s", environ={}, transport=transport(answer)) as client:
+    async with open_client("unix:///s", environ={}, transport=FakeTransport(answer)) as client:
         with pytest.raises(expected) as error:
             await client.health()
         assert text in str(error.value)
@@ -108,9 +106,9 @@ async def test_what_the_network_does_is_told_in_our_words(raised, expected, text
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":7}'])
 async def test_an_answer_that_makes_no_sense_is_said_to_make_none(body):
     def answer(_request):
-        return httpx.Response(200, content=body)
+        return answered(body)
 
-    async with open_client("unix:///s", environ={}, transport=transport(answer)) as client:
+    async with open_client("unix:///s", environ={}, transport=FakeTransport(answer)) as client:
         with pytest.raises(AnswerGarbled, match="GET /v1/version"):
             await client.version()
 

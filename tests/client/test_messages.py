@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crush_trio.client.attachment import FRAME_MOST
 from crush_trio.client.errors import StreamBroken
-from crush_trio.client.frames import FrameReader
 from crush_trio.client.messages import GrowingMessage
+from crush_trio.net.sse import SseDecoder
 from crush_trio.testing.server.client import Replica
 from crush_trio.testing.server.client import ReplicaMismatch as Refused
 from crush_trio.wire.codec import encode, structure
@@ -115,11 +116,11 @@ def test_a_part_that_does_not_grow_is_not_made_to():
 def rebuilt(stream, name="m"):
     """Return the message after each frame that was about it."""
     growing, states = None, []
-    for frame in FrameReader().feed(stream):
+    for frame in SseDecoder(FRAME_MOST).feed(stream):
         if frame.name == "message":
-            growing = GrowingMessage(structure(frame.json()["payload"], Message))
+            growing = GrowingMessage(structure(orjson.loads(frame.data)["payload"], Message))
         elif frame.name == "message_delta":
-            growing.apply(frame.json())
+            growing.apply(orjson.loads(frame.data))
         else:
             continue
         states.append(growing.view())

@@ -162,7 +162,7 @@ def test_nothing_is_told_of_a_run_after_its_ending():
 
 def test_a_broken_stream_begins_anew_from_nowhere():
     picture, _ = synced()
-    with pytest.raises(StreamBroken, match="nobody mentioned"):
+    with pytest.raises(StreamBroken, match="unknown message"):
         apply(picture, grow("x", 0, "boot-1"))
     picture.mislay()
     assert picture.place == NOWHERE

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import h11
-import httpx
 import orjson
 import pytest
 import trio
 import trio.testing
 from attrs import Factory, define
 
-from crush_trio.net.address import TcpAddress
+from crush_trio.net.address import Origin, TcpAddress
+from crush_trio.net.client import HttpClient, Request, open_http_client
 from crush_trio.server.run import run_server
 from crush_trio.server.settings import ServerSettings
 from crush_trio.testing import Gate, ModelServer, open_model_server
@@ -44,11 +44,26 @@ KEYS = {
 ENDED = {"completed", "cancelled", "errored", "folded", "interrupted"}
 
 
+async def asked(http, address, method, path, body=None, status=200):
+    """Send a request and return the JSON of its answer, if there is any."""
+    request = Request(
+        method=method,
+        origin=Origin(address.host, address.port, secure=False),
+        target=path,
+        headers={"content-type": "application/json"},
+        body=b"" if method == "GET" else orjson.dumps(body),
+    )
+    async with http.open(request) as response:
+        data = await response.read(10**8)
+        assert response.status == status, data
+    return orjson.loads(data) if data else None
+
+
 @define(eq=False)
 class Place:
     """One workspace of a running server, and the model behind it."""
 
-    http: httpx.AsyncClient
+    http: HttpClient
     address: TcpAddress
     model: ModelServer
     directory: Path
@@ -56,14 +71,10 @@ class Place:
     session: str
 
     async def get(self, path):
-        response = await self.http.get(self.path + path)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return await asked(self.http, self.address, "GET", self.path + path)
 
     async def post(self, path, body=None, status=200):
-        response = await self.http.post(self.path + path, json=body)
-        assert response.status_code == status, response.text
-        return response.json() if response.content else None
+        return await asked(self.http, self.address, "POST", self.path + path, body, status)
 
     async def submit(self, prompt, run_id="r1", **more):
         body = {"session_id": self.session, "prompt": prompt, "run_id": run_id, **more}
@@ -143,13 +154,12 @@ async def open_place(tmp_path, kind, script):
                 shutdown=stop.wait,
             )
         )
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address.port}") as http:
-            created = await http.post(
-                "/v1/workspaces", json={"path": str(directory), "client_id": client_id(1)}
-            )
-            path = f"/v1/workspaces/{created.json()['id']}"
-            await http.post(f"{path}/agent/init", json={"interactive": True})
-            session = (await http.post(f"{path}/sessions", json={"title": "s"})).json()["id"]
+        async with open_http_client(idle_limit=3.0) as http:
+            post = partial(asked, http, address, "POST")
+            who = {"path": str(directory), "client_id": client_id(1)}
+            path = f"/v1/workspaces/{(await post('/v1/workspaces', who))['id']}"
+            await post(f"{path}/agent/init", {"interactive": True})
+            session = (await post(f"{path}/sessions", {"title": "s"}))["id"]
             with trio.fail_after(60):
                 yield Place(http, address, model, directory, path, session)
         stop.set()

@@ -4,8 +4,8 @@ import json
 
 from hypothesis import strategies as st
 
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.base import Finished
-from crush_trio.providers.event_stream import Event
 from crush_trio.providers.openai.chat import ChatReading
 
 JSON = st.recursive(
@@ -21,10 +21,15 @@ def read(*chunks, done=True):
     parts = []
     for chunk in chunks:
         whole = chunk if "choices" in chunk or "error" in chunk else chunk_of(chunk)
-        parts += reading.read(Event(json.dumps(whole)))
-    parts += reading.read(Event("[DONE]")) if done else reading.end()
+        parts += reading.read(event(whole))
+    parts += reading.read(SseEvent("", b"[DONE]")) if done else reading.end()
     assert reading.finished
     return parts
+
+
+def event(chunk):
+    """Return the event that carries *chunk*."""
+    return SseEvent("", json.dumps(chunk).encode())
 
 
 def chunk_of(delta, reason=None, **more):

@@ -46,7 +46,7 @@ from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.store.errors import StoreLocked
 from crush_trio.store.open import StoreSettings, has_data, inspect_store
 
-LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "httpx", "click", "rich")
+LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "h11", "click", "rich")
 """Libraries whose versions are reported."""
 
 PROGRAMS: Final = {

@@ -1,9 +1,7 @@
-"""Models behind Anthropic's messages.
+"""The provider for Anthropic's messages, and its stream events as parts of an answer.
 
-Anthropic's stream events, read into the parts of an answer.
-
-An answer is a row of blocks, each with a beginning, deltas and an end; thoughts, texts and calls are
-blocks of different types. Unknown events and blocks are left alone, as the API asks its readers to.
+An answer is a sequence of blocks, each with a beginning, deltas and an end; reasoning, text and tool calls
+are blocks of different types. Unknown events and blocks are ignored, as the API asks clients to.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -13,6 +11,8 @@ from typing import Any, Final
 import orjson
 from attrs import define, field, frozen
 
+from crush_trio.net.client import Transport
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.anthropic.request import THOUGHTS, messages_body
 from crush_trio.providers.base import (
     Endpoint,
@@ -29,10 +29,7 @@ from crush_trio.providers.base import (
     Usage,
     pack,
 )
-from crush_trio.providers.errors import ProviderGarbled
-from crush_trio.providers.event_stream import Event
-from crush_trio.providers.exchange import Connections
-from crush_trio.providers.failures import failure_in_stream
+from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
 from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
@@ -50,11 +47,11 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
 
 @define(eq=False)
 class _Block:
-    """The block that is being written: its beginning, and the texts that grow."""
+    """A block that is not complete: its beginning, and the texts that grow."""
 
     start: JsonObject
     pieces: dict[str, list[str]] = field(factory=dict, init=False)
-    """What was added, as it came: a file may be among it, in thousands of pieces."""
+    """What was added, in pieces: it may contain a file, in thousands of them."""
 
     @property
     def type(self) -> str:
@@ -74,7 +71,7 @@ class _Block:
 
 @define(eq=False)
 class MessagesReading:
-    """One answer."""
+    """Reads one answer."""
 
     secrets: Iterable[str] = field(default=(), repr=False)
     finished: bool = field(default=False, init=False)
@@ -85,9 +82,9 @@ class MessagesReading:
     _thinking: bool = field(default=False, init=False)
     _called: bool = field(default=False, init=False)
 
-    def read(self, event: Event) -> Iterator[StreamPart]:
+    def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one event."""
-        said = _object(event.json())
+        said = _object(json_of(event.data))
         match said.get("type"):
             case "message_start":
                 self._count(_object(said.get("message")).get("usage"))
@@ -108,7 +105,7 @@ class MessagesReading:
                 pass
 
     def end(self) -> Iterator[StreamPart]:
-        """Yield the end of an answer whose body is over before it said so."""
+        """Yield the end of an answer whose body ended without a `message_stop`."""
         if not self._reason:
             raise ProviderGarbled("the answer ended early")
         yield from self._finish()
@@ -156,7 +153,7 @@ class MessagesReading:
             yield ToolCallEnd(_id(block), _name(block), block.grown("input") or _given(block))
 
     def _end_thinking(self) -> Iterator[StreamPart]:
-        """End a row of thoughts, with one signature for all thoughts so far."""
+        """End the reasoning, with one signature for all of it so far."""
         if self._thinking:
             self._thinking = False
             match self._thoughts:
@@ -170,7 +167,7 @@ class MessagesReading:
     # ── The end ─────────────────────────────────────────────────────────────────────────────────
 
     def _count(self, used: Json) -> None:
-        """Take note of what was used; later counts include the earlier ones."""
+        """Record the usage; later counts include earlier ones."""
         counts = _object(used).items()
         self._used |= {key: value for key, value in counts if isinstance(value, int)}
 
@@ -198,7 +195,7 @@ def _name(block: _Block) -> str:
 
 
 def _given(block: _Block) -> str:
-    """Return arguments that came with the beginning of a call, all at once; mostly there are none."""
+    """Return arguments that came with the beginning of a call; usually there are none."""
     return orjson.dumps(block.start.get("input") or {}).decode()
 
 
@@ -214,14 +211,14 @@ class MessagesProvider:
     """Satisfies `Provider`. The base URL of *endpoint* is what comes before `/v1/messages`."""
 
     endpoint: Endpoint
-    connections: Connections = field(repr=False)
+    http: Transport = field(repr=False)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[Parts]:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = MessagesReading(secrets=secrets)
-        async with open_parts(self.connections, self.post(request), reading, secrets) as parts:
+        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:
@@ -235,7 +232,7 @@ class MessagesProvider:
         )
 
     def _login(self) -> dict[str, str]:
-        """Return the header with the key. One that says that it is a bearer's token is sent as one."""
+        """Return the header with the key. A key that begins with `Bearer` is sent as a bearer token."""
         key = self.endpoint.api_key
         if key.lower().startswith("bearer "):
             return {"authorization": key}

@@ -1,9 +1,9 @@
-"""A request in the words of Anthropic's messages.
+"""Messages requests (Anthropic's format).
 
-The API is strict: user and assistant take turns, texts are not blank, a call's arguments are an
-object, ids have few characters, a thought comes back with its signature or not at all, and who has
-called tools must still have some. History may come from another provider, who minds none of that,
-so all of it is seen to here.
+The API is strict: user and assistant take turns, texts are not blank, a call's arguments are an object,
+ids have few characters, reasoning comes back with its signature or not at all, and a conversation with
+tool calls needs tools. History may come from another provider, which has none of these rules, so all of
+them are applied here.
 """
 
 import base64
@@ -37,13 +37,13 @@ from crush_trio.wire.messages import (
 )
 
 USUAL_MOST: Final = 8192
-"""The limit of an answer if nobody has one; this API wants to be told."""
+"""The default limit of an answer; the API requires one."""
 
 THINKING_TOKENS: Final = 2000
-"""What a model may spend on thinking if it is only told to think."""
+"""The default number of tokens for reasoning."""
 
 THOUGHTS: Final = ("thinking", "redacted_thinking")
-"""The types of blocks that are thoughts."""
+"""The types of blocks with reasoning."""
 
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -76,7 +76,7 @@ def _tool(tool: ToolSpec) -> Block:
 
 
 def _former_tools(request: ModelRequest) -> dict[str, Any]:
-    """Return the tools that history speaks of, not to be used: without them it is refused."""
+    """Return the tools in the history, not to be called: without them the request is refused."""
     parts = (part for message in request.messages for part in message.parts)
     names = dict.fromkeys(part.name for part in parts if isinstance(part, ToolCallPart))
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
@@ -84,7 +84,7 @@ def _former_tools(request: ModelRequest) -> dict[str, Any]:
 
 
 def _mark(*places: list[Block]) -> None:
-    """Mark the last block of each place, where a cached prompt may end (D23c); thoughts cannot be."""
+    """Mark the last block of each place, where a cached prompt may end (D23c); reasoning cannot be marked."""
     for blocks in places:
         last = [block for block in blocks if block.get("type") not in THOUGHTS][-1:]
         for block in last:
@@ -95,9 +95,9 @@ def _mark(*places: list[Block]) -> None:
 
 
 def _settings(request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the limit, how hard to think, and how tokens are picked if the model does not think.
+    """Return the limit, the reasoning settings, and the sampling parameters if the model does not reason.
 
-    Takes out of *options* what is said here in the API's own words.
+    Removes from *options* what is translated here.
     """
     effort = options.pop("effort", None) or effort_of(request)
     thinking = _thinking(request, options.pop("thinking", None), effort)
@@ -113,7 +113,7 @@ def _settings(request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thinking(request: ModelRequest, given: JsonObject | None, effort: str) -> Block | None:
-    """Return how the model is to think; None if it is not told to."""
+    """Return the reasoning settings, or None."""
     if given is not None:
         thinking = {"type": "enabled", **given}
     elif effort:
@@ -126,7 +126,7 @@ def _thinking(request: ModelRequest, given: JsonObject | None, effort: str) -> B
 
 
 def _may_think(request: ModelRequest) -> bool:
-    """Whether thinking can be switched on here: not between a call and its results without it."""
+    """Whether reasoning can be enabled: not after a tool call that was made without it."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return True
     answers = [message for message in request.messages if message.role is Role.ASSISTANT]
@@ -152,7 +152,7 @@ def _role(message: PromptMessage) -> str:
 
 
 def _blocks(message: PromptMessage, *, images: bool) -> Iterator[Block]:
-    """Yield the blocks of a message; what was thought comes first."""
+    """Yield the blocks of a message; reasoning comes first."""
     yield from _thoughts(message)
     for part in message.parts:
         yield from _block(part, images=images)

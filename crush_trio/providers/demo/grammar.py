@@ -1,4 +1,4 @@
-"""What the offline model understands: a small grammar of wishes, and no more.
+"""The grammar of the offline demo model: phrases that become tool calls.
 
 | Said | Done |
 |---|---|
@@ -18,8 +18,8 @@
 | think about SUBJECT | reasoning, then an answer |
 | long NUMBER | that many words |
 
-A wish is understood whether or not its tool is there: what to say of a tool that is not is up to
-whoever answers. Arguments that a tool requires and nobody mentioned are filled in from its schema.
+A wish is read whether or not its tool is available; the provider decides what to answer if it is not.
+Required arguments that the phrase does not mention are filled in from the tool's schema.
 """
 
 import re
@@ -36,15 +36,15 @@ Offered: TypeAlias = Mapping[str, ToolSpec]
 """The tools of a request, by name."""
 
 FILLER: Final = "asked for in the offline demo"
-"""What stands in a required text that nobody gave."""
+"""The value of a required text argument that was not given."""
 
 LONG: Final = 400
-"""How many words are many."""
+"""The number of words of `long` without a number."""
 
 
 @frozen
 class Wish:
-    """A tool that is wanted. *arguments* may be any text: what is broken is passed on broken."""
+    """A tool call that was asked for. *arguments* may be any text; invalid JSON is passed on unchanged."""
 
     tool: str
     arguments: str = field(default="{}", repr=False)
@@ -89,7 +89,7 @@ _FORMS: Final = tuple(
 
 
 def read_wishes(prompt: str, offered: Offered) -> tuple[Wish, ...]:
-    """Return the tools that *prompt* asks for, in its order; none, if it is plain talk."""
+    """Return the tool calls that *prompt* asks for, in its order."""
     lines = [line.strip() for line in prompt.splitlines()]
     exact = [match for line in lines if (match := _TOOL.fullmatch(line))]
     if exact:
@@ -104,13 +104,13 @@ def read_wishes(prompt: str, offered: Offered) -> tuple[Wish, ...]:
 
 
 def read_thought(prompt: str) -> str | None:
-    """Return what the model is to think about; None if it is not asked to think."""
+    """Return the subject of the reasoning; None if none was asked for."""
     match = _THINK.fullmatch(prompt.strip())
     return None if match is None else unquoted(match["subject"] or "") or "nothing in particular"
 
 
 def read_length(prompt: str) -> int:
-    """Return how many words the answer should have; 0 if nobody said."""
+    """Return how many words the answer should have; 0 if the prompt does not say."""
     match = _LONG.fullmatch(prompt.strip())
     return 0 if match is None else int(match["words"] or LONG)
 

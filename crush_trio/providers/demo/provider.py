@@ -1,10 +1,10 @@
-"""The model that is always there: offline, without a key, and the same every time.
+"""The offline demo model: needs no key, and gives the same answers every time.
 
-It understands the wishes of `demo_grammar` and nothing else. So somebody who has just installed this
-can see a stream, a cancel, a permission, a tool and its result before any account exists. It speaks
-through the same seam as every other model, and only calls tools that the request offers.
+It understands the requests of `grammar.py` and nothing else. A new user can see a stream, a cancel, a
+permission, a tool and its result without an account. It satisfies the same seam as every other provider,
+and only calls tools that the request offers.
 
-`reply` decides what is said and is plain data; the provider only gives it a pace.
+`reply` makes the answer and is plain data; the provider adds the pauses.
 """
 
 import hashlib
@@ -96,7 +96,7 @@ class DemoProvider:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[Parts]:
-        """Say what there is to say to *request*; it uses nothing, so it counts no tokens."""
+        """Answer *request*; no tokens are counted."""
         await trio.lowlevel.checkpoint()
         yield _Speaking(deque(reply(request)), self.pace)
 
@@ -134,7 +134,7 @@ def reply(request: ModelRequest) -> Iterator[StreamPart]:
 
 
 def _turn(request: ModelRequest) -> Iterator[StreamPart]:
-    """Speak of the results that came, and then of what was asked since."""
+    """Yield text about the tool results, then the answer to what was asked since."""
     news = _since_last_answer(request.messages)
     results = [part for m in news for part in m.parts if isinstance(part, ToolResultPart)]
     prompts = [text for message in news if (text := _prompt(message, after_tools=bool(results)))]
@@ -160,7 +160,7 @@ def _turn(request: ModelRequest) -> Iterator[StreamPart]:
 
 
 def _spoken(request: ModelRequest, text: str) -> Iterator[StreamPart]:
-    """Yield *text* and the end of the answer; a word is a token, where those are limited."""
+    """Yield *text* and the end of the answer; a word counts as a token of the limit."""
     words = list(_words(text))
     limit = request.max_tokens or len(words)
     yield from words[:limit]
@@ -198,7 +198,7 @@ def _introduction(request: ModelRequest, prompts: Sequence[str]) -> str:
 
 
 def _calls(wishes: Iterable[Wish], request: ModelRequest) -> Iterator[StreamPart]:
-    """Ask for tools, under names that no other call of the session has."""
+    """Yield tool calls, with ids that are unique in the session."""
     digest = hashlib.sha256(request.affinity.encode())
     for message in request.messages:
         for part in message.parts:
@@ -220,7 +220,7 @@ def _not_offered(wishes: Iterable[Wish], request: ModelRequest) -> str:
 
 
 def _told(result: ToolResultPart) -> str:
-    """Return what a tool answered: how much it is, and how it begins."""
+    """Return the length and the beginning of a tool's answer."""
     lines = result.content.splitlines()
     verb = "reports an error" if result.is_error else "has answered"
     amount = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
@@ -238,7 +238,7 @@ def _since_last_answer(messages: Sequence[PromptMessage]) -> list[PromptMessage]
 
 
 def _prompt(message: PromptMessage, *, after_tools: bool = False) -> str:
-    """Return what a person said; neither reminders in tags nor files are said by anybody."""
+    """Return the text that the user wrote, without reminders in tags and without files."""
     if message.role is not Role.USER:
         return ""
     if after_tools and any(isinstance(part, BinaryPart) for part in message.parts):
@@ -265,7 +265,7 @@ def _title(request: ModelRequest) -> str:
 
 
 def _summary(request: ModelRequest) -> str:
-    """Return a summary that counts, since a demo does not understand."""
+    """Return a summary that only counts: a demo does not understand."""
     prompts = [text for message in request.messages if (text := _prompt(message))]
     calls = [p.name for m in request.messages for p in m.parts if isinstance(p, ToolCallPart)]
     asked = "\n".join(f"* {prompt}" for prompt in prompts)

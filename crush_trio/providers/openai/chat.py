@@ -1,13 +1,11 @@
-"""Models behind OpenAI's chat completions, and behind everything that speaks like them.
+"""The chat completions provider, and the chunks of its stream as parts of an answer.
 
-Chat completion chunks, read into the parts of an answer.
+The format is OpenAI's, and every server deviates from it somewhere. Tool calls are identified by their
+index; an id may come once, late, or never, and some servers give every call the same index. The finish
+reason may come before the usage, and the usage without a choice. Reasoning has three names. A call is
+complete when the answer is: until then there may be more of it.
 
-The format is OpenAI's, and every server that claims it bends it somewhere. Tool calls are known by
-their index; an id may come once, late, or never, and some servers give every call the same index.
-The reason for the end may come before the usage, and the usage without a choice. Thinking has three
-names. A call is complete when the answer is: until then there may always be more of it.
-
-Invariant: however the text of an answer is cut into chunks, its parts say the same, in the same order.
+Invariant: however the text of an answer is cut into chunks, its parts have the same content and order.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -18,6 +16,8 @@ from urllib.parse import quote
 import orjson
 from attrs import define, field, frozen
 
+from crush_trio.net.client import Transport
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.base import (
     ECHO,
     Endpoint,
@@ -35,17 +35,14 @@ from crush_trio.providers.base import (
     pack,
 )
 from crush_trio.providers.catalog import model_id, options_of
-from crush_trio.providers.errors import ProviderGarbled
-from crush_trio.providers.event_stream import Event
-from crush_trio.providers.exchange import Connections
-from crush_trio.providers.failures import failure_in_stream
+from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
 from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
 from crush_trio.providers.openai.request import OUR_OPTIONS, Dialect, chat_body
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
 
-DONE: Final = "[DONE]"
+DONE: Final = b"[DONE]"
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.END_TURN,
@@ -65,7 +62,7 @@ class _Call:
     id: ToolCallId
     name: str = ""
     pieces: list[str] = field(factory=list, init=False)
-    """Its arguments, as they came: a file may be among them, in thousands of pieces."""
+    """Its arguments, in pieces: they may contain a file, in thousands of them."""
 
     @property
     def arguments(self) -> str:
@@ -74,7 +71,7 @@ class _Call:
 
 @define(eq=False)
 class ChatReading:
-    """One answer. *prefix* begins the ids of calls that come without one, and is unique to it."""
+    """Reads one answer. *prefix* begins the ids of calls that come without one; it is unique to the answer."""
 
     prefix: str
     secrets: Iterable[str] = field(default=(), repr=False)
@@ -86,12 +83,12 @@ class ChatReading:
     _echo: bool = field(default=False, init=False)
     _details: list[dict[str, Any]] = field(factory=list, init=False)
 
-    def read(self, event: Event) -> Iterator[StreamPart]:
+    def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one chunk."""
         if event.data.strip() == DONE:
             yield from self._finish()
             return
-        chunk = _object(event.json())
+        chunk = _object(json_of(event.data))
         if chunk.get("error"):
             raise failure_in_stream(chunk["error"], self.secrets)
         used = chunk.get("usage") or _object(chunk.get("x_groq")).get("usage")
@@ -101,7 +98,7 @@ class ChatReading:
             yield from self._choice(choice)
 
     def end(self) -> Iterator[StreamPart]:
-        """Yield the end of an answer whose body is over; some servers have no other sign for it."""
+        """Yield the end of an answer whose body has ended; some servers send no other sign."""
         if not self._reason:
             raise ProviderGarbled("the answer ended early")
         yield from self._finish()
@@ -135,7 +132,7 @@ class ChatReading:
             yield ReasoningEnd(pack(self._details) if self._details else own)
 
     def _collect(self, details: Iterable[JsonObject]) -> None:
-        """Put the details of thoughts together; they come in pieces that have to go back whole."""
+        """Join the details of reasoning: they come in pieces and have to go back whole."""
         for detail in details:
             last = self._details[-1] if self._details else {}
             if not _goes_on(last, detail):
@@ -163,7 +160,7 @@ class ChatReading:
             yield ToolCallDelta(call.id, more)
 
     def _called(self, said: JsonObject, *, named: bool) -> _Call:
-        """Return the call that a delta belongs to: the one of its index, unless it begins another."""
+        """Return the call that a delta belongs to: that of its index, unless it begins another."""
         given, index = str(said.get("id") or ""), said.get("index")
         known = [c for c in self._calls if index is None or c.index == index]
         same = [c for c in known if given and c.id == given]
@@ -177,7 +174,7 @@ class ChatReading:
         return self._calls[-1]
 
     def _unique(self, given: str) -> ToolCallId:
-        """Return the id that the server gave, unless it gave none or gave it to another call."""
+        """Return the server's id, or one of ours if there is none or another call has it."""
         taken = {call.id for call in self._calls}
         number = len(self._calls)
         free = given if given and given not in taken else f"{given or self.prefix}_{number}"
@@ -199,7 +196,7 @@ class ChatReading:
 
 
 def usage_of(said: JsonObject) -> Usage:
-    """Return what was used. The prompt's tokens include those of the cache; ours do not."""
+    """Return the usage. The server's prompt tokens include those of the cache; ours do not."""
     details = _object(said.get("prompt_tokens_details"))
     read = _count(
         details.get("cached_tokens")
@@ -221,7 +218,7 @@ def usage_of(said: JsonObject) -> Usage:
 
 
 def _thoughts(delta: JsonObject) -> list[tuple[bool, str]]:
-    """Return what a delta says of thinking, under whichever name."""
+    """Return the reasoning in a delta, under any of its names."""
     for name in (ECHO, "reasoning"):
         if isinstance(said := delta.get(name), str) and said:
             return [(True, said)]
@@ -230,7 +227,7 @@ def _thoughts(delta: JsonObject) -> list[tuple[bool, str]]:
 
 
 def _texts(delta: JsonObject) -> list[tuple[bool, str]]:
-    """Return what a delta says; some servers send a list in which thoughts stand between texts."""
+    """Return the text in a delta; some servers send a list with reasoning between texts."""
     content = delta.get("content")
     if isinstance(content, str):
         said = [(False, content)]
@@ -252,7 +249,7 @@ def _calls(delta: JsonObject) -> list[JsonObject]:
 
 
 def _goes_on(last: JsonObject, detail: JsonObject) -> bool:
-    """Whether *detail* is more of *last*."""
+    """Whether *detail* continues *last*."""
     same = all(last.get(key) == detail.get(key) for key in ("type", "index"))
     return same and (not detail.get("id") or last.get("id") in {None, detail["id"]})
 
@@ -288,7 +285,7 @@ class ChatProvider:
     """Satisfies `Provider`. The base URL of *endpoint* is what comes before `/chat/completions`."""
 
     endpoint: Endpoint
-    connections: Connections = field(repr=False)
+    http: Transport = field(repr=False)
     dialect: Dialect
 
     @asynccontextmanager
@@ -296,7 +293,7 @@ class ChatProvider:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = ChatReading(prefix=f"call_{len(request.messages)}", secrets=secrets)
-        async with open_parts(self.connections, self.post(request), reading, secrets) as parts:
+        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:
@@ -314,10 +311,10 @@ class ChatProvider:
         return join_url(self.endpoint.base_url, "/chat/completions")
 
     def _azure_url(self, request: ModelRequest) -> str:
-        """Return the address at Azure.
+        """Return the URL at Azure.
 
-        With an API version among the options, each model is a deployment and has a path of its own;
-        without one, the address is the newer one, which needs none.
+        With an API version among the options, each model is a deployment with its own path; without
+        one, the newer URL is used, which needs no version.
         """
         options = options_of(request, self.endpoint)
         version = next((str(options[name]) for name in OUR_OPTIONS if options.get(name)), "")

@@ -1,7 +1,7 @@
-"""A request in the words of OpenAI's chat completions, which most providers understand.
+"""Chat completions requests (OpenAI's format, which most providers accept).
 
-They differ in small things, which a `Dialect` names. Whatever a provider does not understand is left
-out or said in words; it is never sent in the hope that nobody looks.
+Providers differ in details, which a `Dialect` names. What a provider does not support is left out or
+replaced by text; it is never sent in the hope that it is ignored.
 """
 
 import base64
@@ -36,7 +36,7 @@ OUR_OPTIONS: Final = frozenset({"api_version", "apiVersion", "api-version"})
 """Options that are about the connection; they are not sent."""
 
 UNSIGNED: Final = "skip_thought_signature_validator"
-"""What Gemini accepts in the place of a signature that nobody kept."""
+"""What Gemini accepts instead of a signature that was not stored."""
 
 _SIGNS_CALLS: Final = re.compile(r"gemini-(?![12]\b)")
 _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
@@ -44,18 +44,18 @@ _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 
 @frozen(kw_only=True)
 class Dialect:
-    """How a type of provider differs from the format that all of them share."""
+    """The differences of a provider type from the common format."""
 
     openai: bool = False
-    """The limit has a newer name, and reasoning models pick their tokens themselves."""
+    """The limit has a newer name, and reasoning models take no sampling parameters."""
     routes: bool = False
-    """A router: takes `reasoning` as an object, wants its details back, and passes on cache marks."""
+    """A router: takes `reasoning` as an object, wants its details back, and passes cache marks on."""
     files: bool = False
     """Reads PDF files."""
     gemini: bool = False
-    """New models insist that their tool calls come back signed."""
+    """New models require that their tool calls come back signed."""
     azure: bool = False
-    """The key and the model are said in places of their own."""
+    """Key and model go into another header and into the URL."""
 
 
 def chat_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _tools(tools: Sequence[ToolSpec]) -> dict[str, Any]:
 
 
 def _limits(request: ModelRequest, dialect: Dialect) -> dict[str, float]:
-    """Return how long the answer may be and how its tokens are picked."""
+    """Return the limit of the answer and the sampling parameters."""
     limit = "max_completion_tokens" if dialect.openai else "max_tokens"
     length: dict[str, float] = {limit: request.max_tokens} if request.max_tokens else {}
     if dialect.openai and request.model.can_reason:
@@ -111,7 +111,7 @@ class _Conversation:
     dialect: Dialect
     _said: list[dict[str, Any]] = field(factory=list, init=False)
     _media: list[BinaryPart] = field(factory=list, init=False)
-    """Files that tools returned: they wait until all results of a step have been given."""
+    """Files that tools returned; they follow after all results of the step."""
     _echoes: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -141,7 +141,7 @@ class _Conversation:
     # ── What the user said ──────────────────────────────────────────────────────────────────────
 
     def _content(self, parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-        """Return plain text if there is nothing else: every server understands that."""
+        """Return blocks, or plain text if there is nothing else: every server accepts that."""
         blocks = [block for part in parts for block in self._block(part)]
         if all(block["type"] == "text" for block in blocks):
             return "\n\n".join(block["text"] for block in blocks)
@@ -185,7 +185,7 @@ class _Conversation:
         return {"id": part.id, "type": "function", "function": function}
 
     def _thought(self, message: PromptMessage, *, called: bool) -> dict[str, Any]:
-        """Return the thoughts that this provider wants to see again."""
+        """Return the reasoning that this provider wants back."""
         thought = reasoning_in(message)
         if self.dialect.routes:
             details = unpack(thought.signature, "reasoning.") if thought else []
@@ -206,7 +206,7 @@ class _Conversation:
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
 
     def _put_off(self, result: ToolResultPart) -> str:
-        """Keep the file of *result* for the user to show; return what stands in its place (D23b)."""
+        """Keep the file of *result* for a user message that follows; return the text in its place (D23b)."""
         try:
             data = base64.b64decode(result.data, validate=True)
         except ValueError:
@@ -226,7 +226,7 @@ class _Conversation:
     # ── Caches ──────────────────────────────────────────────────────────────────────────────────
 
     def _marked(self) -> list[dict[str, Any]]:
-        """Return the messages, marked where a cache may end if the model has one that asks (D23c)."""
+        """Return the messages, with cache marks if the model needs them (D23c)."""
         claude = "claude" in model_id(self.request).lower()
         if not (self.request.cache and self.dialect.routes and claude):
             return self._said
@@ -241,5 +241,5 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def unseen(name: str, mime_type: str) -> str:
-    """Return what is said in the place of a file that the model cannot read."""
+    """Return the text that replaces a file that the model cannot read."""
     return f"[{name or 'a file'}: this model cannot read {mime_type or 'such'} content]"

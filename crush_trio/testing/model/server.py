@@ -44,7 +44,7 @@ from crush_trio.testing.model.script import (
 )
 
 if TYPE_CHECKING:
-    from crush_trio.providers.dialing import Origin
+    from crush_trio.net.address import Origin
 
 MEMORY_HOST: Final = "http://model.test"
 """The base URL of a server without sockets."""

@@ -19,16 +19,16 @@ not grow, a second ending of a run. A real client would go wrong there too.
 
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any
 
-import httpx
 import orjson
 import trio
 from attrs import define, field
-from typing_extensions import override
 
 from crush_trio.client.client import Client, open_client
 from crush_trio.clock import CountingIds
+from crush_trio.net.client import Request, Response
+from crush_trio.net.errors import ConnectFailed, ConnectionLost
 from crush_trio.testing.server.asgi import AsgiDriver, Exchange, NoAnswer
 from crush_trio.testing.server.server import Served, client_id
 
@@ -151,15 +151,11 @@ def _split(event_id: str) -> tuple[str, int]:
     return boot, int(place)
 
 
-_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-"""Headers that the driver makes itself."""
-
-
 @define(eq=False)
-class MemoryTransport(httpx.AsyncBaseTransport):
-    """Carries the requests of a client to an ASGI application; what HTTPX calls a transport.
+class MemoryTransport:
+    """Carries the requests of a client to an ASGI application. Satisfies `net.client.Transport`.
 
-    One transport stands for one client's network. What breaks it breaks it for this client only.
+    One transport stands for one client's network: its faults hit this client only.
     """
 
     driver: AsgiDriver = field(repr=False)
@@ -192,33 +188,30 @@ class MemoryTransport(httpx.AsyncBaseTransport):
 
     # ── Carrying ────────────────────────────────────────────────────────────────────────────────
 
-    @override
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send *request*, and return the response as soon as it has begun."""
-        body = await request.aread()
-        target = request.url.raw_path.decode()
+    @asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[Response]:
+        """Send *request*, and give the response as soon as it has begun. Leaving hangs up."""
+        await trio.lowlevel.checkpoint()
         if self.away:
-            raise httpx.ConnectError("the server is away")
-        self.requests.append(f"{request.method} {target}")
-        headers = [pair for pair in request.headers.multi_items() if pair[0].lower() not in _OURS]
-        exchange = self.driver.open(request.method, target, body, headers=headers)
+            raise ConnectFailed("the server is away", reason="the server is away")
+        self.requests.append(f"{request.method} {request.target}")
+        exchange = self.driver.open(
+            request.method, request.target, request.body, headers=request.headers.items()
+        )
         self._open.add(exchange)
         try:
             with _broken():
                 await exchange.head()
                 await self._lose(request)
-        except BaseException:
+            yield Response(exchange.status, exchange.headers, _Body(self, exchange))
+        finally:
             self.close(exchange)
-            raise
-        return httpx.Response(
-            exchange.status, headers=exchange.headers, stream=_Body(self, exchange)
-        )
 
-    async def _lose(self, request: httpx.Request) -> None:
+    async def _lose(self, request: Request) -> None:
         await trio.lowlevel.checkpoint()
         for losing in self._losing:
             method, path_end, silently = losing
-            if request.method == method and request.url.path.endswith(path_end):
+            if request.method == method and request.path.endswith(path_end):
                 self._losing.remove(losing)
                 if silently:
                     await trio.sleep_forever()
@@ -244,25 +237,18 @@ def _broken() -> Generator[None]:
     try:
         yield
     except (NoAnswer, trio.ClosedResourceError) as error:
-        raise httpx.ReadError("the connection was cut") from error
+        raise ConnectionLost("the connection was cut") from error
 
 
 @define(eq=False)
-class _Body(httpx.AsyncByteStream):
-    """The body of a response as it comes; closing it hangs up."""
+class _Body:
+    """The body of a response in memory."""
 
     _transport: MemoryTransport
     _exchange: Exchange
 
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:  # noqa: ASYNC900, ASYNC911 - receiving is what waits
-        while piece := await self._transport.receive(self._exchange):
-            yield piece  # noqa: ASYNC911 - as above
-
-    @override
-    async def aclose(self) -> None:
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        self._transport.close(self._exchange)
+    async def receive(self) -> bytes:
+        return await self._transport.receive(self._exchange)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
-"""Downloads a file: all of it, or nothing.
+"""The tool `download`: saves a file from the web, all of it or nothing.
 
-The bytes go into a file beside the target, which takes the target's name when it is complete. A
+The bytes go into a file beside the target, which is renamed to the target when it is complete. A
 download that fails, is too large or is cancelled leaves nothing behind, not even a directory.
 """
 
@@ -20,16 +20,16 @@ from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
 from crush_trio.tools.files.disk import display_path, locate, os_errors_reported
 from crush_trio.tools.web.fetch import seconds_of
-from crush_trio.tools.web.http import Url, open_answer
+from crush_trio.tools.web.http import open_answer, parse_url
 from crush_trio.tools.workbench import Workbench
 
 SECONDS: Final = 300
 MOST_SECONDS: Final = 600
 LARGEST: Final = 1024**3
-"""Bytes of a file, unless the tool is made with another limit."""
+"""Bytes that a file may have by default."""
 
 TIDYING: Final = 5.0
-"""Seconds to remove what an unfinished download left."""
+"""Seconds for removing an unfinished download."""
 
 
 @frozen(kw_only=True)
@@ -63,9 +63,9 @@ class DownloadTool(BuiltIn):
     largest: int = field(default=LARGEST, kw_only=True)
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Ask, download, and put the file in its place."""
+        """Ask for permission, download, and put the file in its place."""
         arguments = read_arguments(call.input, DownloadArguments)
-        Url.parse(arguments.url)
+        parse_url(arguments.url)
         target = await locate(self.bench, arguments.file_path)
         await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target))
         seconds = seconds_of(arguments.timeout, default=SECONDS, most=MOST_SECONDS)
@@ -80,20 +80,16 @@ class DownloadTool(BuiltIn):
         )
 
     async def _download(self, url: str, target: Path) -> Saved:
-        async with open_answer(url) as answer:
+        async with open_answer(url, self.bench.env) as answer:
             if answer.status != 200:
                 raise ToolError(f"{url} answered with status {answer.status}")
             if answer.length is not None and answer.length > self.largest:
                 raise self._too_large(url)
             async with open_partial(target) as partial:
-
-                async def take(piece: bytes) -> bool:
+                while piece := await answer.receive():
                     await partial.write(piece)
                     if partial.size > self.largest:
                         raise self._too_large(url)
-                    return True
-
-                await answer.pour(take)
                 await partial.complete()
         return Saved(size=partial.size, content_type=answer.content_type)
 
@@ -102,7 +98,7 @@ class DownloadTool(BuiltIn):
 
 
 def _wanted(arguments: DownloadArguments, target: Path) -> Wanted:
-    """Say what a person is asked; runs in a worker thread."""
+    """Return what the user is asked; runs in a worker thread."""
     if target.is_dir():
         raise ToolError(f"{target} is a directory; give the name of a file in it")
     replaced = ", replacing the file that is there" if target.exists() else ""
@@ -120,19 +116,19 @@ def _wanted(arguments: DownloadArguments, target: Path) -> Wanted:
 
 @define(eq=False)
 class Partial:
-    """A file that is being written beside the one it is going to be. `size` is what it has so far."""
+    """An unfinished file beside its target. `size` is the number of bytes written so far."""
 
     target: Path
     path: Path
     made: list[Path]
-    """Directories that were made for it, the uppermost first."""
+    """Directories that were created for it, the uppermost first."""
     _file: BufferedWriter
     size: int = field(default=0, init=False)
     _completed: bool = field(default=False, init=False)
 
     @classmethod
     def create(cls, target: Path) -> "Partial":
-        """Make the file, and the directories it lies in."""
+        """Create the file, and the directories above it."""
         path = target.with_name(f".crush-{token_hex(8)}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os_errors_reported("write", target):
@@ -146,7 +142,7 @@ class Partial:
         return cls(target=target, path=path, made=missing, file=file)
 
     async def write(self, piece: bytes) -> None:
-        """Write more. A cancel comes after it."""
+        """Append *piece*. A cancel takes effect when it has been written."""
         with os_errors_reported("write", self.target):
             await trio.to_thread.run_sync(self._file.write, piece)
         self.size += len(piece)
@@ -174,7 +170,7 @@ class Partial:
 
 
 def _remove(directories: list[Path]) -> None:
-    """Remove directories that were made, the innermost first, unless something else is in them."""
+    """Remove directories, the innermost first, unless something else is in them."""
     for directory in reversed(directories):
         with suppress(OSError):
             directory.rmdir()
@@ -182,7 +178,7 @@ def _remove(directories: list[Path]) -> None:
 
 @asynccontextmanager
 async def open_partial(target: Path) -> AsyncIterator[Partial]:
-    """Begin a file; unless it was completed, nothing of it is left when the block has been left."""
+    """Create an unfinished file; leaving the block removes it unless it was completed."""
     partial = await trio.to_thread.run_sync(Partial.create, target)
     try:
         yield partial

@@ -1,6 +1,7 @@
-"""Fetches a page from the web and makes it readable."""
+"""The tool `fetch`: gets a page from the web and returns it as text or Markdown."""
 
 from codecs import getincrementaldecoder
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -9,7 +10,7 @@ from attrs import define, frozen
 
 from crush_trio.tools.arguments import About, BuiltIn, read_arguments
 from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.tools.web.http import Url, open_answer
+from crush_trio.tools.web.http import open_answer, parse_url
 from crush_trio.tools.web.page import to_markdown, to_text
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.fields import JsonObject
@@ -20,7 +21,7 @@ SHOWN: Final = 100 * 1024
 """Bytes of an answer that the model sees."""
 
 PAGE: Final = 1024 * 1024
-"""Bytes read of a page that is made readable; most of a page is not for reading."""
+"""Bytes read of a page that is converted; most of a page is markup and scripts."""
 
 _PAGES: Final = ("text/html", "application/xhtml")
 
@@ -46,7 +47,7 @@ class FetchArguments:
 
 @frozen(kw_only=True)
 class Fetched:
-    """Text from the web; `url` is where it came from in the end."""
+    """Text from the web; `url` is where it came from, after all redirects."""
 
     url: str
     content_type: str
@@ -65,9 +66,9 @@ class FetchTool(BuiltIn):
     bench: Workbench
 
     async def run(self, call: ToolCall) -> ToolResult:
-        """Ask, fetch, and return what can be read."""
+        """Ask for permission, fetch, and return the text."""
         arguments = read_arguments(call.input, FetchArguments)
-        Url.parse(arguments.url)
+        parse_url(arguments.url)
         await call.permit(
             Wanted(
                 action="fetch",
@@ -78,14 +79,14 @@ class FetchTool(BuiltIn):
         )
         seconds = seconds_of(arguments.timeout, default=SECONDS, most=MOST_SECONDS)
         with trio.move_on_after(seconds) as limit:
-            fetched = await _fetch(arguments)
+            fetched = await _fetch(arguments, self.bench.env)
         if limit.cancelled_caught:
             raise ToolError(f"{arguments.url} was not answered completely within {seconds} seconds")
         return _answer(fetched)
 
 
 def seconds_of(asked: int, *, default: int, most: int) -> int:
-    """Return how long a request may take."""
+    """Return the time limit of a request, in seconds."""
     return min(asked, most) if asked > 0 else default
 
 
@@ -94,12 +95,12 @@ def _params(arguments: FetchArguments) -> JsonObject:
     return {"url": arguments.url, "format": arguments.format.value, **timeout}
 
 
-async def _fetch(arguments: FetchArguments) -> Fetched:
-    async with open_answer(arguments.url) as answer:
+async def _fetch(arguments: FetchArguments, environment: Mapping[str, str]) -> Fetched:
+    async with open_answer(arguments.url, environment, compressed=True) as answer:
         if answer.status != 200:
             raise ToolError(f"{arguments.url} answered with status {answer.status}")
         converted = arguments.format is not Format.HTML and _is_page(answer.content_type)
-        data, more = await answer.read(PAGE if converted else SHOWN)
+        data, more = await answer.read_first(PAGE if converted else SHOWN)
     text = _decoded(data, more)
     if converted:
         text = await trio.to_thread.run_sync(_converted, arguments.format, text, str(answer.url))
@@ -117,7 +118,7 @@ def _is_page(content_type: str) -> bool:
 
 
 def _decoded(data: bytes, more: bool) -> str:
-    """Return *data* as text; if there was more, its last character may be torn."""
+    """Return *data* as text; if there was *more*, its last character may be incomplete."""
     try:
         return getincrementaldecoder("utf-8")().decode(data, final=not more)
     except UnicodeDecodeError as exc:
@@ -125,7 +126,7 @@ def _decoded(data: bytes, more: bool) -> str:
 
 
 def _converted(form: Format, page: str, url: str) -> str:
-    """Make a page readable; runs in a worker thread."""
+    """Convert a page; runs in a worker thread."""
     check = trio.from_thread.check_cancelled
     if form is Format.TEXT:
         return to_text(page, check=check)
@@ -133,7 +134,7 @@ def _converted(form: Format, page: str, url: str) -> str:
 
 
 def _beginning(text: str) -> str:
-    """Return as much of *text* as the model sees."""
+    """Return the part of *text* that the model sees."""
     data = text.encode()
     return text if len(data) <= SHOWN else data[:SHOWN].decode(errors="ignore")
 

@@ -1,8 +1,8 @@
 """HTML as a stream of tokens, in one pass.
 
-A page comes from a stranger, so the time this takes is in proportion to its length, whatever is in it.
-That holds because nothing is looked for twice: what should be closed and is not (a comment, a quote, a
-tag, a script) takes the rest of the page with it, as browsers do. There is no tree, hence no depth.
+A page is untrusted, so the time is proportional to its length, whatever is in it. That holds because
+nothing is searched for twice: what is not closed (a comment, a quote, a tag, a script) extends to the end of
+the page, as in browsers. There is no tree, hence no depth.
 """
 
 import html
@@ -15,7 +15,7 @@ from attrs import frozen
 SKIPPED: Final = frozenset(
     ("script", "style", "template", "noscript", "svg", "iframe", "noembed", "noframes", "textarea")
 )
-"""Elements of which nothing is for reading."""
+"""Elements whose content is not text to read."""
 
 _NAME: Final = re.compile(r"[A-Za-z][^\s/>]*+")
 _STOP: Final = re.compile(r"=\s*+([\"'])|>")
@@ -57,7 +57,7 @@ Token: TypeAlias = Text | Start | End
 
 
 def tokens(page: str) -> Iterator[Token]:
-    """Yield what a page is made of, without comments and what is not for reading."""
+    """Yield the tokens of a page, without comments and content that is not text."""
     place = 0
     while place < len(page):
         tag = page.find("<", place)
@@ -71,7 +71,7 @@ def tokens(page: str) -> Iterator[Token]:
 
 
 def _markup(page: str, place: int) -> tuple[Token | None, int]:
-    """Read what begins with the `<` at *place*; return it and where the page goes on."""
+    """Parse the markup that begins with the `<` at *place*; return its token and the place after it."""
     if page.startswith("<!--", place):
         return None, _after(page, "-->", place + 4)
     if page.startswith(("<!", "<?"), place):

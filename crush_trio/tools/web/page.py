@@ -1,8 +1,8 @@
-"""Pages of the web as something to read: Markdown, or plain text.
+"""HTML pages as Markdown or plain text.
 
-The page is written down while its tokens come by. There is no tree and no recursion, so a page may
-nest as deep as it likes; what is remembered (open lists, open emphasis) is bounded. Elements that
-authors forget to close, list items and table cells above all, end where the next one begins.
+The page is converted while its tokens are read. There is no tree and no recursion, so pages may be nested
+to any depth; what is remembered (open lists, open emphasis) is bounded. Elements that authors forget to
+close, mostly list items and table cells, end where the next one begins.
 """
 
 import re
@@ -15,10 +15,10 @@ from attrs import define, field
 from crush_trio.tools.web.html import End, Start, Text, tokens
 
 DEEPEST: Final = 20
-"""How many lists and quotes inside each other still show, and how many kinds of emphasis."""
+"""How many nested lists and quotes are shown, and how many nested kinds of emphasis."""
 
 STEP: Final = 2048
-"""Tokens between two questions whether to go on."""
+"""Tokens between two calls of the cancel check."""
 
 _MARKS: Final = {
     **dict.fromkeys(("b", "strong"), "**"),
@@ -44,7 +44,7 @@ _BLANKS: Final = re.compile(r"[\s\xa0]+")
 def to_markdown(page: str, *, base: str = "", check: Callable[[], None] = lambda: None) -> str:
     """Return a page as Markdown; its links are made absolute with *base*.
 
-    *check* is called now and then, and may raise to end the work.
+    *check* is called regularly, and may raise to end the conversion.
     """
     return _written(page, _Writer(base=base), check)
 
@@ -83,7 +83,7 @@ class _Writer:
     _counts: list[int] = field(factory=list, init=False)
     """How many items each of them had."""
     _item: bool = field(default=False, init=False)
-    """Whether the next block is the beginning of a list item."""
+    """Whether the next block begins a list item."""
     _heading: int = field(default=0, init=False)
     _verbatim: bool = field(default=False, init=False)
     _row: list[str] | None = field(default=None, init=False)
@@ -93,7 +93,7 @@ class _Writer:
     # ── Tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def text(self, text: str) -> None:
-        """Take text; blanks count as one, except where they are meant."""
+        """Add text; several blanks become one, except in preformatted text."""
         self._inline.append(text if self._verbatim else _BLANKS.sub(" ", text))
 
     def start(self, tag: Start) -> None:
@@ -112,7 +112,7 @@ class _Writer:
             self._start_block(name)
 
     def end(self, name: str) -> None:
-        """End an element. The end of one that never began is no matter."""
+        """End an element. The end of one that never began is ignored."""
         if self._verbatim:
             if name == "pre":
                 self._end_verbatim()
@@ -178,7 +178,7 @@ class _Writer:
         self._item = False
 
     def _break(self) -> None:
-        """End the block in progress, if there is something in it. In a table it only becomes a blank."""
+        """End the current block, if there is something in it; in a table, add a blank instead."""
         if self._row is not None:
             self._inline.append(" ")
             return
@@ -189,7 +189,7 @@ class _Writer:
         self._heading = 0
 
     def _taken(self) -> str:
-        """Take the inline pieces as clean text."""
+        """Return the inline pieces as clean text, and forget them."""
         while self._marks:
             self._close_mark(self._marks[-1][0])
         lines = "".join(self._inline).split("\n")
@@ -197,7 +197,7 @@ class _Writer:
         return "\n".join(re.sub(" {2,}", " ", line).strip() for line in lines).strip()
 
     def _block(self, text: str, *, tight: bool = False) -> None:
-        """Write a block behind what its lists and quotes put before each line."""
+        """Write a block with the prefix of its lists and quotes before each line."""
         item, self._item = self._item and bool(self._around), False
         before = first = "".join(_INDENTS.get(each, "  ") for each in self._around)
         if item:
@@ -224,7 +224,7 @@ class _Writer:
     # ── Tables ──────────────────────────────────────────────────────────────────────────────────
 
     def _end_cell(self) -> None:
-        """Put what was written since the last cell into the row, if there is one."""
+        """Add the text since the last cell to the row, if there is one."""
         if self._row is None:
             self._break()
             return
@@ -253,7 +253,7 @@ class _Writer:
             self._marks.append((name, len(self._inline), address))
 
     def _close_mark(self, name: str) -> None:
-        """End the emphasis or link, and whatever was begun inside it and not ended."""
+        """End the emphasis or link, and everything that was begun inside it and not ended."""
         if all(each[0] != name for each in self._marks):
             return
         while True:
@@ -282,7 +282,7 @@ class _Writer:
             self._inline.append(words if self.plain or not address else f"![{words}]({address})")
 
     def _absolute(self, address: str) -> str:
-        """Return where an address leads from this page; empty if nobody could go there."""
+        """Return the absolute URL of a link; empty if it cannot be followed."""
         address = re.sub(r"[\t\r\n]", "", address.strip()).replace(" ", "%20")
         if not address or address.startswith("#"):
             return ""

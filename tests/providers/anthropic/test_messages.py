@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crush_trio.net.sse import SseEvent
 from crush_trio.providers.anthropic.messages import MessagesReading
 from crush_trio.providers.base import (
     Finished,
@@ -26,7 +27,6 @@ from crush_trio.providers.errors import (
     ProviderUnauthorized,
     ProviderUnavailable,
 )
-from crush_trio.providers.event_stream import Event
 from crush_trio.wire.messages import FinishReason
 
 STOP = {"type": "message_stop"}
@@ -37,7 +37,7 @@ def read(*events, over=STOP):
     reading = MessagesReading()
     parts = []
     for event in (*events, *([over] if over else [])):
-        parts += reading.read(Event(json.dumps(event), event["type"]))
+        parts += reading.read(SseEvent(event["type"], json.dumps(event).encode()))
     if not over:
         parts += reading.end()
     assert reading.finished

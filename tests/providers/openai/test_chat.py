@@ -1,7 +1,5 @@
 """Chunks of chat completions, as servers really send them."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,10 +22,9 @@ from crush_trio.providers.errors import (
     ProviderRefused,
     ProviderUnavailable,
 )
-from crush_trio.providers.event_stream import Event
 from crush_trio.providers.openai.chat import ChatReading, usage_of
 from crush_trio.wire.messages import FinishReason
-from tests.providers.chunks import JSON, call, chunk_of, end, read, without_end
+from tests.providers.chunks import JSON, call, chunk_of, end, event, read, without_end
 
 # ── Text and thoughts ───────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +246,7 @@ def test_secrets_are_taken_out_of_errors():
 def test_whatever_a_chunk_is_it_is_read_or_refused(chunk):
     reading = ChatReading(prefix="c")
     try:
-        list(reading.read(Event(json.dumps(chunk))))
+        list(reading.read(event(chunk)))
     except (ProviderUnavailable, ProviderRefused, ProviderRateLimited):
         assert chunk["error"]
 

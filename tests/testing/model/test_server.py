@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from crush_trio.providers.dialing import Dial, origin_of
+from crush_trio.net.address import origin_of
 from crush_trio.testing import Gate
 from crush_trio.testing.model.anthropic import AnthropicAnswer
 from crush_trio.testing.model.openai import OpenAIAnswer
@@ -317,7 +317,7 @@ async def test_both_kinds_of_model_lists():
 
 async def test_every_address_leads_here():
     async with open_model_server([[Say("hi")]], sockets=False) as server:
-        dial: Dial = server.dial
+        dial = server.dial
         async with await dial(origin_of("https://api.example.test")) as stream:
             assert b"hi" in (await ask(stream)).body
         await server.all_closed()

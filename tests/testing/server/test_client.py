@@ -1,10 +1,12 @@
 """The real client in memory: its requests arrive, its streams stream, its network breaks on cue."""
 
-import httpx
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.net.address import Origin
+from crush_trio.net.client import Request
+from crush_trio.net.errors import ConnectFailed, ConnectionLost
 from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.client import MemoryTransport, open_test_client
 from crush_trio.testing.server.server import client_id, open_test_server
@@ -42,58 +44,66 @@ async def network(nursery_of_requests):
     return MemoryTransport(AsgiDriver(echo, nursery_of_requests))
 
 
-def client_of(network):
-    return httpx.AsyncClient(transport=network, base_url="http://host")
+def asking(method, target, body=b"", **headers):
+    origin = Origin("host", 80, secure=False)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request(method=method, origin=origin, target=target, headers=named, body=body)
+
+
+async def sent(network, *args, **headers):
+    """Return the status, the headers and the body of an answer."""
+    async with network.open(asking(*args, **headers)) as response:
+        return response.status, response.headers, await response.read(1000)
 
 
 async def test_a_request_arrives_with_its_body_and_its_headers_once(network):
-    async with client_of(network) as http:
-        answer = await http.post("/a?b=c", content=b"hello", headers={"X-Mine": "1"})
-    assert (answer.status_code, answer.content) == (201, b"hello!")
-    assert answer.headers["x-method"] == "POST"
-    names = answer.headers["x-headers"].split(",")
+    status, headers, body = await sent(network, "POST", "/a?b=c", b"hello", x_mine="1")
+    assert (status, body) == (201, b"hello!")
+    assert headers["x-method"] == "POST"
+    names = headers["x-headers"].split(",")
     assert len(names) == len(set(names))
     assert "x-mine" in names
     assert network.requests == ["POST /a?b=c"]
 
 
 async def test_a_stream_comes_piece_by_piece_and_is_hung_up_on(network):
+    async with network.open(asking("POST", "/wait", b"hi")) as response:
+        assert await response.receive() == b"hi"
+        assert len(network._open) == 1
+    assert network._open == set()
+
+
+async def test_a_cancelled_request_hangs_up(network):
     with trio.CancelScope() as scope:
-        async with (
-            client_of(network) as http,
-            http.stream("POST", "/wait", content=b"hi") as answer,
-        ):
-            async for piece in answer.aiter_raw():
-                assert piece == b"hi"
-                scope.cancel()
+        async with network.open(asking("POST", "/wait", b"hi")) as response:
+            assert await response.receive() == b"hi"
+            scope.cancel()
+            await response.receive()
     assert network._open == set()
 
 
 async def test_a_server_that_is_away_is_not_connected_to(network):
     network.away = True
-    async with client_of(network) as http:
-        with pytest.raises(httpx.ConnectError):
-            await http.get("/")
-        network.away = False
-        assert (await http.get("/")).status_code == 201
+    with pytest.raises(ConnectFailed):
+        await sent(network, "GET", "/")
+    network.away = False
+    assert (await sent(network, "GET", "/"))[0] == 201
 
 
 async def test_a_lost_answer_is_that_of_a_request_that_was_carried_out(network):
     network.lose_answer("POST", "/a")
-    async with client_of(network) as http:
-        assert (await http.post("/b")).status_code == 201
-        with pytest.raises(httpx.ReadError):
-            await http.post("/a")
-        assert (await http.post("/a")).status_code == 201
+    assert (await sent(network, "POST", "/b"))[0] == 201
+    with pytest.raises(ConnectionLost):
+        await sent(network, "POST", "/a")
+    assert (await sent(network, "POST", "/a"))[0] == 201
     assert network.requests == ["POST /b", "POST /a", "POST /a"]
 
 
 async def read_for_ever(network, failures):
-    async with client_of(network) as http:
-        try:
-            await http.post("/wait")
-        except httpx.ReadError as error:
-            failures.append(error)
+    try:
+        await sent(network, "POST", "/wait")
+    except ConnectionLost as error:
+        failures.append(error)
 
 
 async def test_cutting_breaks_what_is_open(network):
@@ -108,10 +118,10 @@ async def test_cutting_breaks_what_is_open(network):
 
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_deaf_connection_says_nothing_and_does_not_end(network, deaf):
-    async with client_of(network) as http, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         with trio.move_on_after(10) as scope:
             nursery.start_soon(deafen_soon, network, deaf)
-            await http.post("/late")
+            await sent(network, "POST", "/late")
     assert scope.cancelled_caught is deaf
 
 

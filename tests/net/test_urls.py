@@ -1,9 +1,9 @@
-"""URLs: read once, and only one way."""
+"""Origins and URLs: parsed strictly, in one way only."""
 
 import pytest
 
-from crush_trio.tools.base import ToolError
-from crush_trio.tools.web.http import Url
+from crush_trio.net.address import Origin, Url, origin_of
+from crush_trio.net.errors import BadUrl
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_url_is_read(text, shown):
     ],
 )
 def test_what_is_no_url_of_the_web_is_refused(text):
-    with pytest.raises(ToolError):
+    with pytest.raises(BadUrl):
         Url.parse(text)
 
 
@@ -52,5 +52,35 @@ def test_redirect_is_relative_to_where_it_came_from(reference, shown):
 
 @pytest.mark.parametrize("reference", ["file:///etc/passwd", "javascript:x", "http://[", "//u:p@h"])
 def test_redirect_elsewhere_than_the_web_is_refused(reference):
-    with pytest.raises(ToolError):
+    with pytest.raises(BadUrl):
         Url.parse("http://h/").join(reference)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "name"),
+    [
+        ("https://a.test/v1", Origin("a.test", 443, secure=True), "a.test"),
+        ("http://a.test/v1", Origin("a.test", 80, secure=False), "a.test"),
+        ("http://a.test:8080", Origin("a.test", 8080, secure=False), "a.test:8080"),
+        ("http://[::1]:8080", Origin("::1", 8080, secure=False), "[::1]:8080"),
+        ("https://[::1]", Origin("::1", 443, secure=True), "[::1]"),
+        (
+            "https://bücher.test",
+            Origin("xn--bcher-kva.test", 443, secure=True),
+            "xn--bcher-kva.test",
+        ),
+        ("http://a.test:443", Origin("a.test", 443, secure=False), "a.test:443"),
+    ],
+)
+def test_a_url_names_a_server(url, origin, name):
+    assert origin_of(url) == origin
+    assert origin.name == name
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "a.test", "ftp://a.test", "https://", "http://a:99999", "http://[", "http://" + "a" * 99],
+)
+def test_a_url_that_names_none_is_refused(url):
+    with pytest.raises(BadUrl):
+        origin_of(url)

@@ -5,12 +5,15 @@ import json
 import pytest
 
 from crush_trio.providers.errors import (
+    DETAIL_MOST,
     ProviderRateLimited,
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
+    failure,
+    retry_after,
+    without,
 )
-from crush_trio.providers.failures import DETAIL_MOST, failure, retry_after, without
 
 
 @pytest.mark.parametrize(

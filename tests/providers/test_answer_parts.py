@@ -1,16 +1,15 @@
-"""Events out of bytes that are cut anywhere."""
+"""The parts of a streamed answer, and the JSON in its events."""
 
 import json
-from itertools import pairwise
 from math import isnan
 
 import pytest
 import trio
 from attrs import frozen
-from hypothesis import given
-from hypothesis import strategies as st
 
-from crush_trio.providers import event_stream
+from crush_trio.net.errors import ConnectionLost, ResponseTooLarge
+from crush_trio.net.sse import SseDecoder
+from crush_trio.providers import http
 from crush_trio.providers.base import (
     Finished,
     ReasoningDelta,
@@ -20,89 +19,38 @@ from crush_trio.providers.base import (
     ToolCallDelta,
     ToolCallEnd,
 )
-from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable
-from crush_trio.providers.event_stream import AnswerParts, Event, Events, WholeBody, joined
+from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable, json_of
+from crush_trio.providers.http import AnswerParts, WholeBody, joined
 from crush_trio.providers.openai.chat import ChatReading
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
-
-
-def decode(data, cuts=()):
-    """Return the events in *data*, fed in pieces."""
-    events, found = Events(), []
-    edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
-    for start, stop in pairwise(edges):
-        found += events.feed(data[start:stop])
-    return [*found, *events.end()]
-
-
-@pytest.mark.parametrize(
-    ("data", "events"),
-    [
-        (b"", []),
-        (b"data: a\n\n", [Event("a")]),
-        (b"data:a\n\n", [Event("a")]),
-        (b"data:  a\n\n", [Event(" a")]),
-        (b"data: a\r\n\r\n", [Event("a")]),
-        (b"data: a\r\rdata: b\r\r", [Event("a"), Event("b")]),
-        (b"event: ping\ndata: {}\n\n", [Event("{}", "ping")]),
-        (b"event: ping\n\ndata: a\n\n", [Event("a")]),
-        (b"data: a\ndata: b\n\n", [Event("a\nb")]),
-        (b"data\n\n", [Event("")]),
-        (b": keep-alive\n\ndata: a\n\n", [Event("a")]),
-        (b"id: 7\nretry: 10\nnonsense\ndata: a\n\n", [Event("a")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event("a")]),
-        (b"data: \xef\xbb\xbfa\n\n", [Event("\ufeffa")]),
-        (b"data: a\n\ndata: b", [Event("a"), Event("b")]),
-        (b"data: a\n", [Event("a")]),
-        (b"data: \xff\n\n", [Event("\ufffd")]),
-        (b"data: a\x0bb\xe2\x80\xa8c\n\n", [Event("a\x0bb\u2028c")]),
-    ],
-)
-def test_events_are_found(data, events):
-    assert decode(data) == events
-    assert decode(data, range(len(data))) == events
-
-
-LINES = st.sampled_from(
-    [b"data: a", b"data:", b"event: e", b": c", b"", b"data: \xc3\xa9", b"id: 1", b"da"]
-)
-
-
-@given(
-    lines=st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]))),
-    cuts=st.sets(st.integers(0, 200)),
-)
-def test_wherever_the_bytes_are_cut_the_events_are_the_same(lines, cuts):
-    data = b"".join(line + end for line, end in lines)
-    assert decode(data, cuts) == decode(data)
-
-
-def test_an_event_without_an_end_is_not_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(event_stream, "EVENT_MOST", 100)
-    events = Events()
-    with pytest.raises(ProviderGarbled):
-        events.feed(b"data: " + b"x" * 200)
 
 
 def test_a_body_that_is_one_value_is_one_event():
     body = WholeBody()
     assert [*body.feed(b'{"a"'), *body.feed(b":1}")] == []
     [event] = body.end()
-    assert event.json() == {"a": 1}
+    assert event.data == b'{"a":1}'
+
+
+def test_a_body_that_is_one_value_is_bounded(monkeypatch):
+    monkeypatch.setattr(http, "BODY_MOST", 100)
+    with pytest.raises(ResponseTooLarge):
+        WholeBody().feed(b"x" * 101)
 
 
 def test_json_is_read_as_leniently_as_servers_write_it():
-    assert Event('{"a":1}').json() == {"a": 1}
-    assert Event('"\\ud83d"').json() == "\ud83d"  # half of a pair: some servers count in UTF-16
-    [number] = Event("[NaN]").json()
+    assert json_of('{"a":1}') == json_of(b'{"a":1}') == {"a": 1}
+    assert json_of(b'"\xff"') == "\ufffd"
+    assert json_of('"\\ud83d"') == "\ud83d"  # half of a pair: some servers count in UTF-16
+    [number] = json_of("[NaN]")
     assert isnan(number)
 
 
 @pytest.mark.parametrize("data", ["", "nonsense", '{"a":', "[" * 100_000])
 def test_what_is_no_json_is_a_broken_answer(data):
     with pytest.raises(ProviderGarbled):
-        Event(data).json()
+        json_of(data)
 
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +76,7 @@ def chunk(text, reason=None):
 
 
 def parts_of(*pieces):
-    return AnswerParts(Body(list(pieces)), ChatReading(prefix="c"), Events())
+    return AnswerParts(Body(list(pieces)), ChatReading(prefix="c"), SseDecoder(1000))
 
 
 ENDED = Finished(reason=FinishReason.END_TURN)
@@ -140,12 +88,12 @@ async def test_nothing_is_read_after_the_end():
 
 
 async def test_a_server_that_hangs_up_after_its_last_word_has_said_everything():
-    parts = parts_of(chunk("a", "stop"), ProviderUnreachable("reset"))
+    parts = parts_of(chunk("a", "stop"), ConnectionLost("reset"))
     assert [part async for part in parts] == [TextDelta("a"), ENDED]
 
 
 async def test_one_that_hangs_up_before_is_blamed_for_that():
-    parts = parts_of(chunk("a"), ProviderUnreachable("reset"))
+    parts = parts_of(chunk("a"), ConnectionLost("reset"))
     assert await anext(parts) == TextDelta("a")
     with pytest.raises(ProviderUnreachable, match="reset"):
         await anext(parts)
@@ -157,6 +105,13 @@ async def test_an_error_comes_after_the_parts_of_its_packet_and_stays():
     for _ in range(2):
         with pytest.raises(ProviderGarbled):
             await anext(parts)
+
+
+async def test_an_event_without_an_end_is_a_broken_answer():
+    parts = parts_of(chunk("a"), b"data: " + b"x" * 1001)
+    assert await anext(parts) == TextDelta("a")
+    with pytest.raises(ProviderGarbled, match="more than 1000 bytes"):
+        await anext(parts)
 
 
 async def test_the_text_of_one_read_is_one_part_and_nothing_waits_for_the_next_read():

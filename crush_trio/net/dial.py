@@ -1,0 +1,192 @@
+"""Opens streams for the HTTP client: TCP, Unix sockets, TLS, proxies, checked addresses.
+
+Invariant: a stream that is opened here is returned or closed, even if a cancel comes between its first
+packet and the end of the TLS handshake.
+"""
+
+import ssl
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from socket import SOCK_STREAM
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from crush_trio.net.address import Origin
+from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
+from crush_trio.net.proxy import Proxy, open_tunnel, proxy_for
+
+NEXT_ADDRESS: Final = 3.0
+"""Seconds after which the next of a host's checked addresses is tried."""
+
+_FAILURES: Final = (OSError, UnicodeError, trio.BrokenResourceError, NotHttp, ConnectionLost)
+
+
+@frozen(eq=False)
+class ViaProxy:
+    """A stream to a proxy that forwards plain HTTP: requests on it name the whole URL."""
+
+    stream: trio.abc.Stream
+    proxy: Proxy
+
+
+class Dial(Protocol):
+    """Opens connections. A test passes its own, which leads to a server in memory."""
+
+    async def __call__(self, origin: Origin) -> trio.abc.Stream | ViaProxy:
+        """Return a new stream to *origin*, with TLS if it is secure; raises `ConnectFailed`."""
+        ...
+
+
+class AddressCheck(Protocol):
+    """Decides which hosts and addresses may be connected to. Refuses by raising `AddressRefused`."""
+
+    def check_name(self, host: str) -> None:
+        """Check a host of a URL before it is looked up."""
+        ...
+
+    def check_address(self, address: str) -> None:
+        """Check an address that a host was resolved to, before a connection to it is opened."""
+        ...
+
+    def connected(self, address: str | None) -> None:
+        """Record that a request is sent to *address*; None if a proxy resolves the host."""
+        ...
+
+
+@define(eq=False)
+class Dialer:
+    """Connects over TCP, with the proxies and certificates that *environment* names.
+
+    `SSL_CERT_FILE` and `SSL_CERT_DIR` replace the system's certificates; *trust* replaces both. With a
+    *check*, only addresses that it allows are connected to. A proxy itself is not checked: it was
+    configured by the user, and it is the proxy that resolves the host then.
+    """
+
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
+    trust: ssl.SSLContext | None = field(default=None, repr=False)
+    check: AddressCheck | None = field(default=None, repr=False)
+
+    async def __call__(self, origin: Origin) -> trio.abc.Stream | ViaProxy:
+        """Return a new stream to *origin*; raises `AddressRefused` if the check does."""
+        if self.check is not None:
+            self.check.check_name(origin.host)
+        proxy = proxy_for(origin, self.environment)
+        near = origin if proxy is None else proxy.origin
+        with dialing(near.authority):
+            tcp = await self._open_tcp(near, checked=proxy is None)
+            try:
+                stream = await self._encrypted(tcp, near)
+                if proxy is None:
+                    return stream
+                if not origin.secure:
+                    return ViaProxy(stream, proxy)
+                await open_tunnel(stream, origin, proxy)
+                return await self._encrypted(stream, origin)
+            except BaseException:
+                await trio.aclose_forcefully(tcp)
+                raise
+
+    async def _open_tcp(self, near: Origin, *, checked: bool) -> trio.SocketStream:
+        if self.check is None:
+            return await trio.open_tcp_stream(near.host, near.port)
+        if checked:
+            return await _open_checked_tcp(near, self.check)
+        tcp = await trio.open_tcp_stream(near.host, near.port)
+        self.check.connected(None)
+        return tcp
+
+    async def _encrypted(self, stream: trio.abc.Stream, peer: Origin) -> trio.abc.Stream:
+        """Return *stream* with TLS on it, if *peer* wants that."""
+        await trio.lowlevel.checkpoint()
+        if not peer.secure:
+            return stream
+        if self.trust is None:  # reading the certificates takes a moment, once per dialer
+            self.trust = await trio.to_thread.run_sync(tls_context, self.environment)
+        tls = trio.SSLStream(stream, self.trust, server_hostname=peer.host, https_compatible=True)
+        await tls.do_handshake()
+        return tls
+
+
+async def _open_checked_tcp(origin: Origin, check: AddressCheck) -> trio.SocketStream:
+    """Connect to the first address of *origin* that *check* allows and that answers.
+
+    The host is resolved once, and the connection goes to an address that was checked: a name that
+    resolves to another address a moment later does not matter. Addresses are tried one after the other;
+    `trio.open_tcp_stream` would resolve the host itself.
+    """
+    found = await trio.socket.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM)
+    allowed = _allowed([str(where[0]) for *_, where in found], check)
+    failure: OSError | None = None
+    for number, address in enumerate(allowed, 1):
+        patience = NEXT_ADDRESS if number < len(allowed) else float("inf")
+        try:
+            with trio.move_on_after(patience):
+                tcp = await trio.open_tcp_stream(address, origin.port)
+                check.connected(address)
+                return tcp
+        except OSError as exc:
+            failure = exc
+    raise failure or TimeoutError("no address answers")
+
+
+def _allowed(addresses: list[str], check: AddressCheck) -> list[str]:
+    """Return the addresses that *check* allows; raises its refusal if that is none of them."""
+    allowed, refusal = [], AddressRefused("the host has no address")
+    for address in dict.fromkeys(addresses):
+        try:
+            check.check_address(address)
+        except AddressRefused as exc:
+            refusal = exc
+        else:
+            allowed.append(address)
+    if not allowed:
+        raise refusal
+    return allowed
+
+
+@define(eq=False)
+class UnixDialer:
+    """Connects to a Unix socket, whatever the origin."""
+
+    path: PurePosixPath
+
+    async def __call__(self, origin: Origin) -> trio.abc.Stream:
+        """Return a new stream to the socket."""
+        with dialing(str(self.path)):
+            return await trio.open_unix_socket(str(self.path))
+
+
+@contextmanager
+def dialing(peer: str) -> Generator[None]:
+    """Turn what goes wrong while connecting to *peer* into `ConnectFailed`."""
+    try:
+        yield
+    except _FAILURES as exc:
+        cause = exc.__cause__ if isinstance(exc, trio.BrokenResourceError) else exc
+        reason = str(cause or exc)
+        raise ConnectFailed(f"no connection to {peer}: {reason}", reason=reason) from exc
+
+
+def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificates that *environment* names, else the system's.
+
+    OpenSSL itself would read these variables from the process. Blocks: call it in a thread. Raises
+    `ConnectFailed` if certificates are named that cannot be read.
+    """
+    system = ssl.get_default_verify_paths()
+    file = environment.get("SSL_CERT_FILE") or _if_there(system.openssl_cafile)
+    folder = environment.get("SSL_CERT_DIR") or _if_there(system.openssl_capath)
+    try:
+        context = ssl.create_default_context(cafile=file, capath=folder)
+    except OSError as exc:  # ssl.SSLError is one
+        reason = f"the certificates in {file or folder} cannot be read: {exc.strerror or exc}"
+        raise ConnectFailed(reason, reason=reason) from exc
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _if_there(path: str) -> str | None:
+    return path if Path(path).exists() else None
