@@ -29,8 +29,10 @@ def leaves(cls=CrushError):
 
 
 def is_ours(leaf):
-    """Whether a server can raise it; what clients raise they raise at the other end."""
-    return not leaf.__module__.startswith(("crush_trio.client.", "crush_trio.cli."))
+    """Whether a server can raise it; clients and `net` raise theirs for others to translate."""
+    return not leaf.__module__.startswith(
+        ("crush_trio.client.", "crush_trio.cli.", "crush_trio.net.errors")
+    )
 
 
 load_every_module()
