@@ -163,7 +163,7 @@ class Direct:
     async def _ask_quart(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """Pass a request on. Quart takes 30 ms to compile its rules, so a start does not wait for it."""
+        """Pass a request on. Quart compiles its rules for 30 ms, which the first such request waits for."""
         app = quart_app(self.server.bodies.size)
         await app(cast("Any", scope), receive, send)
 
