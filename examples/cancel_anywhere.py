@@ -6,8 +6,16 @@ wait, so there is no moment between the two at which a cancel could be lost.
 
 import trio
 
-from crush_trio import Completion, Cursor, Run, RunChange, Submission, Workspace, open_workspace
-from crush_trio.wire.ids import SessionId
+from crush_trio import (
+    Completion,
+    Cursor,
+    Run,
+    RunChange,
+    SessionId,
+    Submission,
+    Workspace,
+    open_workspace,
+)
 
 SESSION = SessionId("shared")
 

@@ -12,12 +12,18 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from crush_trio import ModelRequest
-from crush_trio.backend.settings import WorkspaceSettings
+from crush_trio import (
+    Finished,
+    FinishReason,
+    ModelRequest,
+    Parts,
+    StreamPart,
+    TextDelta,
+    TextPart,
+    WorkspaceSettings,
+    open_server,
+)
 from crush_trio.client import open_client
-from crush_trio.providers.base import Finished, Parts, StreamPart, TextDelta
-from crush_trio.server.embed import open_server
-from crush_trio.wire.messages import FinishReason, TextPart
 
 CONFIG = {"providers": {"parrot": {"models": [{"id": "grey", "name": "Grey Parrot"}]}}}
 

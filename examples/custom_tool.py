@@ -11,11 +11,18 @@ from typing import Annotated
 import trio
 from attrs import define, frozen
 
-from crush_trio import ToolCall, ToolError, ToolResult, Wanted
-from crush_trio.backend.settings import WorkspaceSettings
+from crush_trio import (
+    About,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    WorkspaceSettings,
+    open_server,
+    read_arguments,
+    schema_of,
+)
 from crush_trio.client import open_client
-from crush_trio.server.embed import open_server
-from crush_trio.tools.arguments import About, read_arguments, schema_of
 
 
 @frozen(kw_only=True)

@@ -21,7 +21,16 @@ from attrs import define, field
 from rich.console import Console
 from rich.text import Text
 
-from crush_trio import SessionId
+from crush_trio import (
+    FinishPart,
+    Message,
+    PermissionRequest,
+    ReceiptView,
+    SessionId,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from crush_trio.client import (
     Asked,
     RemoteWorkspace,
@@ -31,9 +40,6 @@ from crush_trio.client import (
     TextPiece,
     open_client,
 )
-from crush_trio.wire.asks import PermissionRequest
-from crush_trio.wire.messages import FinishPart, Message, TextPart, ToolCallPart, ToolResultPart
-from crush_trio.wire.runs import ReceiptView
 
 ENOUGH: Final = 320
 """How many characters of a long answer are read before the next action."""

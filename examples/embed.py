@@ -10,10 +10,8 @@ from tempfile import TemporaryDirectory
 
 import trio
 
+from crush_trio import Address, ServerSettings, open_server
 from crush_trio.client import RunEnded, TextPiece, open_client
-from crush_trio.net.address import Address
-from crush_trio.server.embed import open_server
-from crush_trio.server.settings import ServerSettings
 
 
 async def ask(address: Address, directory: str) -> None:

@@ -4,11 +4,8 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from crush_trio import RunId, RunState
+from crush_trio import Envelope, PermissionRequest, RunId, RunState, open_server
 from crush_trio.client import RemoteWorkspace, RunEvent, open_client
-from crush_trio.server.embed import open_server
-from crush_trio.wire.asks import PermissionRequest
-from crush_trio.wire.events import Envelope
 
 PROMPTS = ["write hello to hello.txt", "run `touch evil.txt`", "long 5000"]
 

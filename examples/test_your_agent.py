@@ -10,8 +10,8 @@ import trio
 from attrs import define, field
 
 from crush_trio import Completion, Run, RunState
+from crush_trio.testing import check_promises, open_test_workspace
 from crush_trio.testing.explore import explore
-from crush_trio.testing.server.workspace import check_promises, open_test_workspace
 
 
 @define(eq=False)

@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from benchmarks.micro.timing import MET, MISSED
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.run import Run, Turn

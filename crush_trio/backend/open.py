@@ -17,7 +17,7 @@ import trio
 
 from crush_trio.agent.asks.asks import make_asks, withdraw_orphans
 from crush_trio.agent.coordinator import no_tools, open_coordinator
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, Self, TypeVar
 import trio
 from attrs import field, fields_dict, frozen
 
-from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
+from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
 from crush_trio.backend.claims import CREATE_GRACE, DETACH_GRACE, Graces
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import PathInvalid
@@ -37,7 +37,7 @@ from crush_trio.wire.requests import WorkspaceRequest
 
 if TYPE_CHECKING:
     from crush_trio.agent.coordinator import ExtraTools
-    from crush_trio.agent.record.recorded_runs import MakeTurn
+    from crush_trio.agent.record.journal import MakeTurn
     from crush_trio.config.live import Configuration
     from crush_trio.config.sources import Places
     from crush_trio.integrations.base import OpenIntegrations

@@ -22,7 +22,7 @@ from attrs import frozen
 from crush_trio.cli.exits import IdAmbiguous, ModelUnknown, NothingToContinue, NotOurs
 from crush_trio.cli.options import choose_address
 from crush_trio.client.client import TOKEN_VARIABLE, Client, open_client
-from crush_trio.client.errors import AnswerGarbled, AnswerLost, ApiError, ServerUnreachable
+from crush_trio.client.http import AnswerGarbled, AnswerLost, ApiError, ServerUnreachable
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import SystemClock
 from crush_trio.config.load import load_config

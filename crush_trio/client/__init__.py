@@ -5,14 +5,6 @@ has every route of the interface. docs/client.md is the guide.
 """
 
 from crush_trio.client.client import Client, open_client
-from crush_trio.client.errors import (
-    AnswerGarbled,
-    AnswerLost,
-    ApiError,
-    NoAnswer,
-    RunNotCompleted,
-    ServerUnreachable,
-)
 from crush_trio.client.events import (
     Disconnected,
     EventReader,
@@ -23,6 +15,14 @@ from crush_trio.client.events import (
     WorkspaceEvent,
 )
 from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.http import (
+    AnswerGarbled,
+    AnswerLost,
+    ApiError,
+    NoAnswer,
+    RunNotCompleted,
+    ServerUnreachable,
+)
 from crush_trio.client.messages import (
     MessageFinished,
     MessagePiece,

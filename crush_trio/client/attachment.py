@@ -20,8 +20,15 @@ from typing import Final, TypeVar
 import trio
 from attrs import define, field
 
-from crush_trio.client.errors import AnswerLost, ServerUnreachable, StreamBroken, passes
-from crush_trio.client.http import Link, Query, segment
+from crush_trio.client.http import (
+    AnswerLost,
+    Link,
+    Query,
+    ServerUnreachable,
+    StreamBroken,
+    passes,
+    segment,
+)
 from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
 from crush_trio.net.errors import EventTooLarge

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from crush_trio.client.errors import StreamBroken
+from crush_trio.client.http import StreamBroken
 from crush_trio.errors import DecodeError
 from crush_trio.wire.codec import structure
 from crush_trio.wire.fields import Json

@@ -14,9 +14,9 @@ import trio
 from attrs import define, field
 
 from crush_trio.client.attachment import Backoff, Calls, bounded
-from crush_trio.client.errors import RunNotCompleted, passes
 from crush_trio.client.events import EventReader, Resynced
 from crush_trio.client.follower import Ask, Follower, RunEnded, RunPiece
+from crush_trio.client.http import RunNotCompleted, passes
 from crush_trio.client.session_routes import RunRoutes, SessionRoutes
 from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError

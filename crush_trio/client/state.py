@@ -22,7 +22,6 @@ import orjson
 import trio
 from attrs import define, field
 
-from crush_trio.client.errors import StreamBroken
 from crush_trio.client.events import (
     Disconnected,
     MessageEvent,
@@ -31,6 +30,7 @@ from crush_trio.client.events import (
     RunEvent,
     Window,
 )
+from crush_trio.client.http import StreamBroken
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.errors import DecodeError
 from crush_trio.net.sse import SseEvent

@@ -13,9 +13,8 @@ import trio
 from attrs import define, field
 
 from crush_trio.client.attachment import Backoff, Calls, Keeper, bounded
-from crush_trio.client.errors import NoAnswer
 from crush_trio.client.events import EventReader
-from crush_trio.client.http import Link
+from crush_trio.client.http import Link, NoAnswer
 from crush_trio.client.run import RunHandle
 from crush_trio.client.session_routes import (
     AgentRoutes,

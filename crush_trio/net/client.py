@@ -19,11 +19,9 @@ import trio
 from attrs import define, field, frozen
 
 from crush_trio.net.address import Origin
-from crush_trio.net.dial import Dial, Dialer, ViaProxy
-from crush_trio.net.encoding import Inflater, inflater_for
+from crush_trio.net.dial import Dial, Dialer, Proxy, ViaProxy
 from crush_trio.net.errors import ConnectionLost, NetworkError, ResponseTooLarge
-from crush_trio.net.http1 import Head, Headers, Http1
-from crush_trio.net.proxy import Proxy
+from crush_trio.net.http1 import Head, Headers, Http1, Inflater, inflater_for
 
 IDLE_LIMIT: Final = 45.0
 """Seconds after which an unused connection is not used again."""

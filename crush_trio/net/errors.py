@@ -1,7 +1,7 @@
 """Network errors, as the HTTP client raises them.
 
 They are neutral: they say what happened, not what the request was for. Each user of `net/` turns them into errors of its
-own at one place: `providers/errors.py`, `client/errors.py` and `tools/web/http.py`.
+own at one place: `providers/errors.py`, `client/http.py` and `tools/web/fetch.py`.
 """
 
 from crush_trio.errors import CrushError

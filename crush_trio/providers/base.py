@@ -170,6 +170,7 @@ StreamPart: TypeAlias = (
 """One piece of a model's answer, in the order in which it came."""
 
 Parts: TypeAlias = AsyncIterator[StreamPart]
+"""The parts of one answer, in order; the last one is `Finished`."""
 
 
 class Provider(Protocol):

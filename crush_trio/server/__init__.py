@@ -19,7 +19,6 @@ _HOMES: Final[Homes] = {
         "is_loopback",
         "parse_address",
     ),
-    "crush_trio.server.embed": ("open_server",),
     "crush_trio.server.http.hypercorn": ("safe_app",),
     "crush_trio.server.http.outgoing": (
         "StreamNeedsHttp1",
@@ -36,6 +35,15 @@ _HOMES: Final[Homes] = {
         "CannotListen",
         "Listening",
         "open_listeners",
+    ),
+    "crush_trio.server.logging": (
+        "LogFormat",
+        "LogLevel",
+        "open_log",
+    ),
+    "crush_trio.server.run": (
+        "open_server",
+        "run_server",
     ),
     "crush_trio.server.settings": (
         "GuardSettings",

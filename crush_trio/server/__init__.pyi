@@ -9,7 +9,6 @@ from crush_trio.net.address import (
     is_loopback,
     parse_address,
 )
-from crush_trio.server.embed import open_server
 from crush_trio.server.http.hypercorn import safe_app
 from crush_trio.server.http.outgoing import StreamNeedsHttp1, begin_stream
 from crush_trio.server.http.serve import LifespanFailed, serve, wait_for_signal
@@ -20,6 +19,8 @@ from crush_trio.server.http.sockets import (
     Listening,
     open_listeners,
 )
+from crush_trio.server.logging import LogFormat, LogLevel, open_log
+from crush_trio.server.run import open_server, run_server
 from crush_trio.server.settings import GuardSettings, ServerSettings
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "GuardSettings",
     "LifespanFailed",
     "Listening",
+    "LogFormat",
+    "LogLevel",
     "ServerSettings",
     "StreamNeedsHttp1",
     "TcpAddress",
@@ -39,8 +42,10 @@ __all__ = [
     "default_address",
     "is_loopback",
     "open_listeners",
+    "open_log",
     "open_server",
     "parse_address",
+    "run_server",
     "safe_app",
     "serve",
     "wait_for_signal",

@@ -15,6 +15,8 @@ The agent, its tools, its models and the store are two fifths of the modules of 
 needed only when the first workspace opens. `LateOpener` imports them in a thread after the server's first
 answers, or for the first workspace if that comes earlier. Python itself guarantees that a module is
 imported once, so this needs no lock and no state.
+
+`open_server`: a server inside another program, for the length of a block.
 """
 
 import gc
@@ -32,7 +34,7 @@ from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.limits import Limits
-from crush_trio.net.address import Address
+from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.http.serve import GRACE, serve
@@ -214,3 +216,37 @@ async def _first_of(
         nursery.start_soon(asked)
         await backend.wait_shutdown()
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_server(
+    *addresses: str | Address,
+    settings: ServerSettings | None = None,
+    workspaces: WorkspaceSettings | None = None,
+    grace: float = GRACE,
+) -> AsyncIterator[tuple[Address, ...]]:
+    """Serve on *addresses*, `unix:///path` or `tcp://host:port`, while the block lasts.
+
+    *workspaces* says what the workspaces have; by default what *settings* say.
+
+    The block gets the addresses once clients are answered; an address with port 0 then has its real
+    port. Leaving the block ends the server as a signal would: runs are cancelled and write their
+    endings, and clients see them, within *grace*. A server that fails cancels the block and raises.
+    If a client asks the server to end, it ends, and the block goes on.
+    """
+    places = [parse_address(each) if isinstance(each, str) else each for each in addresses]
+    left = trio.Event()
+    server = partial(
+        run_server,
+        places,
+        settings=settings,
+        workspaces=workspaces,
+        shutdown=left.wait,
+        grace=grace,
+    )
+    async with open_hidden_nursery() as nursery:
+        bound: tuple[Address, ...] = await nursery.start(server)
+        try:
+            yield bound
+        finally:
+            left.set()

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from attrs import evolve, field, frozen
 
-from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
+from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.config.load import chosen_limits
 from crush_trio.errors import CrushError

@@ -1,9 +1,11 @@
 """The public test harness: deterministic Trio tests, for this project and for programs that use it.
 
-Async tests get a virtual clock and a seeded task order from the pytest plugin (`plugin.py`). The
-names below are for tests that want more: every task order of a small scenario, a fault at every
-checkpoint, a look into the middle of things, a model that says what is written. What the latter can
-be told to say is in `model_script`.
+The pytest plugin (`plugin`) gives async tests a virtual clock and a seeded task order where a project asks
+for it. The names below are for tests that need more: a scripted model, a workspace, an agent, a server
+and a client in memory, faults at chosen moments. Schedule exploration is in `crush_trio.testing.explore`
+and needs Trio and attrs alone; its names, except the function `explore`, are here as well.
+
+A name's module is imported when the name is first used.
 """
 
 from typing import Final
@@ -11,6 +13,8 @@ from typing import Final
 from crush_trio._exports import Homes, lazy, names_of
 
 _HOMES: Final[Homes] = {
+    "crush_trio.providers.base": ("Endpoint",),
+    "crush_trio.providers.registry": ("open_providers",),
     "crush_trio.testing.explore.checkpoints": (
         "Call",
         "CheckpointFaults",
@@ -31,13 +35,51 @@ _HOMES: Final[Homes] = {
     ),
     "crush_trio.testing.explore.schedule": (
         "Chooser",
+        "UnsupportedTrio",
         "controlled",
         "seeded",
     ),
     "crush_trio.testing.model.provider": ("ScriptedProvider",),
+    "crush_trio.testing.model.script": (
+        "CallTool",
+        "Refuse",
+    ),
     "crush_trio.testing.model.server": (
         "ModelServer",
         "open_model_server",
+    ),
+    "crush_trio.testing.server.agent": (
+        "ScriptedTool",
+        "open_test_agent",
+    ),
+    "crush_trio.testing.server.client": (
+        "MemoryTransport",
+        "Replica",
+        "open_test_client",
+    ),
+    "crush_trio.testing.server.config": ("open_fixed_config",),
+    "crush_trio.testing.server.faults": (
+        "FaultyJournal",
+        "JournalFault",
+        "Moment",
+    ),
+    "crush_trio.testing.server.server": (
+        "WrittenTurns",
+        "client_id",
+        "open_test_server",
+    ),
+    "crush_trio.testing.server.turns": (
+        "Do",
+        "Fail",
+        "Fold",
+        "Pause",
+        "Say",
+        "ScriptedTurns",
+        "Sleep",
+    ),
+    "crush_trio.testing.server.workspace": (
+        "check_promises",
+        "open_test_workspace",
     ),
 }
 

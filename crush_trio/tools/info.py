@@ -26,8 +26,7 @@ from typing_extensions import override
 
 from crush_trio.config.redaction import is_secret_name, redact_text, searchable_secrets
 from crush_trio.log_context import owner_field, owner_of
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolResult, read_arguments
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.config import (
     Config,

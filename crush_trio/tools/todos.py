@@ -7,8 +7,15 @@ from attrs import define, frozen
 
 from crush_trio.events.facts import Fact
 from crush_trio.store.changes import SessionEdited
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Metadata,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    read_arguments,
+)
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.events import EventType, PayloadType

@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 
 from crush_trio.agent.record.event_reader import new_reader
 from crush_trio.agent.record.event_tail import StoredEventCache
-from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
+from crush_trio.agent.record.journal import RecordedRuns, open_recorded_runs
 from crush_trio.agent.record.transcript import PACE, Remainder, Transcript
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.events.facts import MessageChange, RunChange

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.record.message_writer import RETRY
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
+from crush_trio.agent.record.message import RETRY
 from crush_trio.errors import NotAccepted
 from crush_trio.events.facts import MessageChange
 from crush_trio.runtime.outcome import Outcome

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.agent.turn.summary import REQUEST
 from crush_trio.errors import NotAccepted
 from crush_trio.store.changes import RunAccepted, RunEnded

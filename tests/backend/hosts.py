@@ -10,7 +10,7 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.backend.backend import open_backend
 from crush_trio.backend.settings import BackendSettings, WorkspaceKey
 from crush_trio.clock import CountingIds, TrioClock

@@ -12,7 +12,7 @@ import pytest
 import crush_trio.cli.commands
 from crush_trio.cli.exits import ADVICE, ExitCode, exit_code_of, expected, explain
 from crush_trio.cli.main import COMMANDS, cli, main
-from crush_trio.client.errors import ServerUnreachable
+from crush_trio.client.http import ServerUnreachable
 from crush_trio.errors import CrushError, SessionNotFound
 from crush_trio.store.errors import StoreLocked
 

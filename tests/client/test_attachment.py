@@ -16,8 +16,7 @@ from crush_trio.client import (
     ServerUnreachable,
 )
 from crush_trio.client.attachment import Backoff
-from crush_trio.client.errors import StreamBroken
-from crush_trio.client.http import open_link
+from crush_trio.client.http import StreamBroken, open_link
 from crush_trio.client.workspace import open_remote_workspace
 from crush_trio.clock import CountingIds
 from crush_trio.net.address import parse_address

@@ -3,7 +3,7 @@
 import pytest
 
 from crush_trio import errors
-from crush_trio.client.errors import (
+from crush_trio.client.http import (
     KNOWN,
     AnswerLost,
     ApiError,

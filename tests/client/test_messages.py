@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.client.attachment import FRAME_MOST
-from crush_trio.client.errors import StreamBroken
+from crush_trio.client.http import StreamBroken
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.net.sse import SseDecoder
 from crush_trio.testing.server.client import Replica

@@ -10,8 +10,7 @@ import pytest
 
 from crush_trio.client.attachment import Calls, Keeper
 from crush_trio.client.client import Client
-from crush_trio.client.errors import AnswerGarbled, ApiError
-from crush_trio.client.http import open_link
+from crush_trio.client.http import AnswerGarbled, ApiError, open_link
 from crush_trio.client.state import Picture
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import CountingIds

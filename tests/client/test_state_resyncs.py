@@ -6,13 +6,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.client.errors import StreamBroken
 from crush_trio.client.events import (
     Disconnected,
     MessageEvent,
     Reconnected,
     Resynced,
 )
+from crush_trio.client.http import StreamBroken
 from crush_trio.client.state import NOWHERE, Picture
 from crush_trio.testing.server.client import Replica
 from crush_trio.wire.codec import encode, structure

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.agent.record.message_writer import RETRY
+from crush_trio.agent.record.message import RETRY
 from crush_trio.agent.record.transcript import PACE, TOOL_CANCELLED, TOOL_FAILED
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.store.changes import (

@@ -26,7 +26,7 @@ from attrs import define, field
 from crush_trio.agent.asks.asks import withdraw_orphans
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.coordinator import AgentTurn
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.agent.turn.plan import Desk
 from crush_trio.agent.turn.summary import INSTRUCTIONS as SUMMARIZE
 from crush_trio.agent.turn.title import INSTRUCTIONS as TITLE

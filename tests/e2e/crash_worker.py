@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 import trio.abc
 
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.clock import RandomIds
 from crush_trio.runtime import Completion, Submission
 from crush_trio.store.changes import SessionCreated

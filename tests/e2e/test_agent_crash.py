@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from crush_trio.agent.asks.asks import withdraw_orphans
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.store.sqlite.store import open_sqlite_store
 from tests.agent.durable import check_complete, endings

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.agent.record.recorded_runs import open_recorded_runs
+from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.messages import FinishPart, Role, ToolCallPart, ToolResultPart
 from tests.agent.durable import entries_of

@@ -9,9 +9,8 @@ from trio.testing import memory_stream_pair
 
 from crush_trio.net.address import Origin
 from crush_trio.net.client import Request, open_http_client
-from crush_trio.net.dial import ViaProxy
+from crush_trio.net.dial import Proxy, ViaProxy, open_tunnel
 from crush_trio.net.errors import ConnectionLost
-from crush_trio.net.proxy import Proxy, open_tunnel
 from crush_trio.testing.explore.checkpoints import Call, CheckpointFaults, Fault
 
 ORIGIN = Origin("h", 80, secure=False)

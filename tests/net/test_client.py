@@ -9,9 +9,8 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from crush_trio.net.address import Origin
 from crush_trio.net.client import SETTLE_LIMIT, HttpClient, Request, open_http_client
-from crush_trio.net.dial import ViaProxy
+from crush_trio.net.dial import Proxy, ViaProxy
 from crush_trio.net.errors import BadEncoding, ConnectionLost, NotHttp, ResponseTooLarge
-from crush_trio.net.proxy import Proxy
 from crush_trio.nursery import open_hidden_nursery
 
 ORIGIN = Origin("model.test", 443, secure=True)

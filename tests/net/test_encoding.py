@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from crush_trio.net.encoding import PIECE, inflater_for
 from crush_trio.net.errors import BadEncoding
+from crush_trio.net.http1 import PIECE, inflater_for
 
 DATA = bytes(range(256)) * 40
 

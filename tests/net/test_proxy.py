@@ -3,8 +3,8 @@
 import pytest
 
 from crush_trio.net.address import Origin, origin_of
+from crush_trio.net.dial import Proxy, proxy_for
 from crush_trio.net.errors import ConnectFailed
-from crush_trio.net.proxy import Proxy, proxy_for
 
 PROXY = "http://proxy:3128"
 

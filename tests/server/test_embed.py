@@ -5,7 +5,7 @@ import trio
 
 from crush_trio.client import RunEvent, ServerUnreachable, open_client
 from crush_trio.net.address import BadAddress
-from crush_trio.server.embed import open_server
+from crush_trio.server.run import open_server
 from crush_trio.wire.runs import RunState
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 import crush_trio.cli.main
 import crush_trio.cli.commands.serve
-from crush_trio.server.embed import open_server
+from crush_trio.server.run import open_server
 
 CREATE = b'{"path": "%b", "client_id": "11111111-1111-4111-8111-111111111111"}'
 

@@ -7,7 +7,7 @@ from attrs import define, frozen
 
 from crush_trio.agent.asks.questions import QuestionTool
 from crush_trio.agent.turn.subagent import AgentTool
-from crush_trio.tools.arguments import About, BuiltIn, schema_of
+from crush_trio.tools.base import About, BuiltIn, schema_of
 from crush_trio.tools.files.edit import EditTool, MultiEditTool, WriteTool
 from crush_trio.tools.files.view import ViewTool
 from crush_trio.tools.info import CrushInfoTool, CrushLogsTool

@@ -5,9 +5,10 @@ from typing import Protocol
 
 from attrs import define, field
 
-from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE, Attendance
 from crush_trio.agent.asks.pending import (
+    DEFAULT_PATIENCE,
     AskKind,
+    Attendance,
     Publish,
     Resolution,
     permission_notice,

@@ -8,16 +8,26 @@ The waiter stands in a parking lot of its own, and that alone says whether the a
 takes a cancelled task out of its lot in the step of the cancel, and never takes back one that was
 unparked. So an answer after the cancel finds no waiter, although the cancelled task has not run yet, and
 a cancel after the answer changes nothing about the answer (F2, F6).
+
+Attendance: whether a person is there to answer, and how long an ask waits without one.
+
+A person is there while an event stream is open, and an ask then waits for as long as it takes. Once no
+stream has been open for `patience` seconds without a break, the ask is given up, so that a run that no
+one watches cannot stand still for ever.
+
+No task waits or polls here. A stream that opens or closes moves the deadlines of the waiting asks in
+the same step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from math import inf
 from typing import Final, Generic, TypeVar
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.clock import Clock
 from crush_trio.events.facts import Event, Fact
 from crush_trio.store.base import Changes
@@ -32,6 +42,64 @@ from crush_trio.wire.asks import (
 from crush_trio.wire.codec import encode
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import AskId, RunId, ToolCallId
+
+DEFAULT_PATIENCE: Final = 60.0
+"""Seconds without an open stream after which an ask is given up."""
+
+
+@define(eq=False)
+class Attendance:
+    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
+
+    patience: float = DEFAULT_PATIENCE
+    streams: int = field(default=0, init=False)
+    """How many are open now."""
+    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
+
+    def arrive(self) -> None:
+        """Count one more stream; asks then wait for as long as it takes."""
+        self.streams += 1
+        self._move_deadlines()
+
+    def leave(self) -> None:
+        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
+        self.streams -= 1
+        self._move_deadlines()
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Be there for the length of the block."""
+        self.arrive()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
+        """Cancel the body once no stream has been open for `patience` seconds; see its scope.
+
+        An ask that is not *interactive* comes from a run whose own client cannot show it. That
+        client's stream says nothing about a person, so the body has `patience` seconds, however many
+        streams are open.
+        """
+        deadline = self._deadline if interactive else trio.current_time() + self.patience
+        with trio.CancelScope(deadline=deadline) as scope:
+            if interactive:
+                self._waiting.add(scope)
+            try:
+                yield scope
+            finally:
+                self._waiting.discard(scope)
+
+    @property
+    def _deadline(self) -> float:
+        return inf if self.streams else trio.current_time() + self.patience
+
+    def _move_deadlines(self) -> None:
+        for scope in self._waiting:
+            scope.deadline = self._deadline
+
 
 Publish = Callable[[Event], object]
 """Publishes an event to every reader of the workspace."""

@@ -20,10 +20,10 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
+    Attendance,
     Ending,
     PendingAsks,
     Publish,

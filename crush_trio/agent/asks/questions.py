@@ -15,10 +15,10 @@ from typing import Annotated, Final
 import orjson
 from attrs import define, field, frozen
 
-from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
+    Attendance,
     Ending,
     PendingAsks,
     Publish,
@@ -28,8 +28,7 @@ from crush_trio.agent.asks.pending import (
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import Fact
 from crush_trio.store.base import Changes
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolError, ToolResult, read_arguments
 from crush_trio.wire.asks import (
     Choice,
     Question,

@@ -17,8 +17,7 @@ from typing import Final
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.agent.record.message import changes_between
-from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.agent.record.message import OpenMessage, changes_between
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import Event, MessageChange, session_fact
 from crush_trio.events.growing_message import GrowingMessage, MessageView

@@ -9,7 +9,7 @@ from itertools import count
 import orjson
 from attrs import define, field
 
-from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.agent.record.message import OpenMessage
 from crush_trio.errors import AnswerTooLong
 from crush_trio.limits import DEFAULTS, byte_size, shown_bytes
 from crush_trio.providers.base import (

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from attrs import define, field, frozen
 
-from crush_trio.agent.record.message_writer import OpenMessage
+from crush_trio.agent.record.message import OpenMessage
 from crush_trio.agent.record.transcript import Transcript, TurnRecord
 from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.turn.model import ChosenModel

@@ -18,8 +18,7 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import SessionCreated, UsageAdded
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolError, ToolResult, read_arguments
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import RunKind, RunState

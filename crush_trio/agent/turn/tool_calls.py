@@ -29,8 +29,7 @@ from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdi
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
-from crush_trio.tools.arguments import INVALID_JSON
-from crush_trio.tools.base import Permit, Tool, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import INVALID_JSON, Permit, Tool, ToolCall, ToolError, ToolResult
 from crush_trio.tools.shell.output import Excerpt
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.ids import MessageId, RunId

@@ -36,7 +36,7 @@ from crush_trio.cli.report.reporter import count
 from crush_trio.cli.server_link import client_token, configuration_of, probe
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.client import open_client
-from crush_trio.client.errors import ServerUnreachable
+from crush_trio.client.http import ServerUnreachable
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
 from crush_trio.config.load import chosen_limits
 from crush_trio.config.models import DEMO_PROVIDER

@@ -30,8 +30,16 @@ from crush_trio.integrations.lsp.positions import (
 )
 from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
 from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Metadata,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.files.changes import FileChanges, Proposal
 from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.files.text import CRLF, LF, FileText

@@ -30,8 +30,15 @@ from crush_trio.integrations.lsp.positions import uri_of
 from crush_trio.integrations.lsp.server import LanguageServer
 from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
 from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Tool, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    read_arguments,
+)
 from crush_trio.tools.files.changes import FileChanges
 from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspState

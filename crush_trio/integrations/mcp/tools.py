@@ -21,8 +21,18 @@ from attrs import define, field, frozen
 
 from crush_trio.integrations.mcp.server import McpServer
 from crush_trio.integrations.mcp.session import McpFailure, McpSession, OfferedResource, OfferedTool
-from crush_trio.tools.arguments import INVALID_JSON, About, BuiltIn, read_arguments
-from crush_trio.tools.base import Media, Tool, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    INVALID_JSON,
+    About,
+    BuiltIn,
+    Media,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import McpResource

@@ -42,8 +42,7 @@ from hypercorn.utils import LifespanFailureError
 from typing_extensions import override
 
 from crush_trio.limits import DEFAULTS, SizeLimits
-from crush_trio.server.http.acceptor import refuse
-from crush_trio.server.http.admission import Admission, Stage
+from crush_trio.server.http.admission import Admission, Stage, refuse
 from crush_trio.server.http.outgoing import CARRIER, SEND_LIMIT, Outgoing, SendNow, StreamNeedsHttp1
 from crush_trio.server.logging import places
 

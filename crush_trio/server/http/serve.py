@@ -32,8 +32,7 @@ from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import Address
 from crush_trio.nursery import Interrupt, open_hidden_nursery
-from crush_trio.server.http.acceptor import open_acceptor
-from crush_trio.server.http.admission import Admission
+from crush_trio.server.http.admission import Admission, open_acceptor
 from crush_trio.server.http.connection import Terms, serve_connection
 from crush_trio.server.http.outgoing import SEND_LIMIT
 from crush_trio.server.http.sockets import open_listeners

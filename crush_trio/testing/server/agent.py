@@ -19,10 +19,10 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.asks.pending import Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.coordinator import AgentTurn
-from crush_trio.agent.record.recorded_runs import RecordedRuns, open_recorded_runs
+from crush_trio.agent.record.journal import RecordedRuns, open_recorded_runs
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.plan import Desk, TurnPlan

@@ -28,8 +28,8 @@ import orjson
 import trio
 from attrs import define, field
 
-from crush_trio.agent.record.message_writer import OpenMessage
-from crush_trio.agent.record.recorded_runs import MakeTurn
+from crush_trio.agent.record.journal import MakeTurn
+from crush_trio.agent.record.message import OpenMessage
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.open import open_hosted_workspace

@@ -11,8 +11,15 @@ import orjson
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Metadata,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    read_arguments,
+)
 from crush_trio.tools.files.changes import FileChanges, Proposal, TargetFile
 from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.files.matching import find_edit

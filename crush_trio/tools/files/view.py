@@ -15,8 +15,17 @@ from typing import Annotated, Final
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Media, Metadata, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Media,
+    Metadata,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.files.changes import Diagnose
 from crush_trio.tools.files.disk import (
     locate,

@@ -18,8 +18,15 @@ import orjson
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    ReportProcesses,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    read_arguments,
+)
 from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.search import _grep_worker as worker
 from crush_trio.tools.search.patterns import BadPattern, Patterns

@@ -17,8 +17,16 @@ from typing import Annotated, Final
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    ReportProcesses,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.files.disk import display_path, locate, reason_to_ask
 from crush_trio.tools.search.patterns import BadPattern, Patterns, expand, split_base
 from crush_trio.tools.search.ripgrep import (

@@ -11,8 +11,16 @@ from typing import Annotated, Final
 import trio
 from attrs import define, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import Metadata, ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    Metadata,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge

@@ -16,11 +16,17 @@ from typing import Annotated, Final
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.arguments import About, BuiltIn, read_arguments
-from crush_trio.tools.base import ToolCall, ToolError, ToolResult, Wanted
+from crush_trio.tools.base import (
+    About,
+    BuiltIn,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+    read_arguments,
+)
 from crush_trio.tools.files.disk import display_path, locate, os_errors_reported
-from crush_trio.tools.web.fetch import seconds_of
-from crush_trio.tools.web.http import open_answer, parse_url
+from crush_trio.tools.web.fetch import open_answer, parse_url, seconds_of
 from crush_trio.tools.workbench import Workbench
 
 SECONDS: Final = 300

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 import trio
 
-from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.asks.pending import Attendance
 
 
 async def wait_for_ever(attendance, **more):

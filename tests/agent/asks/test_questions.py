@@ -15,7 +15,7 @@ from crush_trio.agent.asks.questions import (
     answers_text,
 )
 from crush_trio.testing.explore import explore
-from crush_trio.tools.arguments import INVALID_JSON
+from crush_trio.tools.base import INVALID_JSON
 from crush_trio.wire.asks import (
     Choice,
     Question,

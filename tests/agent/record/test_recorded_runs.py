@@ -6,7 +6,7 @@ import trio.testing
 
 from crush_trio.agent.record.event_reader import new_reader
 from crush_trio.agent.record.event_tail import STORE_LIMIT, StoredEventCache
-from crush_trio.agent.record.recorded_runs import CLOSE_LIMIT, open_recorded_runs
+from crush_trio.agent.record.journal import CLOSE_LIMIT, open_recorded_runs
 from crush_trio.events.facts import Position
 from crush_trio.events.frames import Form
 from crush_trio.limits import Limits

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from crush_trio.limits import SizeLimits
-from crush_trio.server.http import acceptor
-from crush_trio.server.http.acceptor import open_acceptor
-from crush_trio.server.http.admission import Admission, Rarely, Stage
+from crush_trio.server.http import admission as acceptor
+from crush_trio.server.http.admission import Admission, Rarely, Stage, open_acceptor
 from tests.server.raw_client import open_client
 from tests.server.tiny_app import TinyApp, open_own_server, open_safe_hypercorn
 

@@ -11,7 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.server.http import incoming, outgoing
+from crush_trio.server.http import connection as incoming
+from crush_trio.server.http import outgoing
 from crush_trio.server.http.exchange import take_whole_body
 from tests.server.raw_client import SMALL, header, open_client
 from tests.server.tiny_app import TinyApp, live, open_own_server

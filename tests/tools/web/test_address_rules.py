@@ -3,7 +3,7 @@
 import pytest
 
 from crush_trio.net.errors import AddressRefused
-from crush_trio.tools.web.http import Reach
+from crush_trio.tools.web.fetch import Reach
 
 METADATA = [
     "169.254.169.254",

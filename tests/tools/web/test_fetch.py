@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from crush_trio.tools.base import ToolError
-from crush_trio.tools.web.fetch import PAGE, SHOWN, FetchTool
-from crush_trio.tools.web.http import REDIRECTS, Reach, open_answer
+from crush_trio.tools.web.fetch import PAGE, REDIRECTS, SHOWN, FetchTool, Reach, open_answer
 from tests.net.servers import open_proxy
 from tests.tools.search_bench import search_bench
 from tests.tools.web_server import open_web_server, page, redirect, zipped
