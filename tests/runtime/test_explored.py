@@ -314,14 +314,14 @@ SCENARIOS = [
     ),
     Explored(
         cancel_of_a_queue_and_next_accept,
-        2,
-        3_000,
+        1,
+        90,
         {(CANCELLED, CANCELLED, CANCELLED, COMPLETED)},
     ),
     Explored(
         interrupt_against_the_end,
-        2,
-        2_500,
+        1,
+        80,
         {
             (CANCELLED, CANCELLED, COMPLETED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED, COMPLETED),
@@ -369,6 +369,8 @@ FURTHER = [
     *parts(finish_cancel_promote, 3, 4, each=3_000),
     *parts(error_promote_cancel, 3, 5, each=3_200),
     *parts(clear_queue_promote, 3, 5, each=3_000),
+    *parts(cancel_of_a_queue_and_next_accept, 2, 2, each=1_500),
+    *parts(interrupt_against_the_end, 2, 2, each=1_250),
 ]
 
 

@@ -329,11 +329,14 @@ async def herd(form, store, count=9, *, first=3):
 
 
 @pytest.mark.parametrize("form", [Form.NATIVE, Form.CRUSH])
-@pytest.mark.parametrize("kind", [MemoryStore, PatientStore])
+@pytest.mark.parametrize(
+    ("kind", "deviations"),
+    [(MemoryStore, 1), (PatientStore, 2), pytest.param(MemoryStore, 2, marks=pytest.mark.long)],
+)
 def test_a_reader_that_fell_out_of_the_window_is_told_every_ending_in_every_order(
-    form, kind, report_exploration
+    form, kind, deviations, report_exploration
 ):
-    report = explore(lambda: herd(form, kind("b1")), deviations=2)
+    report = explore(lambda: herd(form, kind("b1")), deviations=deviations)
     report_exploration(report)
     assert report.exhaustive
 
