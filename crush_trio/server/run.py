@@ -1,7 +1,7 @@
-"""`run_server`: a backend, its application and its sockets in one call, and the order in which they end.
+"""Runs a server: `open_server` for the length of a block, `run_server` as a task or a whole program.
 
-This is what the command line runs and what a program embeds. The order of the end matters, because
-clients are to see how their runs end:
+Both open a backend, its application and its sockets. When a server stops, clients must still see how
+their runs end, so the order is:
 
 1. the streams are told that the server shuts down, and the sockets close to new clients;
 2. the backend closes: creates and prompts are refused, runs are cancelled and end as always;
@@ -15,8 +15,6 @@ The agent, its tools, its models and the store are two fifths of the modules of 
 needed only when the first workspace opens. `LateOpener` imports them in a thread after the server's first
 answers, or for the first workspace if that comes earlier. Python itself guarantees that a module is
 imported once, so this needs no lock and no state.
-
-`open_server`: a server inside another program, for the length of a block.
 """
 
 import gc
@@ -43,42 +41,50 @@ from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
 from crush_trio.tools.info import RecentLogs, keep_recent_logs
 
-HEAD_START: Final = 0.1
-"""Seconds before the import ahead begins: the first requests and the import share one interpreter."""
-
-
-@frozen
-class LateOpener(Generic[W]):
-    """Opens workspaces with an opener that is made when it is needed.
-
-    *make* imports what it needs and makes the opener, in a thread. It is called for each workspace; once
-    everything is imported, that costs nothing.
-    """
-
-    make: Callable[[], OpenWorkspace[W]]
-
-    @asynccontextmanager
-    async def open(self, plan: WorkspacePlan) -> AsyncIterator[W]:
-        """Open the workspace of *plan*; for the first one this may wait for the import."""
-        opener = await trio.to_thread.run_sync(self.make)
-        async with opener(plan) as opened:
-            yield opened
-
-    async def import_ahead(self) -> None:
-        """Import what the first workspace will need. Run it as a task beside the server.
-
-        Cancelling waits for the import, which cannot be stopped halfway and takes a moment.
-        """
-        await trio.sleep(HEAD_START)
-        await trio.to_thread.run_sync(self.make)
-
-
 _ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75
+
 _CLOSE_MARGIN: Final = 0.5
 """Seconds past the grace that closing may take: it begins when the connections have ended."""
 
+HEAD_START: Final = 0.1
+"""Seconds before the import ahead begins: the first requests and the import share one interpreter."""
+
 log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_server(
+    *addresses: str | Address,
+    settings: ServerSettings | None = None,
+    workspaces: WorkspaceSettings | None = None,
+    grace: float = GRACE,
+) -> AsyncIterator[tuple[Address, ...]]:
+    """Serve on *addresses*, `unix:///path` or `tcp://host:port`, while the block lasts.
+
+    *workspaces* says what the workspaces have; by default what *settings* say.
+
+    The block gets the addresses once clients are answered; an address with port 0 then has its real
+    port. Leaving the block ends the server as a signal would: runs are cancelled and write their
+    endings, and clients see them, within *grace*. A server that fails cancels the block and raises.
+    If a client asks the server to end, it ends, and the block goes on.
+    """
+    places = [parse_address(each) if isinstance(each, str) else each for each in addresses]
+    left = trio.Event()
+    server = partial(
+        run_server,
+        places,
+        settings=settings,
+        workspaces=workspaces,
+        shutdown=left.wait,
+        grace=grace,
+    )
+    async with open_hidden_nursery() as nursery:
+        bound: tuple[Address, ...] = await nursery.start(server)
+        try:
+            yield bound
+        finally:
+            left.set()
 
 
 async def run_server(
@@ -151,30 +157,22 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
     )
 
 
-def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
-    """Return a function that opens workspaces and imports the code for it when it is first needed."""
+async def _first_of(
+    shutdown: Callable[[], Awaitable[object]], backend: Backend[HostedWorkspace]
+) -> None:
+    """Wait until the caller or the backend wants to end."""
+    async with open_hidden_nursery() as nursery:
 
-    def make() -> OpenWorkspace[HostedWorkspace]:
-        from crush_trio.backend.open import open_hosted_workspace
+        async def asked() -> None:
+            await shutdown()
+            nursery.cancel_scope.cancel()
 
-        if workspaces.open_store is None:
-            import_store(workspaces.store)
-        return partial(open_hosted_workspace, settings=workspaces)
-
-    return LateOpener(make)
+        nursery.start_soon(asked)
+        await backend.wait_shutdown()
+        nursery.cancel_scope.cancel()
 
 
-async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) -> None:
-    """Import what workspaces need, soon after the start. Run it as a task beside the server.
-
-    If the *whole_process* is the server's, the objects that exist then will stay, and are hidden from
-    the garbage collector (`gc.freeze`). Otherwise each full collection looks at all of them again and
-    delays every answer, by about 60 ms instead of 10.
-    """
-    await opener.import_ahead()
-    if whole_process:
-        gc.collect()
-        gc.freeze()
+# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
 
 
 def begin_drain(server: Server) -> tuple[HostedWorkspace, ...]:
@@ -203,50 +201,56 @@ async def end_streams_late(
     server.drain.end_streams()
 
 
-async def _first_of(
-    shutdown: Callable[[], Awaitable[object]], backend: Backend[HostedWorkspace]
-) -> None:
-    """Wait until the caller or the backend wants to end."""
-    async with open_hidden_nursery() as nursery:
-
-        async def asked() -> None:
-            await shutdown()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(asked)
-        await backend.wait_shutdown()
-        nursery.cancel_scope.cancel()
+# ── Imports after the start ─────────────────────────────────────────────────────────────────────
 
 
-@asynccontextmanager
-async def open_server(
-    *addresses: str | Address,
-    settings: ServerSettings | None = None,
-    workspaces: WorkspaceSettings | None = None,
-    grace: float = GRACE,
-) -> AsyncIterator[tuple[Address, ...]]:
-    """Serve on *addresses*, `unix:///path` or `tcp://host:port`, while the block lasts.
+@frozen
+class LateOpener(Generic[W]):
+    """Opens workspaces with an opener that is made when it is needed.
 
-    *workspaces* says what the workspaces have; by default what *settings* say.
-
-    The block gets the addresses once clients are answered; an address with port 0 then has its real
-    port. Leaving the block ends the server as a signal would: runs are cancelled and write their
-    endings, and clients see them, within *grace*. A server that fails cancels the block and raises.
-    If a client asks the server to end, it ends, and the block goes on.
+    *make* imports what it needs and makes the opener, in a thread. It is called for each workspace; once
+    everything is imported, that costs nothing.
     """
-    places = [parse_address(each) if isinstance(each, str) else each for each in addresses]
-    left = trio.Event()
-    server = partial(
-        run_server,
-        places,
-        settings=settings,
-        workspaces=workspaces,
-        shutdown=left.wait,
-        grace=grace,
-    )
-    async with open_hidden_nursery() as nursery:
-        bound: tuple[Address, ...] = await nursery.start(server)
-        try:
-            yield bound
-        finally:
-            left.set()
+
+    make: Callable[[], OpenWorkspace[W]]
+
+    @asynccontextmanager
+    async def open(self, plan: WorkspacePlan) -> AsyncIterator[W]:
+        """Open the workspace of *plan*; for the first one this may wait for the import."""
+        opener = await trio.to_thread.run_sync(self.make)
+        async with opener(plan) as opened:
+            yield opened
+
+    async def import_ahead(self) -> None:
+        """Import what the first workspace will need. Run it as a task beside the server.
+
+        Cancelling waits for the import, which cannot be stopped halfway and takes a moment.
+        """
+        await trio.sleep(HEAD_START)
+        await trio.to_thread.run_sync(self.make)
+
+
+def late_opener(workspaces: WorkspaceSettings) -> LateOpener[HostedWorkspace]:
+    """Return an opener for *workspaces*, which imports their code when it is first needed."""
+
+    def make() -> OpenWorkspace[HostedWorkspace]:
+        from crush_trio.backend.open import open_hosted_workspace
+
+        if workspaces.open_store is None:
+            import_store(workspaces.store)
+        return partial(open_hosted_workspace, settings=workspaces)
+
+    return LateOpener(make)
+
+
+async def settle_in(opener: LateOpener[HostedWorkspace], whole_process: bool) -> None:
+    """Import what workspaces need, soon after the start. Run it as a task beside the server.
+
+    If the *whole_process* is the server's, the objects that exist then will stay, and are hidden from
+    the garbage collector (`gc.freeze`). Otherwise each full collection looks at all of them again and
+    delays every answer, by about 60 ms instead of 10.
+    """
+    await opener.import_ahead()
+    if whole_process:
+        gc.collect()
+        gc.freeze()

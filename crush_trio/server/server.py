@@ -1,15 +1,12 @@
-"""One served backend, and what is counted about it.
+"""`Server`: what the routes of one server share. With its counters and the frames of pending asks.
 
-`Server` is what the routes share: the backend, the streams, the counters, the version. `Meters` holds
-plain numbers, counted where things happen. What can be looked up (how many runs are active, how far a
-stream is behind) is looked up when a scrape asks for it, in `server.prometheus`; only what is gone by
-then is counted here: endings, answers, and what a workspace had done when it closed. Publishing an
-event counts nothing, because its id is the count.
+`Meters` holds plain numbers, counted where things happen. What can be looked up (how many runs are
+active, how far a stream is behind) is looked up when a scrape asks for it, in `server.prometheus`; only
+what is gone by then is counted here: endings, answers, and what a workspace had done when it closed.
+Publishing an event counts nothing, because its id is the count. No number is kept by session, workspace,
+client or request path. All labels come from this program, so there is a bound on how many there are.
 
-No number is kept by session, workspace, client or request path. All labels come from this program, so
-there is a bound on how many there are.
-
-Pending asks as frames of an event stream, for a reader that does not know them yet.
+`AskFrames` encodes the pending asks of a workspace for a stream whose reader does not know them yet.
 """
 
 import platform
@@ -39,70 +36,14 @@ from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Version
 
-
-@frozen(eq=False)
-class _Pending:
-    """The pending asks of a workspace at one moment, and their frames in each form."""
-
-    permissions: tuple[PermissionRequest, ...]
-    questions: tuple[QuestionRequest, ...]
-    frames: dict[Form, Content] = field(factory=dict, init=False)
-
-    def is_same(self, other: "_Pending") -> bool:
-        """Whether *other* has the same request objects."""
-        mine, theirs = (*self.permissions, *self.questions), (*other.permissions, *other.questions)
-        return len(mine) == len(theirs) and all(map(is_, mine, theirs))
-
-
-@define(eq=False)
-class AskFrames:
-    """The frames of pending asks, made once and shared until the pending asks change.
-
-    A request may be long: it contains what a tool is about to write.
-    """
-
-    _last: "WeakKeyDictionary[HostedWorkspace, _Pending]" = field(
-        factory=WeakKeyDictionary, init=False, repr=False
-    )
-
-    def frames(self, workspace: HostedWorkspace, form: Form) -> Content:
-        """Return the frames of all asks that can be answered now.
-
-        In the native form that is one event, sent even if it is empty: an ask that it does not name is
-        resolved. It has no id, because it is not in the log. The crush form has no such event; its
-        clients get each request again, and replace a dialog they show by the same one.
-        """
-        pending = _Pending(workspace.asks.permissions.pending, workspace.asks.questions.pending)
-        last = self._last.get(workspace)
-        if last is not None and last.is_same(pending):
-            pending = last
-        else:
-            self._last[workspace] = pending
-        if form not in pending.frames:
-            frames = _native(pending) if form is Form.NATIVE else _crush(pending)
-            pending.frames[form] = assemble(frames)
-        return pending.frames[form]
-
-
-def _native(pending: _Pending) -> Iterator[Chunk]:
-    requests = {"permissions": pending.permissions, "questions": pending.questions}
-    yield b"event: asks\ndata: %b\n\n" % encode(requests)
-
-
-def _crush(pending: _Pending) -> Iterator[Chunk]:
-    for request in pending.permissions:
-        change = encode_change(EventType.CREATED, request)
-        yield from crush_frame(PayloadType.PERMISSION_REQUEST, change)
-    for batch in pending.questions:
-        change = encode_change(EventType.CREATED, batch)
-        yield from crush_frame(PayloadType.QUESTION_BATCH_REQUEST, change)
-
-
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 HTTP_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+# ── Counters ────────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
@@ -208,6 +149,70 @@ def metered(
                 yield workspace
 
     return opened
+
+
+# ── Pending asks ────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class AskFrames:
+    """The frames of pending asks, made once and shared until the pending asks change.
+
+    A request may be long: it contains what a tool is about to write.
+    """
+
+    _last: "WeakKeyDictionary[HostedWorkspace, _Pending]" = field(
+        factory=WeakKeyDictionary, init=False, repr=False
+    )
+
+    def frames(self, workspace: HostedWorkspace, form: Form) -> Content:
+        """Return the frames of all asks that can be answered now.
+
+        In the native form that is one event, sent even if it is empty: an ask that it does not name is
+        resolved. It has no id, because it is not in the log. The crush form has no such event; its
+        clients get each request again, and replace a dialog they show by the same one.
+        """
+        pending = _Pending(workspace.asks.permissions.pending, workspace.asks.questions.pending)
+        last = self._last.get(workspace)
+        if last is not None and last.is_same(pending):
+            pending = last
+        else:
+            self._last[workspace] = pending
+        if form not in pending.frames:
+            frames = _native(pending) if form is Form.NATIVE else _crush(pending)
+            pending.frames[form] = assemble(frames)
+        return pending.frames[form]
+
+
+@frozen(eq=False)
+class _Pending:
+    """The pending asks of a workspace at one moment, and their frames in each form."""
+
+    permissions: tuple[PermissionRequest, ...]
+    questions: tuple[QuestionRequest, ...]
+    frames: dict[Form, Content] = field(factory=dict, init=False)
+
+    def is_same(self, other: "_Pending") -> bool:
+        """Whether *other* has the same request objects."""
+        mine, theirs = (*self.permissions, *self.questions), (*other.permissions, *other.questions)
+        return len(mine) == len(theirs) and all(map(is_, mine, theirs))
+
+
+def _native(pending: _Pending) -> Iterator[Chunk]:
+    requests = {"permissions": pending.permissions, "questions": pending.questions}
+    yield b"event: asks\ndata: %b\n\n" % encode(requests)
+
+
+def _crush(pending: _Pending) -> Iterator[Chunk]:
+    for request in pending.permissions:
+        change = encode_change(EventType.CREATED, request)
+        yield from crush_frame(PayloadType.PERMISSION_REQUEST, change)
+    for batch in pending.questions:
+        change = encode_change(EventType.CREATED, batch)
+        yield from crush_frame(PayloadType.QUESTION_BATCH_REQUEST, change)
+
+
+# ── The server ──────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)

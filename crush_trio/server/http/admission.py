@@ -1,4 +1,4 @@
-"""Which connections a server has, and which one is closed when there are too many.
+"""Admits connections to a server: accepts each one, and refuses or closes one when there are too many.
 
 A client that is over a limit hurts only itself. A new connection is refused only when all others are
 busy with a request. Otherwise one that waits for its client is closed for it, in this order:
@@ -16,15 +16,11 @@ that connect at the same moment.
 Three limits lead to that: connections, request heads that have not arrived, and descriptors. Files of
 a store, pipes of a command and connections to a model need descriptors too, and without one an
 accepted run fails; so connections leave some of them alone. How many are in use is told by the number
-of a new one, which is the lowest that was free.
+of a new one, which is the lowest that was free. These decisions are `Admission`, which is synchronous.
 
-Everything here is synchronous.
-
-Accepts connections: each is served, or refused because there are too many.
-
-A refused client gets an answer at once; otherwise its request would hang until another client
-disconnects. If the process has no descriptor left at all, a spare one is closed for a moment, so that
-even then a client gets an answer. That is logged once in a while, and does not spin.
+`Acceptor` accepts. A refused client gets an answer at once; otherwise its request would hang until another
+client disconnects. If the process has no descriptor left at all, a spare one is closed for a moment, so
+that even then a client gets an answer. That is logged at most once a minute, and does not spin.
 """
 
 import errno
@@ -49,6 +45,11 @@ from crush_trio.server.status import RETRY_AFTER, error_body, status_of
 
 _LOG_PAUSE: Final = 60.0
 """Seconds between two log lines about the same problem."""
+
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE: Final = 0.1
+_UNREAD: Final = 2**16
+_GONE: Final = object()
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,17 @@ class Admission:
         seat.give_way()
 
 
-_GONE: Final = object()
+def _readable(descriptor: int) -> bool:
+    """Whether the kernel has bytes for *descriptor*; an end of file does not count."""
+    unread = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, unread)
+    return any(unread)
+
+
+def _descriptors() -> float:
+    """Return how many descriptors this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return float("inf") if most == resource.RLIM_INFINITY else most
 
 
 @define(eq=False)
@@ -203,22 +214,7 @@ class Rarely:
         return times
 
 
-def _readable(descriptor: int) -> bool:
-    """Whether the kernel has bytes for *descriptor*; an end of file does not count."""
-    unread = bytearray(4)
-    fcntl.ioctl(descriptor, termios.FIONREAD, unread)
-    return any(unread)
-
-
-def _descriptors() -> float:
-    """Return how many descriptors this process may have open."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return float("inf") if most == resource.RLIM_INFINITY else most
-
-
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_PAUSE: Final = 0.1
-_UNREAD: Final = 2**16
+# ── Accepting ───────────────────────────────────────────────────────────────────────────────────
 
 
 @define(eq=False)
@@ -276,6 +272,33 @@ async def open_acceptor(
         spare.close()
 
 
+def refuse(stream: trio.SocketStream) -> None:
+    """Send a client the refusal and close; what it does not take at once is dropped.
+
+    What has arrived from it is read before closing: closing with unread data resets the connection,
+    and the client might lose the answer.
+    """
+    sock = stream.socket
+    with suppress(OSError):
+        os.write(sock.fileno(), REFUSAL)
+        sock.shutdown(socket.SHUT_WR)
+        os.read(sock.fileno(), _UNREAD)
+    sock.close()
+
+
+def _refusal() -> bytes:
+    error = TooManyConnections()
+    status, body = HTTPStatus(status_of(error)), error_body(error)
+    return (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: {RETRY_AFTER}\r\nConnection: close\r\n\r\n"
+    ).encode() + body
+
+
+REFUSAL: Final = _refusal()
+"""The answer for a client for which there is no room."""
+
+
 @define(eq=False)
 class _Spare:
     """A spare descriptor, for the moment in which there is no other."""
@@ -303,30 +326,3 @@ class _Spare:
         self._descriptor = None
         with suppress(OSError):
             self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def refuse(stream: trio.SocketStream) -> None:
-    """Send a client the refusal and close; what it does not take at once is dropped.
-
-    What has arrived from it is read before closing: closing with unread data resets the connection,
-    and the client might lose the answer.
-    """
-    sock = stream.socket
-    with suppress(OSError):
-        os.write(sock.fileno(), REFUSAL)
-        sock.shutdown(socket.SHUT_WR)
-        os.read(sock.fileno(), _UNREAD)
-    sock.close()
-
-
-def _refusal() -> bytes:
-    error = TooManyConnections()
-    status, body = HTTPStatus(status_of(error)), error_body(error)
-    return (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nRetry-After: {RETRY_AFTER}\r\nConnection: close\r\n\r\n"
-    ).encode() + body
-
-
-REFUSAL: Final = _refusal()
-"""The answer for a client for which there is no room."""

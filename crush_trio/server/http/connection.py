@@ -1,18 +1,14 @@
 """One client's HTTP/1.1 connection, on Trio and h11.
 
-Two tasks serve a connection. One receives (`http.incoming`): it passes on what the client sends, and
-ends the connection when the client disconnects, whatever is going on in it. The other reads requests and
-has them answered, one after the other. So a request needs no task of its own, neither to be handled nor
-to be cancelled when its client disconnects; and an ordinary answer is one write.
+Two tasks serve a connection. One receives (`Incoming`): it passes on what the client sends, and ends the
+connection when the client disconnects, whatever is going on in it. The other reads requests and has them
+answered, one after the other. So a request needs no task of its own, neither to be handled nor to be
+cancelled when its client disconnects; and an ordinary answer is one write.
 
 Everything that depends on the client has a limit: a request's head must arrive within its time, its body
 without long pauses, and sending has its limit (`http.outgoing`). What a client sends ahead of its turn
 stays unread until then, and a disconnect after it is noticed then. What fails stays in its connection. A
 connection that waits for its client may be closed to make room for others (`http.admission`).
-
-`http.hypercorn` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
-
-The receiving half of a connection: what a client sends, until it closes its side or disconnects.
 
 A client that closes its sending side may still read the answer (RFC 9112 §9.6). On TCP a client that has
 disconnected looks the same: the two differ only in what happens to the bytes that are sent to it. So a
@@ -22,6 +18,8 @@ request that has arrived is answered, and meanwhile the client is probed now and
 * over TCP an interim response is sent, which clients skip (RFC 9110 §15.2) and which the kernel of a
   client that has disconnected answers with a reset. Most answers are sent before the first probe.
 * HTTP/1.0 has no interim responses; such a client counts as connected for a while.
+
+`http.hypercorn` does the same for connections that Hypercorn accepts, and which may speak HTTP/2.
 """
 
 import logging
@@ -61,102 +59,6 @@ BELIEVED: Final = 30.0
 
 _RECEIVE_SIZE: Final = 2**16
 
-
-@define(eq=False)
-class Incoming:
-    """The receiving half of a connection. It shares the *life* of the connection with the sending half.
-
-    One task listens; another one takes what it received, one piece at a time. At most one piece is read
-    ahead: what follows stays in the kernel until it is wanted.
-    """
-
-    stream: trio.SocketStream
-    life: trio.CancelScope
-    ended: bool = field(default=False, init=False)
-    """Whether the client has closed its side."""
-    ignored: bool = field(default=False, init=False)
-    """Whether what the client still sends is dropped."""
-    _piece: bytes = field(default=b"", init=False)
-    """What was read and not taken yet; nothing else is shared by the two tasks."""
-    _heard: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _taken: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    @property
-    def unread(self) -> bool:
-        """Whether a piece was read that was not taken yet."""
-        return bool(self._piece)
-
-    # ASYNC910: there is no way around listening.
-    async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
-        """Pass on what the client sends; cancel the life of the connection when it disconnects.
-
-        *probe* sends an interim response if the state of the connection allows one. It returns whether
-        the kernel will report a disconnect, now or when the answer is sent.
-        """
-        try:
-            while data := await self._read():
-                while self._piece and not self.ignored:
-                    await self._taken.park()
-                self._piece = b"" if self.ignored else data
-                self._heard.unpark()
-        except (OSError, trio.ClosedResourceError):
-            pass
-        else:
-            self.ended = True
-            self._heard.unpark()
-            if not self.ignored:
-                await self._wait_for_reset(probe)
-        self.life.cancel()
-
-    async def _read(self) -> bytes:
-        """Return what the kernel has received; it is asked only when it has something."""
-        socket = self.stream.socket
-        while True:
-            await trio.lowlevel.wait_readable(socket)
-            with suppress(BlockingIOError):
-                return os.read(socket.fileno(), _RECEIVE_SIZE)
-
-    async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:
-        """Return when the client has disconnected; the end of the connection may cancel this earlier."""
-        believed_until = trio.current_time() + BELIEVED
-        while not _has_left(self.stream.socket.fileno()) and trio.current_time() < believed_until:
-            await trio.sleep(PROBE_PAUSE)
-            if probe():
-                believed_until = trio.current_time() + BELIEVED
-            await trio.sleep(PROBE_RETURN)
-        await trio.lowlevel.checkpoint()
-
-    async def receive(self) -> bytes:
-        """Return the next piece; empty once the client has closed its side and all was taken.
-
-        Raises `trio.ClosedResourceError` if what the client sends is ignored. Cancelling loses nothing.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._piece and not self.ended and not self.ignored:
-            await self._heard.park()
-        if self.ignored:
-            await trio.lowlevel.checkpoint()
-            raise trio.ClosedResourceError
-        piece, self._piece = self._piece, b""
-        self._taken.unpark()
-        return piece  # noqa: ASYNC910 - one piece may be here; for a second one the listener has to run
-
-    def ignore(self) -> None:
-        """Drop what the client still sends; closing its side then counts as a disconnect."""
-        self.ignored = True
-        self._heard.unpark_all()
-        self._taken.unpark_all()
-        if self.ended:
-            self.life.cancel()
-
-
-def _has_left(fileno: int) -> bool:
-    """Whether the kernel knows that nothing that is sent can arrive."""
-    poll = select.poll()
-    poll.register(fileno, 0)  # errors and hang-ups are reported in any case
-    return bool(poll.poll(0))
-
-
 log = logging.getLogger(__name__)
 
 
@@ -195,7 +97,7 @@ class Connection:
     stream: trio.SocketStream
     seat: Seat
     life: trio.CancelScope = field(init=False)
-    incoming: Incoming = field(init=False)
+    incoming: "Incoming" = field(init=False)
     outgoing: Outgoing = field(init=False)
     http: Framing = field(factory=Framing, init=False)
     client: tuple[str, int] | None = field(default=None, init=False)
@@ -330,3 +232,101 @@ class Connection:
     def last(self) -> bool:
         """Whether no request will be read after the current one."""
         return self.incoming.ignored or self.terms.stopping.called
+
+
+# ── The receiving half ──────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Incoming:
+    """The receiving half of a connection. It shares the *life* of the connection with the sending half.
+
+    One task listens; another one takes what it received, one piece at a time. At most one piece is read
+    ahead: what follows stays in the kernel until it is wanted.
+    """
+
+    stream: trio.SocketStream
+    life: trio.CancelScope
+    ended: bool = field(default=False, init=False)
+    """Whether the client has closed its side."""
+    ignored: bool = field(default=False, init=False)
+    """Whether what the client still sends is dropped."""
+    _piece: bytes = field(default=b"", init=False)
+    """What was read and not taken yet; nothing else is shared by the two tasks."""
+    _heard: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _taken: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    @property
+    def unread(self) -> bool:
+        """Whether a piece was read that was not taken yet."""
+        return bool(self._piece)
+
+    # ASYNC910: there is no way around listening.
+    async def listen(self, probe: Callable[[], bool]) -> None:  # noqa: ASYNC910
+        """Pass on what the client sends; cancel the life of the connection when it disconnects.
+
+        *probe* sends an interim response if the state of the connection allows one. It returns whether
+        the kernel will report a disconnect, now or when the answer is sent.
+        """
+        try:
+            while data := await self._read():
+                while self._piece and not self.ignored:
+                    await self._taken.park()
+                self._piece = b"" if self.ignored else data
+                self._heard.unpark()
+        except (OSError, trio.ClosedResourceError):
+            pass
+        else:
+            self.ended = True
+            self._heard.unpark()
+            if not self.ignored:
+                await self._wait_for_reset(probe)
+        self.life.cancel()
+
+    async def _read(self) -> bytes:
+        """Return what the kernel has received; it is asked only when it has something."""
+        socket = self.stream.socket
+        while True:
+            await trio.lowlevel.wait_readable(socket)
+            with suppress(BlockingIOError):
+                return os.read(socket.fileno(), _RECEIVE_SIZE)
+
+    async def _wait_for_reset(self, probe: Callable[[], bool]) -> None:
+        """Return when the client has disconnected; the end of the connection may cancel this earlier."""
+        believed_until = trio.current_time() + BELIEVED
+        while not _has_left(self.stream.socket.fileno()) and trio.current_time() < believed_until:
+            await trio.sleep(PROBE_PAUSE)
+            if probe():
+                believed_until = trio.current_time() + BELIEVED
+            await trio.sleep(PROBE_RETURN)
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> bytes:
+        """Return the next piece; empty once the client has closed its side and all was taken.
+
+        Raises `trio.ClosedResourceError` if what the client sends is ignored. Cancelling loses nothing.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._piece and not self.ended and not self.ignored:
+            await self._heard.park()
+        if self.ignored:
+            await trio.lowlevel.checkpoint()
+            raise trio.ClosedResourceError
+        piece, self._piece = self._piece, b""
+        self._taken.unpark()
+        return piece  # noqa: ASYNC910 - one piece may be here; for a second one the listener has to run
+
+    def ignore(self) -> None:
+        """Drop what the client still sends; closing its side then counts as a disconnect."""
+        self.ignored = True
+        self._heard.unpark_all()
+        self._taken.unpark_all()
+        if self.ended:
+            self.life.cancel()
+
+
+def _has_left(fileno: int) -> bool:
+    """Whether the kernel knows that nothing that is sent can arrive."""
+    poll = select.poll()
+    poll.register(fileno, 0)  # errors and hang-ups are reported in any case
+    return bool(poll.poll(0))
