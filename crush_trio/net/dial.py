@@ -1,12 +1,10 @@
-"""Opens streams for the HTTP client: TCP, Unix sockets, TLS, proxies, checked addresses.
+"""Opens streams for the HTTP client: over TCP or a Unix socket, with TLS, through proxies, to checked addresses.
+
+Proxies and certificates are those of an environment that is passed in, usually that of a workspace.
+Nothing is read from the process: its proxies are the server operator's, not the workspace's.
 
 Invariant: a stream that is opened here is returned or closed, even if a cancel comes between its first
 packet and the end of the TLS handshake.
-
-Proxies: which one an environment names for an origin, and the tunnel through it.
-
-The environment is a mapping that is passed in, usually that of a workspace. Nothing is read from the
-process: its proxies are the server operator's, not the workspace's.
 """
 
 import ssl
@@ -26,7 +24,11 @@ from crush_trio.net.address import Origin, origin_of_parts
 from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
 from crush_trio.net.http1 import Http1
 
+NEXT_ADDRESS: Final = 3.0
+"""Seconds after which the next of a host's checked addresses is tried."""
+
 _READ: Final = 65536
+_FAILURES: Final = (OSError, UnicodeError, trio.BrokenResourceError, NotHttp, ConnectionLost)
 
 
 @frozen
@@ -42,87 +44,6 @@ class Proxy:
             return []
         token = b64encode(self.login.encode()).decode()
         return [("proxy-authorization", f"Basic {token}")]
-
-
-def proxy_for(origin: Origin, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that *environment* names for *origin*, None to connect directly.
-
-    `HTTPS_PROXY` or `HTTP_PROXY` counts, else `ALL_PROXY`; each in lower case first. Servers on this
-    machine and hosts in `NO_PROXY` are connected to directly. Raises `ConnectFailed` for a proxy that
-    does not speak HTTP.
-    """
-    url = _variable(f"{origin.scheme}_proxy", environment) or _variable("all_proxy", environment)
-    if not url or _is_local(origin.host) or _bypassed(origin, _variable("no_proxy", environment)):
-        return None
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    try:
-        own = origin_of_parts(parts)
-    except ValueError:
-        raise ConnectFailed(f"no way through a {parts.scheme} proxy, only http") from None
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
-    return Proxy(own, login)
-
-
-async def open_tunnel(stream: trio.abc.Stream, origin: Origin, proxy: Proxy) -> None:
-    """Have *proxy*, at the other end of *stream*, connect it to *origin*."""
-    http = Http1()
-    headers = [("host", origin.authority), *proxy.headers()]
-    await stream.send_all(http.request("CONNECT", origin.authority, headers))
-    while (head := http.head()) is None:
-        http.feed(bytes(await stream.receive_some(_READ)))
-    if not 200 <= head.status < 300:
-        raise ConnectFailed(
-            f"the proxy {proxy.origin.authority} answered {head.status}", status=head.status
-        )
-
-
-# ── The environment ─────────────────────────────────────────────────────────────────────────────
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    """Return a variable in lower case if it is set, even to nothing, else in upper case."""
-    return environment.get(name, environment.get(name.upper(), "")).strip()
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _bypassed(origin: Origin, no_proxy: str) -> bool:
-    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network."""
-    if no_proxy == "*":
-        return True
-    host = origin.host.lower()
-    return any(
-        entry in {host, origin.authority.lower()}
-        or host.endswith(f".{entry}")
-        or origin.authority.lower().endswith(f".{entry}")
-        or _contains(entry, host)
-        for entry in _entries(no_proxy)
-    )
-
-
-def _entries(no_proxy: str) -> Iterator[str]:
-    for raw in no_proxy.lower().split(","):
-        entry = raw.strip().removeprefix("*").lstrip(".")
-        if entry:
-            yield entry
-
-
-def _contains(network: str, host: str) -> bool:
-    try:
-        return ip_address(host) in ip_network(network.strip("[]"), strict=False)
-    except ValueError:
-        return False
-
-
-NEXT_ADDRESS: Final = 3.0
-"""Seconds after which the next of a host's checked addresses is tried."""
-
-_FAILURES: Final = (OSError, UnicodeError, trio.BrokenResourceError, NotHttp, ConnectionLost)
 
 
 @frozen(eq=False)
@@ -211,43 +132,6 @@ class Dialer:
         return tls
 
 
-async def _open_checked_tcp(origin: Origin, check: AddressCheck) -> trio.SocketStream:
-    """Connect to the first address of *origin* that *check* allows and that answers.
-
-    The host is resolved once, and the connection goes to an address that was checked: a name that
-    resolves to another address a moment later does not matter. Addresses are tried one after the other;
-    `trio.open_tcp_stream` would resolve the host itself.
-    """
-    found = await trio.socket.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM)
-    allowed = _allowed([str(where[0]) for *_, where in found], check)
-    failure: OSError | None = None
-    for number, address in enumerate(allowed, 1):
-        patience = NEXT_ADDRESS if number < len(allowed) else float("inf")
-        try:
-            with trio.move_on_after(patience):
-                tcp = await trio.open_tcp_stream(address, origin.port)
-                check.connected(address)
-                return tcp
-        except OSError as exc:
-            failure = exc
-    raise failure or TimeoutError("no address answers")
-
-
-def _allowed(addresses: list[str], check: AddressCheck) -> list[str]:
-    """Return the addresses that *check* allows; raises its refusal if that is none of them."""
-    allowed, refusal = [], AddressRefused("the host has no address")
-    for address in dict.fromkeys(addresses):
-        try:
-            check.check_address(address)
-        except AddressRefused as exc:
-            refusal = exc
-        else:
-            allowed.append(address)
-    if not allowed:
-        raise refusal
-    return allowed
-
-
 @define(eq=False)
 class UnixDialer:
     """Connects to a Unix socket, whatever the origin."""
@@ -291,3 +175,118 @@ def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
 
 def _if_there(path: str) -> str | None:
     return path if Path(path).exists() else None
+
+
+# ── Checked addresses ───────────────────────────────────────────────────────────────────────────
+
+
+async def _open_checked_tcp(origin: Origin, check: AddressCheck) -> trio.SocketStream:
+    """Connect to the first address of *origin* that *check* allows and that answers.
+
+    The host is resolved once, and the connection goes to an address that was checked: a name that
+    resolves to another address a moment later does not matter. Addresses are tried one after the other;
+    `trio.open_tcp_stream` would resolve the host itself.
+    """
+    found = await trio.socket.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM)
+    allowed = _allowed([str(where[0]) for *_, where in found], check)
+    failure: OSError | None = None
+    for number, address in enumerate(allowed, 1):
+        patience = NEXT_ADDRESS if number < len(allowed) else float("inf")
+        try:
+            with trio.move_on_after(patience):
+                tcp = await trio.open_tcp_stream(address, origin.port)
+                check.connected(address)
+                return tcp
+        except OSError as exc:
+            failure = exc
+    raise failure or TimeoutError("no address answers")
+
+
+def _allowed(addresses: list[str], check: AddressCheck) -> list[str]:
+    """Return the addresses that *check* allows; raises its refusal if that is none of them."""
+    allowed, refusal = [], AddressRefused("the host has no address")
+    for address in dict.fromkeys(addresses):
+        try:
+            check.check_address(address)
+        except AddressRefused as exc:
+            refusal = exc
+        else:
+            allowed.append(address)
+    if not allowed:
+        raise refusal
+    return allowed
+
+
+# ── Proxies ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def proxy_for(origin: Origin, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy that *environment* names for *origin*, None to connect directly.
+
+    `HTTPS_PROXY` or `HTTP_PROXY` counts, else `ALL_PROXY`; each in lower case first. Servers on this
+    machine and hosts in `NO_PROXY` are connected to directly. Raises `ConnectFailed` for a proxy that
+    does not speak HTTP.
+    """
+    url = _variable(f"{origin.scheme}_proxy", environment) or _variable("all_proxy", environment)
+    if not url or _is_local(origin.host) or _bypassed(origin, _variable("no_proxy", environment)):
+        return None
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        own = origin_of_parts(parts)
+    except ValueError:
+        raise ConnectFailed(f"no way through a {parts.scheme} proxy, only http") from None
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+    return Proxy(own, login)
+
+
+async def open_tunnel(stream: trio.abc.Stream, origin: Origin, proxy: Proxy) -> None:
+    """Have *proxy*, at the other end of *stream*, connect it to *origin*."""
+    http = Http1()
+    headers = [("host", origin.authority), *proxy.headers()]
+    await stream.send_all(http.request("CONNECT", origin.authority, headers))
+    while (head := http.head()) is None:
+        http.feed(bytes(await stream.receive_some(_READ)))
+    if not 200 <= head.status < 300:
+        raise ConnectFailed(
+            f"the proxy {proxy.origin.authority} answered {head.status}", status=head.status
+        )
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    """Return a variable in lower case if it is set, even to nothing, else in upper case."""
+    return environment.get(name, environment.get(name.upper(), "")).strip()
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _bypassed(origin: Origin, no_proxy: str) -> bool:
+    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network."""
+    if no_proxy == "*":
+        return True
+    host = origin.host.lower()
+    return any(
+        entry in {host, origin.authority.lower()}
+        or host.endswith(f".{entry}")
+        or origin.authority.lower().endswith(f".{entry}")
+        or _contains(entry, host)
+        for entry in _entries(no_proxy)
+    )
+
+
+def _entries(no_proxy: str) -> Iterator[str]:
+    for raw in no_proxy.lower().split(","):
+        entry = raw.strip().removeprefix("*").lstrip(".")
+        if entry:
+            yield entry
+
+
+def _contains(network: str, host: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network.strip("[]"), strict=False)
+    except ValueError:
+        return False

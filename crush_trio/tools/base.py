@@ -1,18 +1,15 @@
-"""Protocols and values of tools: `Tool`, `ToolCall`, `ToolResult`, `ToolError`, permissions.
+"""What a tool is: `Tool`, `ToolCall`, `ToolResult`, `ToolError`, permissions; and `BuiltIn`, a base class.
 
 A tool returns content, or raises `ToolError`, which the model sees and may act on. Any other
 exception fails the run (H1). A tool runs in the task of its call, inside the run's cancel scope, so a
 cancel reaches it; everything it started must have ended when `Tool.run` returns or raises.
 
-Arguments and descriptions of the built-in tools.
-
-An attrs class declares the arguments of a tool. Its JSON Schema is sent to the model, and the model's
-arguments are decoded into it. A field is documented in its annotation, `Annotated[str, About("…")]`; a
-field without default is required. Arguments that do not match the class become a `ToolError` of one
-sentence; nothing is guessed.
-
-The description of a tool is the file `<name>.md` in the folder of its module. Schema and description
-are the same for every run and are needed in every step, so both are cached.
+A built-in tool declares its arguments as an attrs class. The JSON Schema of the class is sent to the
+model, and the model's arguments are decoded into it. A field is documented in its annotation,
+`Annotated[str, About("…")]`; a field without default is required. Arguments that do not match the class
+become a `ToolError` of one sentence; nothing is guessed. The description of a tool is the file `<name>.md`
+in the folder of its module. Schema and description are the same for every run and are needed in every
+step, so both are cached.
 """
 
 from collections.abc import Iterable
@@ -43,7 +40,8 @@ from crush_trio.wire.codec import structure
 from crush_trio.wire.fields import Json, JsonObject, wire_fields
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 
-# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
+
+# ── Results ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(kw_only=True)
@@ -52,6 +50,10 @@ class Media:
 
     data: bytes = field(repr=False)
     mime_type: str
+
+
+Metadata = dict[str, Json]
+"""The metadata of a tool result, for clients."""
 
 
 @frozen(kw_only=True)
@@ -107,7 +109,7 @@ class Permit(Protocol):
         ...
 
 
-# ── Calls ───────────────────────────────────────────────────────────────────────────────────────
+# ── Calls and tools ─────────────────────────────────────────────────────────────────────────────
 
 
 class ReportProcesses(Protocol):
@@ -169,15 +171,12 @@ class Tool(Protocol):
         ...
 
 
-Metadata = dict[str, Json]
-"""The metadata of a tool result, for clients."""
-
-
-A = TypeVar("A", bound=attrs.AttrsInstance)
-
+# ── Built-in tools ──────────────────────────────────────────────────────────────────────────────
 
 INVALID_JSON: Final = "the arguments of this tool call were not valid JSON"
 """The error result for arguments that are not JSON (D14b)."""
+
+A = TypeVar("A", bound=attrs.AttrsInstance)
 
 
 @frozen
@@ -205,16 +204,6 @@ class BuiltIn:
     def parameters(self) -> JsonObject:
         """The JSON Schema of the arguments."""
         return _cached_schema(self.arguments)  # type: ignore[arg-type]  # mypy: a class is not Hashable
-
-
-@cache
-def _read_description(package: str, name: str) -> str:
-    return files(package).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
-
-
-@cache
-def _cached_schema(arguments: type[Any]) -> JsonObject:
-    return schema_of(arguments)
 
 
 def read_arguments(text: str, cls: type[A]) -> A:
@@ -249,6 +238,16 @@ def schema_of(cls: type[Any]) -> dict[str, Json]:
         "additionalProperties": False,
     }
     return schema
+
+
+@cache
+def _read_description(package: str, name: str) -> str:
+    return files(package).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+@cache
+def _cached_schema(arguments: type[Any]) -> JsonObject:
+    return schema_of(arguments)
 
 
 _PLAIN: Final[dict[Any, str]] = {
