@@ -1,4 +1,4 @@
-"""Pending asks: one per tool call, in the scope of its run.
+"""Pending asks: permission requests and questions that wait for a person, each in the scope of its run.
 
 An ask is stored before clients hear of it, waits where its tool call stands, and ends once: answered,
 withdrawn because its run was stopped, or given up because no person was there. Each of these is one
@@ -9,14 +9,10 @@ takes a cancelled task out of its lot in the step of the cancel, and never takes
 unparked. So an answer after the cancel finds no waiter, although the cancelled task has not run yet, and
 a cancel after the answer changes nothing about the answer (F2, F6).
 
-Attendance: whether a person is there to answer, and how long an ask waits without one.
-
-A person is there while an event stream is open, and an ask then waits for as long as it takes. Once no
-stream has been open for `patience` seconds without a break, the ask is given up, so that a run that no
-one watches cannot stand still for ever.
-
-No task waits or polls here. A stream that opens or closes moves the deadlines of the waiting asks in
-the same step.
+`Attendance` knows whether a person is there: while an event stream is open, and an ask then waits for as
+long as it takes. Once no stream has been open for `patience` seconds without a break, the ask is given
+up, so that a run without a client cannot wait for ever. No task polls for this: a stream that opens or
+closes moves the deadlines of the waiting asks in the same step.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,61 +41,6 @@ from crush_trio.wire.ids import AskId, RunId, ToolCallId
 
 DEFAULT_PATIENCE: Final = 60.0
 """Seconds without an open stream after which an ask is given up."""
-
-
-@define(eq=False)
-class Attendance:
-    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
-
-    patience: float = DEFAULT_PATIENCE
-    streams: int = field(default=0, init=False)
-    """How many are open now."""
-    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
-
-    def arrive(self) -> None:
-        """Count one more stream; asks then wait for as long as it takes."""
-        self.streams += 1
-        self._move_deadlines()
-
-    def leave(self) -> None:
-        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
-        self.streams -= 1
-        self._move_deadlines()
-
-    @contextmanager
-    def present(self) -> Iterator[None]:
-        """Be there for the length of the block."""
-        self.arrive()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    @contextmanager
-    def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
-        """Cancel the body once no stream has been open for `patience` seconds; see its scope.
-
-        An ask that is not *interactive* comes from a run whose own client cannot show it. That
-        client's stream says nothing about a person, so the body has `patience` seconds, however many
-        streams are open.
-        """
-        deadline = self._deadline if interactive else trio.current_time() + self.patience
-        with trio.CancelScope(deadline=deadline) as scope:
-            if interactive:
-                self._waiting.add(scope)
-            try:
-                yield scope
-            finally:
-                self._waiting.discard(scope)
-
-    @property
-    def _deadline(self) -> float:
-        return inf if self.streams else trio.current_time() + self.patience
-
-    def _move_deadlines(self) -> None:
-        for scope in self._waiting:
-            scope.deadline = self._deadline
-
 
 Publish = Callable[[Event], object]
 """Publishes an event to every reader of the workspace."""
@@ -170,6 +111,66 @@ class Ask(Generic[R]):
         """Wait for the answer. No checkpoint lies before the waiting itself."""
         await self._waiter.park()
         return self._answer
+
+
+# ── Attendance ──────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Attendance:
+    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
+
+    patience: float = DEFAULT_PATIENCE
+    streams: int = field(default=0, init=False)
+    """How many are open now."""
+    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
+
+    def arrive(self) -> None:
+        """Count one more stream; asks then wait for as long as it takes."""
+        self.streams += 1
+        self._move_deadlines()
+
+    def leave(self) -> None:
+        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
+        self.streams -= 1
+        self._move_deadlines()
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Be there for the length of the block."""
+        self.arrive()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
+        """Cancel the body once no stream has been open for `patience` seconds; see its scope.
+
+        An ask that is not *interactive* comes from a run whose own client cannot show it. That
+        client's stream says nothing about a person, so the body has `patience` seconds, however many
+        streams are open.
+        """
+        deadline = self._deadline if interactive else trio.current_time() + self.patience
+        with trio.CancelScope(deadline=deadline) as scope:
+            if interactive:
+                self._waiting.add(scope)
+            try:
+                yield scope
+            finally:
+                self._waiting.discard(scope)
+
+    @property
+    def _deadline(self) -> float:
+        return inf if self.streams else trio.current_time() + self.patience
+
+    def _move_deadlines(self) -> None:
+        for scope in self._waiting:
+            scope.deadline = self._deadline
+
+
+# ── The pending asks of a workspace ─────────────────────────────────────────────────────────────
 
 
 @define(eq=False)

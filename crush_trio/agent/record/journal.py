@@ -1,16 +1,14 @@
-"""`StoreJournal`: the runtime's journal on a store.
+"""`StoreJournal`, the runtime's journal on a store; `open_recorded_runs`, a runtime workspace that uses it.
 
 Every change of a run is one commit, submitted synchronously when it happens: an acceptance, with the
 prompt if the run begins at once; the beginning of a turn, with the prompt otherwise; prompts that another
 run folds; runs that are cancelled before they begin; an ending, with everything that the record of its
 turn still lacks. After a crash each of them is stored completely or not at all.
 
-Recorded runs: a runtime workspace whose runs and messages are kept in a store.
-
-What an earlier start left without an ending is ended in the background: its sessions wait for that, all
-others can be used at once. Closing goes from the inside out. The runs end and write their endings; then
-the message writers have nothing left to do; then the event log closes, which ends the streams of clients;
-then the store is told that this start of the program ended in good order.
+`open_recorded_runs` ends in the background what an earlier start left without an ending: its sessions
+wait for that, all others can be used at once. Closing goes from the inside out. The runs end and write
+their endings; then the message writers have nothing left to do; then the event log closes, which ends the
+streams of clients; then the store is told that this start of the program ended in good order.
 """
 
 import logging
@@ -61,47 +59,13 @@ from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Session
 
+CLOSE_LIMIT: Final = 5.0
+"""Seconds that the store may take to note that this start has ended."""
+
 Publish = Callable[[Session | None], None]
 """Publishes what was stored, given the current session; None if it does not exist."""
 
-
-def _nothing(_session: Session | None) -> None:
-    """Publish nothing."""
-
-
-@define(eq=False)
-class _Entry:
-    """Satisfies `JournalEntry`.
-
-    The *essential* changes must be stored. The others are left out if they cannot be stored because
-    their session was deleted.
-    """
-
-    store: Changes = field(repr=False)
-    changes: Sequence[Change]
-    essential: Sequence[Change] = ()
-    session_id: SessionId | None = None
-    publish: Publish = field(default=_nothing, repr=False)
-    commit: Commit[Session | None] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.again()
-
-    def tell(self) -> None:
-        """Publish what was stored."""
-        self.publish(self.commit.unwrap())
-
-    def reduce(self, error: Exception) -> bool:
-        """Retry with the essential changes only, unless the store itself failed; return whether so."""
-        if isinstance(error, StoreUnavailable) or len(self.changes) == len(self.essential):
-            return False
-        self.changes, self.publish = self.essential, _nothing
-        self.again()
-        return True
-
-    def again(self) -> None:
-        """Submit the changes, the first time or again."""
-        self.commit = self.store.submit(*self.changes, session=self.session_id)
+log = logging.getLogger(__name__)
 
 
 @define(eq=False)
@@ -254,10 +218,46 @@ class StoreJournal:
         return self.transcript.store
 
 
-log = logging.getLogger(__name__)
+def _nothing(_session: Session | None) -> None:
+    """Publish nothing."""
 
-CLOSE_LIMIT: Final = 5.0
-"""Seconds that the store may take to note that this start has ended."""
+
+@define(eq=False)
+class _Entry:
+    """Satisfies `JournalEntry`.
+
+    The *essential* changes must be stored. The others are left out if they cannot be stored because
+    their session was deleted.
+    """
+
+    store: Changes = field(repr=False)
+    changes: Sequence[Change]
+    essential: Sequence[Change] = ()
+    session_id: SessionId | None = None
+    publish: Publish = field(default=_nothing, repr=False)
+    commit: Commit[Session | None] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.again()
+
+    def tell(self) -> None:
+        """Publish what was stored."""
+        self.publish(self.commit.unwrap())
+
+    def reduce(self, error: Exception) -> bool:
+        """Retry with the essential changes only, unless the store itself failed; return whether so."""
+        if isinstance(error, StoreUnavailable) or len(self.changes) == len(self.essential):
+            return False
+        self.changes, self.publish = self.essential, _nothing
+        self.again()
+        return True
+
+    def again(self) -> None:
+        """Submit the changes, the first time or again."""
+        self.commit = self.store.submit(*self.changes, session=self.session_id)
+
+
+# ── Recorded runs ───────────────────────────────────────────────────────────────────────────────
 
 MakeTurn = Callable[[Transcript], Turn]
 """Makes the turn function of a workspace, given the transcript it writes to."""
