@@ -1,7 +1,9 @@
 """A typed client of a server, for Trio programs.
 
 `open_client` finds the server, `Client.open_workspace` holds a directory open, and a `RemoteWorkspace`
-has every route of the interface. docs/client.md is the guide.
+has every route of the interface (`session_routes`, `workspace_routes`). `attachment` keeps the event stream
+open, `state` is the picture of the workspace made from it, `run` the handle of a run, `http` the requests
+and errors. docs/client.md is the guide.
 """
 
 from crush_trio.client.client import Client, open_client

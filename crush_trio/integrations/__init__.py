@@ -1,4 +1,4 @@
-"""Integrations of a workspace: language servers, MCP servers, skills and hooks.
+"""Integrations of a workspace: language servers (`lsp/`), MCP servers (`mcp/`), skills and hooks.
 
 The names here are for programs that bring integrations of their own; see `WorkspaceSettings`.
 """

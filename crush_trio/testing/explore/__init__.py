@@ -1,4 +1,8 @@
-"""Schedule exploration: run a scenario under every order of its tasks, and with faults."""
+"""Schedule exploration: run a scenario under every order of its tasks, and with faults.
+
+`explorer` enumerates the orders, `walk` is one run of a scenario, `schedule` controls Trio's scheduler,
+`checkpoints` has faults and gates at the k-th checkpoint of a coroutine.
+"""
 
 from crush_trio.testing.explore.checkpoints import (
     Call,

@@ -119,7 +119,7 @@ def controlled(chooser: Chooser) -> Iterator[None]:
     covered = vars(source).get(_SHUFFLE)
     setattr(source, _SHUFFLE, _Switch(run, chooser).shuffle)
     before = getattr(run, _DETERMINISTIC)
-    ours = object()  # true, and recognisable: if it is gone at the end, somebody else set the mode
+    ours = object()  # true, and recognisable: if it is gone at the end, other code set the mode
     setattr(run, _DETERMINISTIC, ours)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Workspace, agent, server and client in memory."""
+"""Workspace, agent, server and client in memory; stores and journals that fail on demand; scripted turns."""

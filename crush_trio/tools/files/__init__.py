@@ -1,1 +1,1 @@
-"""File tools: view, edit, multiedit, write."""
+"""The tools `view`, `edit`, `multiedit` and `write`, and how files are read, matched and replaced."""

@@ -1,1 +1,1 @@
-"""Search tools: glob, ls, grep."""
+"""The tools `glob`, `ls` and `grep`, path patterns, the directory walk, and running ripgrep."""

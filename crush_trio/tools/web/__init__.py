@@ -1,1 +1,1 @@
-"""Web tools: fetch and download."""
+"""The tools `fetch` and `download`, their requests, and HTML pages as Markdown or text."""
