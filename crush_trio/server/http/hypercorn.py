@@ -13,7 +13,7 @@ Under `hypercorn -k trio` Hypercorn speaks HTTP. This module adds what its worke
 * There are no more connections than allowed, and the first request on one must arrive in its time
   (`server.http.admission`). What a worker has accepted when it is full is refused here.
 
-The names taken from Hypercorn and h11 are few and tested for, and their versions are pinned.
+The names taken from Hypercorn and h11 are few and tested for, with the newest and the lowest versions allowed.
 """
 
 import logging
