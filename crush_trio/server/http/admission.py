@@ -15,8 +15,8 @@ that connect at the same moment.
 
 Three limits lead to that: connections, request heads that have not arrived, and descriptors. Files of
 a store, pipes of a command and connections to a model need descriptors too, and without one an
-accepted run fails; so connections leave some of them alone. How many are in use is told by the number
-of a new one, which is the lowest that was free. These decisions are `Admission`, which is synchronous.
+accepted run fails; so connections leave some of them alone. The number of a new descriptor says how many
+are in use, because it is the lowest that was free. `Admission` decides all this, synchronously.
 
 `Acceptor` accepts. A refused client gets an answer at once; otherwise its request would hang until another
 client disconnects. If the process has no descriptor left at all, a spare one is closed for a moment, so
