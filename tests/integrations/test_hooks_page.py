@@ -35,7 +35,7 @@ async def ask(home, example, asked):
     file.chmod(0o755)
     file.parent.with_name("crush.json").write_text(example)
     draft = read_draft(Places(directory=home, home=home, system_file=home / "none"))
-    assert draft.notices == ()
+    assert draft.warnings == ()
     live = SimpleNamespace(
         current=SimpleNamespace(
             config=draft.config,

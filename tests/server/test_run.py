@@ -238,9 +238,10 @@ async def test_a_run_that_is_slow_to_end_does_not_cost_its_readers_the_last_even
 @pytest.mark.parametrize("whole_process", [True, False])
 async def test_what_stays_is_put_out_of_the_collectors_sight_in_a_process_of_its_own(whole_process):
     made = []
+    gc.unfreeze()  # what the suite froze
     try:
         await settle_in(LateOpener(lambda: made.append(gc.get_freeze_count())), whole_process)
         assert (gc.get_freeze_count() > 0) is whole_process
     finally:
-        gc.unfreeze()
+        gc.freeze()
     assert made == [0], "first everything is imported"
