@@ -40,7 +40,6 @@ from crush_trio.wire.codec import structure
 from crush_trio.wire.fields import Json, JsonObject, wire_fields
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 
-
 # ── Results ─────────────────────────────────────────────────────────────────────────────────────
 
 
