@@ -97,4 +97,17 @@ _HOMES: Final[Homes] = {
 }
 
 __all__ = names_of(_HOMES)
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(
+    __name__,
+    _HOMES,
+    doors=(
+        "client",
+        "errors",
+        "events",
+        "integrations",
+        "runtime",
+        "server",
+        "store",
+        "testing",
+    ),
+)

@@ -14,12 +14,19 @@ Homes = Mapping[str, Sequence[str]]
 """Names by the module that defines them."""
 
 
-def lazy(package: str, homes: Homes) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for the front of *package*."""
+def lazy(
+    package: str, homes: Homes, doors: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for the front of *package*.
+
+    *doors* are sub-packages that can be used as attributes after importing *package* alone.
+    """
     home = {name: module for module, names in homes.items() for name in names}
     front = import_module(package)
 
     def get(name: str) -> Any:  # noqa: ANN401  # it is of the type that the stub says
+        if name in doors:
+            return import_module(f"{package}.{name}")
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(home[name]), name)
@@ -27,7 +34,7 @@ def lazy(package: str, homes: Homes) -> tuple[Callable[[str], Any], Callable[[],
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(front), *home})
+        return sorted({*vars(front), *home, *doors})
 
     return get, names
 

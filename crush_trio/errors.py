@@ -7,6 +7,8 @@ without subclasses has a code of its own; a test keeps the codes unique and the 
 
 from typing import ClassVar
 
+from typing_extensions import override
+
 
 class CrushError(Exception):
     """The base of all errors of this project, with a code that a program can match on."""
@@ -19,6 +21,20 @@ class CrushError(Exception):
     def __init__(self, detail: str = "") -> None:
         self.detail = detail
         super().__init__(f"{self.message}: {detail}" if detail else self.message)
+
+    @override
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy without calling `__init__`, which would add the message once more."""
+        return _restored, (type(self), self.args, self.__dict__.copy())
+
+
+def _restored(
+    kind: type[CrushError], args: tuple[object, ...], state: dict[str, object]
+) -> CrushError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 # ── Bad requests ────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,8 @@
 """One tree of errors: every leaf can be told apart by programs and read by people."""
 
+import copy
 import importlib
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -121,3 +123,9 @@ def test_a_detail_follows_the_message():
 def test_a_caller_can_catch_a_whole_group(leaf, group):
     with pytest.raises(group):
         raise leaf("detail")
+
+
+def test_an_error_is_the_same_after_pickling_and_copying():
+    error = errors.SessionNotFound("s1")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(again), str(again), again.detail) == (type(error), str(error), "s1")

@@ -71,6 +71,13 @@ def test_a_lazy_front_says_what_it_has_and_what_it_has_not(package):
         front.nonsense  # noqa: B018
 
 
+def test_the_doors_can_be_used_after_importing_the_front_alone():
+    program = (
+        "import crush_trio\nprint(crush_trio.errors.CrushError, crush_trio.client.open_client)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
 def origin_of(package, name):
     """Return the module from which the front of *package* takes *name*."""
     nodes = stub_of(package) if package in LAZY else tree_of(package)

@@ -46,6 +46,18 @@ _CLOCK: Final = "crush_trio_default_clock"
 _SEED: Final = pytest.StashKey[int]()
 
 
+def _wrapper(*, tryfirst: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Return the decorator of a hook wrapper; with pluggy before 1.2 it drops the hook.
+
+    Pytest that old cannot run this plugin, but a project that did not ask for it must still be able
+    to start: crush_trio's entry point is loaded wherever it is installed.
+    """
+    try:
+        return pytest.hookimpl(wrapper=True, tryfirst=tryfirst)
+    except TypeError:
+        return lambda _hook: None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ini key and `--trio-seed`."""
     parser.addini(
@@ -73,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@_wrapper(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Prepare a Trio test before pytest-trio wraps it, and seed the run."""
     __tracebackhide__ = True
@@ -86,7 +98,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
+@_wrapper()
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Give the test its clock, now that pytest-trio has wrapped it."""
     __tracebackhide__ = True
@@ -96,7 +108,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
+@_wrapper()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:

@@ -1,6 +1,7 @@
 """The pytest plugin, seen from suites that use it and from suites that do not."""
 
 from importlib.metadata import entry_points
+from importlib.util import find_spec, module_from_spec
 
 import pytest
 
@@ -336,3 +337,17 @@ def test_a_sync_test_with_a_seed_is_left_alone(run):
     )
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*Task order*")
+
+
+def test_a_pytest_that_is_too_old_for_the_plugin_is_not_broken_by_it(monkeypatch):
+    def old(function=None, **options):
+        if "wrapper" in options:
+            raise TypeError("unexpected keyword argument 'wrapper'")
+        return function
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pytest, "hookimpl", old)
+        spec = find_spec("crush_trio.testing.plugin")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    assert module.pytest_runtest_call is None
