@@ -65,6 +65,27 @@ def test_a_login_is_unquoted_and_not_shown():
     assert "p@ss" not in repr(proxy)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://me:secret@[::1",
+        "http://127.0.0.1:99999",
+        "http://me:secret@proxy:port",
+        "http://me:secret",
+        "me:secret@a..b",
+        "http://me:secret@\u2100",
+        "http://",
+    ],
+)
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_malformed_proxy_is_named_by_its_variable_and_without_its_login(url, name):
+    with pytest.raises(ConnectFailed, match=f"{name} is not a usable URL") as failed:
+        proxy_for(origin_of("http://a.test"), {name: url})
+    assert "secret" not in str(failed.value) + failed.value.reason
+    assert failed.value.__suppress_context__
+
+
 def test_a_proxy_that_speaks_something_else_is_an_error():
     with pytest.raises(ConnectFailed, match="socks5"):
         proxy_for(origin_of("https://a.test"), {"all_proxy": "socks5://proxy:1080"})
