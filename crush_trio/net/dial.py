@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.net.address import PORTS, Origin, origin_of_parts
 from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
@@ -277,22 +277,25 @@ def _is_local(host: str) -> bool:
 
 
 def _bypassed(origin: Origin, no_proxy: str) -> bool:
-    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network."""
-    if no_proxy == "*":
-        return True
-    host = origin.host.lower()
-    return any(
-        entry in {host, origin.authority.lower()}
+    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network.
+
+    Entries are separated by commas or blanks. A dot at the end of a host has no meaning here.
+    """
+    listed = no_proxy.lower().replace(",", " ").split()
+    host = origin.host.lower().removesuffix(".")
+    authority = evolve(origin, host=host).authority
+    return "*" in listed or any(
+        entry in {host, authority}
         or host.endswith(f".{entry}")
-        or origin.authority.lower().endswith(f".{entry}")
+        or authority.endswith(f".{entry}")
         or _contains(entry, host)
-        for entry in _entries(no_proxy)
+        for entry in _entries(listed)
     )
 
 
-def _entries(no_proxy: str) -> Iterator[str]:
-    for raw in no_proxy.lower().split(","):
-        entry = raw.strip().removeprefix("*").lstrip(".")
+def _entries(listed: list[str]) -> Iterator[str]:
+    for raw in listed:
+        entry = raw.removeprefix("*").strip(".")
         if entry:
             yield entry
 
