@@ -132,7 +132,7 @@ class Http1:
     def _read_as(self, exc: h11.RemoteProtocolError) -> NetworkError:
         """Return what *exc* means: h11 complains alike about nonsense and about an early end."""
         if self._closed:
-            return ConnectionLost("the connection was closed in the midst of it")
+            return ConnectionLost("the connection was closed before the response was complete")
         return NotHttp(str(exc))
 
 
