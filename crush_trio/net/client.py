@@ -191,14 +191,17 @@ class Connection:
         self.idle_since = trio.current_time()
 
     def is_stale(self, limit: float) -> bool:
-        """Whether an unused connection is older than *limit*, or was closed by the server.
+        """Whether an unused connection is older than *limit*, or has something to read.
 
-        Nothing is due on it, so anything there is to read is the end.
+        No response is due on it, so this is the end of the connection or a response to no request. It may
+        wait in the socket or, already received, in a TLS stream.
         """
         if trio.current_time() - self.idle_since > limit:
             return True
         stream = self._stream
         while isinstance(stream, trio.SSLStream):
+            if _has_received(stream):
+                return True
             stream = stream.transport_stream
         return isinstance(stream, trio.SocketStream) and stream.socket.is_readable()
 
@@ -231,6 +234,17 @@ class Connection:
         except trio.BrokenResourceError as exc:
             raise ConnectionLost("the connection broke") from exc
         self._http.feed(data)
+
+
+def _has_received(stream: "trio.SSLStream[trio.abc.Stream]") -> bool:
+    """Whether a TLS stream holds received bytes that were not read from it, decrypted or not.
+
+    `pending()` counts only the rest of a record that was decrypted. Later records of the same segment wait
+    undecrypted in a buffer of Trio's, an `ssl.MemoryBIO`.
+    """
+    # Trio has no public name for the buffer. If a later version renames it, those records are not seen.
+    incoming = getattr(stream, "_incoming", None)
+    return bool(stream.pending() or getattr(incoming, "pending", 0))
 
 
 @define(eq=False)

@@ -18,9 +18,9 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from crush_trio.net.address import Origin, origin_of_parts
+from crush_trio.net.address import PORTS, Origin, origin_of_parts
 from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
 from crush_trio.net.http1 import Http1
 
@@ -225,16 +225,20 @@ def proxy_for(origin: Origin, environment: Mapping[str, str]) -> Proxy | None:
 
     `HTTPS_PROXY` or `HTTP_PROXY` counts, else `ALL_PROXY`; each in lower case first. Servers on this
     machine and hosts in `NO_PROXY` are connected to directly. Raises `ConnectFailed` for a proxy that
-    does not speak HTTP.
+    does not speak HTTP, and for a variable that is not a URL.
     """
-    url = _variable(f"{origin.scheme}_proxy", environment) or _variable("all_proxy", environment)
+    name, url = _proxy_variable(origin.scheme, environment)
     if not url or _is_local(origin.host) or _bypassed(origin, _variable("no_proxy", environment)):
         return None
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme and parts.scheme not in PORTS:
+            raise ConnectFailed(f"no way through a {parts.scheme} proxy, only http")
         own = origin_of_parts(parts)
     except ValueError:
-        raise ConnectFailed(f"no way through a {parts.scheme} proxy, only http") from None
+        # The text of these errors would repeat parts of the URL, which may contain a password.
+        reason = f"the proxy in {name} is not a usable URL; write http://host:port"
+        raise ConnectFailed(reason, reason=reason) from None
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
     return Proxy(own, login)
 
@@ -252,6 +256,14 @@ async def open_tunnel(stream: trio.abc.Stream, origin: Origin, proxy: Proxy) -> 
         )
 
 
+def _proxy_variable(scheme: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name and the value of the variable with the proxy for *scheme*; empty if there is none."""
+    for lower in (f"{scheme}_proxy", "all_proxy"):
+        if url := _variable(lower, environment):
+            return lower if lower in environment else lower.upper(), url
+    return "", ""
+
+
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     """Return a variable in lower case if it is set, even to nothing, else in upper case."""
     return environment.get(name, environment.get(name.upper(), "")).strip()
@@ -265,22 +277,25 @@ def _is_local(host: str) -> bool:
 
 
 def _bypassed(origin: Origin, no_proxy: str) -> bool:
-    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network."""
-    if no_proxy == "*":
-        return True
-    host = origin.host.lower()
-    return any(
-        entry in {host, origin.authority.lower()}
+    """Whether *no_proxy* lists the origin: `*`, a domain, a host with a port, an address, a network.
+
+    Entries are separated by commas or blanks. A dot at the end of a host has no meaning here.
+    """
+    listed = no_proxy.lower().replace(",", " ").split()
+    host = origin.host.lower().removesuffix(".")
+    authority = evolve(origin, host=host).authority
+    return "*" in listed or any(
+        entry in {host, authority}
         or host.endswith(f".{entry}")
-        or origin.authority.lower().endswith(f".{entry}")
+        or authority.endswith(f".{entry}")
         or _contains(entry, host)
-        for entry in _entries(no_proxy)
+        for entry in _entries(listed)
     )
 
 
-def _entries(no_proxy: str) -> Iterator[str]:
-    for raw in no_proxy.lower().split(","):
-        entry = raw.strip().removeprefix("*").lstrip(".")
+def _entries(listed: list[str]) -> Iterator[str]:
+    for raw in listed:
+        entry = raw.removeprefix("*").strip(".")
         if entry:
             yield entry
 

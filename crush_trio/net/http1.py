@@ -132,7 +132,7 @@ class Http1:
     def _read_as(self, exc: h11.RemoteProtocolError) -> NetworkError:
         """Return what *exc* means: h11 complains alike about nonsense and about an early end."""
         if self._closed:
-            return ConnectionLost("the connection was closed in the midst of it")
+            return ConnectionLost("the connection was closed before the response was complete")
         return NotHttp(str(exc))
 
 
@@ -153,6 +153,7 @@ ACCEPTED: Final = "gzip, deflate"
 """What a request that takes compressed answers says in `Accept-Encoding`."""
 
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _RAW: Final = -zlib.MAX_WBITS
 
 _CHOICE: Final = 2
@@ -161,12 +162,17 @@ _CHOICE: Final = 2
 
 @define(eq=False)
 class Inflater:
-    """Inflates gzip and deflate. Feed it a chunk, then `take` pieces until there are none."""
+    """Inflates gzip and deflate. Feed it a chunk, then `take` pieces until there are none.
+
+    Bytes after the end of the compressed data are an error.
+    """
 
     _raw_allowed: bool
     """Whether the stream may lack zlib's header: some servers send `deflate` so."""
     _waiting: bytes = field(default=b"", init=False)
     _full: bool = field(default=False, init=False)
+    _members: int = field(default=0, init=False)
+    """How many compressed streams are complete; gzip allows several in a row."""
     _state: "zlib._Decompress | None" = field(default=None, init=False)
 
     def feed(self, chunk: bytes) -> None:
@@ -175,25 +181,37 @@ class Inflater:
 
     def take(self) -> bytes:
         """Return the next piece, at most `PIECE` bytes; no bytes if more have to be fed."""
-        if self._state is None:
-            if len(self._waiting) < _CHOICE:
+        while self._waiting or self._full:  # a full piece may have left something behind
+            state = self._state = self._state or self._begun()
+            if state is None:
                 return b""
-            self._state = zlib.decompressobj(self._format())
-        if not self._waiting and not self._full:  # a full piece may have left something behind
-            return b""
-        try:
-            piece = self._state.decompress(self._waiting, PIECE)
-        except zlib.error as exc:
-            raise BadEncoding(f"the answer cannot be decompressed: {exc}") from exc
-        self._waiting, self._full = self._state.unconsumed_tail, len(piece) == PIECE
-        return piece
+            try:
+                piece = state.decompress(self._waiting, PIECE)
+            except zlib.error as exc:
+                raise BadEncoding(f"the answer cannot be decompressed: {exc}") from exc
+            self._waiting, self._full = state.unconsumed_tail, len(piece) == PIECE
+            if state.eof:
+                # From here on zlib would only collect bytes in `unused_data`, without a limit.
+                self._waiting, self._full, self._state = state.unused_data, False, None
+                self._members += 1
+            if piece:
+                return piece
+        return b""
 
     def end(self) -> None:
         """Raise `BadEncoding` unless the stream is complete. An empty body is complete."""
-        if self._state is None and not self._waiting:
-            return
-        if self._state is None or not self._state.eof:
+        if self._state is not None or self._waiting:
             raise BadEncoding("the answer ends in the middle")
+
+    def _begun(self) -> "zlib._Decompress | None":
+        """Return the state for the stream that begins here, None if more bytes have to be fed.
+
+        Raises `BadEncoding` for bytes after a complete stream that are not another gzip member.
+        """
+        start = self._waiting[:_CHOICE]
+        if self._members and (self._raw_allowed or not _GZIP_MAGIC.startswith(start)):
+            raise BadEncoding("the answer goes on after the end of its compressed data")
+        return zlib.decompressobj(self._format()) if len(start) == _CHOICE else None
 
     def _format(self) -> int:
         first, second = self._waiting[:_CHOICE]

@@ -84,7 +84,7 @@ class SseDecoder:
         value = value.removeprefix(b" ")
         if key == b"data":
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(value) + 1  # a line costs memory even if it is empty
         elif key == b"event":
             self._name = value.decode(errors="replace")
         elif key == b"id" and b"\0" not in value:

@@ -10,7 +10,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.net.address import Origin
-from crush_trio.net.client import Request, open_http_client
+from crush_trio.net.client import READ_MOST, Request, open_http_client
 from crush_trio.net.dial import Dialer, UnixDialer, ViaProxy
 from crush_trio.net.errors import AddressRefused, ConnectFailed
 from tests.net.servers import make_certificate, open_deaf_server, open_proxy, open_secure_server
@@ -219,6 +219,36 @@ async def test_certificates_that_cannot_be_read_are_named(tmp_path):
         missing = str(tmp_path / "missing.pem")
         with pytest.raises(ConnectFailed, match=r"missing\.pem cannot be read: No such file"):
             await Dialer({"SSL_CERT_FILE": missing})(here(deaf.port, secure=True))
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+UNASKED = OK[:-2] + b"no"
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize("records", [1, 2])
+async def test_a_response_without_a_request_is_not_the_answer_to_the_next_one(certificate, records):
+    async def serve(tls):
+        """Send two responses in one segment for the first request, so that one read gets both."""
+        await tls.receive_some()
+        if records == 1:
+            await tls.send_all(OK + UNASKED)
+        else:
+            tls._ssl_object.write(OK)  # stays in the stream until the next send
+            await tls.send_all(UNASKED)
+        while await tls.receive_some():
+            await tls.send_all(UNASKED)
+
+    context = ssl.create_default_context(cafile=certificate[1])
+    async with open_secure_server(certificate, serve) as port:
+        # Reading exactly one response leaves the other decrypted in the TLS stream.
+        read_most = len(OK) if records == 1 else READ_MOST
+        request = Request(method="GET", origin=here(port, secure=True), target="/")
+        async with open_http_client(Dialer(trust=context), read_most=read_most) as http:
+            for _ in range(2):
+                async with http.open(request) as response:
+                    assert await response.read(100) == b"ok"
+                assert http.idle == 1
 
 
 # ── Proxies ─────────────────────────────────────────────────────────────────────────────────────

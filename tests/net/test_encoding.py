@@ -80,6 +80,33 @@ def test_a_body_that_is_damaged_is_an_error(encoding, data, reason):
         inflated(encoding, [data])
 
 
+@pytest.mark.parametrize("size", [1, 7, 10**6])
+def test_gzip_members_that_follow_each_other_are_one_body(size):
+    empty = gzip.compress(b"")
+    packed = gzip.compress(DATA) + empty * 3 + gzip.compress(bytes(PIECE)) + gzip.compress(b"end")
+    chunks = [packed[at : at + size] for at in range(0, len(packed), size)]
+    assert b"".join(inflated("gzip", chunks)) == DATA + bytes(PIECE) + b"end"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "reason"),
+    [
+        ("gzip", gzip.compress(DATA) + b"x", "goes on"),
+        ("gzip", gzip.compress(DATA) + b"\x1fx", "goes on"),
+        ("gzip", gzip.compress(DATA) + b"\x1f", "in the middle"),
+        ("gzip", gzip.compress(DATA) + gzip.compress(DATA)[:-1], "in the middle"),
+        ("gzip", gzip.compress(DATA) + b"\x1f\x8bxxx", "cannot be decompressed"),
+        ("deflate", zlib.compress(DATA) + b"x", "goes on"),
+        ("deflate", zlib.compress(DATA) + gzip.compress(DATA), "goes on"),
+        ("deflate", raw_deflate(DATA) + b"x", "goes on"),
+    ],
+)
+def test_other_bytes_after_a_compressed_body_are_an_error(encoding, data, reason):
+    for chunks in ([data], [data[at : at + 1] for at in range(len(data))]):
+        with pytest.raises(BadEncoding, match=reason):
+            inflated(encoding, chunks)
+
+
 def test_an_encoding_that_was_not_asked_for_is_an_error():
     with pytest.raises(BadEncoding, match="not asked for: br"):
         inflater_for("br")

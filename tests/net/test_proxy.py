@@ -46,6 +46,14 @@ def test_the_environment_names_the_proxy(url, environment, proxied):
         ("https://model.test/", "del.test", True),
         ("https://model.test/", "model.test.example", True),
         ("https://model.test/", " , ", True),
+        ("https://model.test/", "other model.test", False),
+        ("https://model.test/", "other\tmodel.test,third", False),
+        ("https://model.test/", "other, *", False),
+        ("https://model.test./", "model.test", False),
+        ("https://model.test./", "test", False),
+        ("https://model.test./", "model.test:443", False),
+        ("https://model.test/", "model.test.", False),
+        ("https://model.test./", "other.test", True),
         ("https://10.1.2.3/", "10.0.0.0/8", False),
         ("https://10.1.2.3/", "10.1.2.3", False),
         ("https://11.1.2.3/", "10.0.0.0/8", True),
@@ -63,6 +71,27 @@ def test_a_login_is_unquoted_and_not_shown():
     proxy = proxy_for(origin_of("https://a.test"), {"all_proxy": "http://me:p%40ss@proxy"})
     assert proxy == Proxy(Origin("proxy", 80, secure=False), "me:p@ss")
     assert "p@ss" not in repr(proxy)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://me:secret@[::1",
+        "http://127.0.0.1:99999",
+        "http://me:secret@proxy:port",
+        "http://me:secret",
+        "me:secret@a..b",
+        "http://me:secret@\u2100",
+        "http://",
+    ],
+)
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_malformed_proxy_is_named_by_its_variable_and_without_its_login(url, name):
+    with pytest.raises(ConnectFailed, match=f"{name} is not a usable URL") as failed:
+        proxy_for(origin_of("http://a.test"), {name: url})
+    assert "secret" not in str(failed.value) + failed.value.reason
+    assert failed.value.__suppress_context__
 
 
 def test_a_proxy_that_speaks_something_else_is_an_error():

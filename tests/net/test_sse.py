@@ -62,7 +62,9 @@ def test_a_name_without_data_is_no_event():
     assert read(b"event: run\n\n") == []
 
 
-@pytest.mark.parametrize("line", [b"data: " + b"x" * 50, b"data: " + b"x" * 20 + b"\n"])
+@pytest.mark.parametrize(
+    "line", [b"data: " + b"x" * 50, b"data: " + b"x" * 20 + b"\n", b"data\n" * 20]
+)
 def test_a_frame_without_an_end_is_not_kept_for_ever(line):
     reader = SseDecoder(100)
     with pytest.raises(EventTooLarge, match="more than 100 bytes"):

@@ -36,7 +36,7 @@ from attrs import define, field, frozen
 from crush_trio.net.address import Url
 from crush_trio.net.client import Request, Response, open_http_client
 from crush_trio.net.dial import Dialer
-from crush_trio.net.errors import AddressRefused, BadEncoding, BadUrl, NetworkError
+from crush_trio.net.errors import AddressRefused, BadEncoding, BadUrl, ConnectionLost, NetworkError
 from crush_trio.net.http1 import ACCEPTED
 from crush_trio.tools.base import (
     About,
@@ -360,10 +360,15 @@ def _translated(url: Url) -> Generator[None]:
 
 
 def _reason(failure: BaseException) -> str:
-    """Return the text of the innermost error that has one: outer ones are often empty."""
+    """Return the text of the innermost error that has one: outer ones are often empty.
+
+    For a lost connection it is our own text: its cause is an error of h11 about event types.
+    """
     said = ""
     inner: BaseException | None = failure
     while inner is not None:
+        if isinstance(inner, ConnectionLost):
+            return inner.detail or str(inner)
         said = str(inner) or said
         inner = inner.__cause__
     return said or type(failure).__name__

@@ -232,10 +232,16 @@ async def test_server_that_is_not_there_or_talks_nonsense_is_an_error(tmp_path):
         await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc")
         await stream.aclose()
 
+    async def silent(stream):
+        await stream.aclose()
+
     bench = search_bench(tmp_path)
-    async with open_web_server(nonsense=nonsense, short=short) as server:
+    closed = "the connection was closed before the response was complete"
+    async with open_web_server(nonsense=nonsense, short=short, silent=silent) as server:
         assert "cannot fetch" in await failed(bench, server.url("/nonsense"))
-        assert "cannot fetch" in await failed(bench, server.url("/short"))
+        for path in ("/short", "/silent"):
+            url = server.url(path)
+            assert f"cannot fetch {url}: {closed}" in await failed(bench, url)
         url = server.url("/")
     assert "cannot fetch" in await failed(bench, url)
     assert "cannot fetch" in await failed(bench, url.replace("http:", "https:"))
