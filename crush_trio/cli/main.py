@@ -62,6 +62,23 @@ class LazyCommands(click.Group):
         return command
 
     @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command in *args*; suggest similar names for one that does not exist.
+
+        Click looks for similar names in `commands` only, which is empty here.
+        """
+        from difflib import get_close_matches
+
+        name = args[0]
+        unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
+        if unknown and (similar := get_close_matches(name, COMMANDS)):
+            meant = " or ".join(map(repr, similar))
+            raise click.UsageError(f"No such command {name!r}. Did you mean {meant}?", ctx)
+        return super().resolve_command(ctx, args)
+
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -125,7 +142,7 @@ def _replace_closed_streams() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _replace_unencodable() -> None:

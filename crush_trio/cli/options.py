@@ -161,7 +161,12 @@ def cwd_option(command: Command) -> Command:
 
 def directory_of(cwd: str, host: str | None = None) -> str:
     """Return a directory as an absolute path; it must exist unless the server is remote."""
-    path = Path(cwd).expanduser().absolute()
+    try:
+        path = Path(cwd).expanduser().absolute()
+    except FileNotFoundError:
+        raise click.BadParameter(
+            "the current directory no longer exists; change to one that does", param_hint="--cwd"
+        ) from None
     remote = host is not None and not host.startswith("unix://")
     if not remote and not path.is_dir():
         raise click.BadParameter(
