@@ -46,6 +46,13 @@ class PromptMissing(CrushError):
     message = "there is no prompt; write it as arguments, or pipe it in"
 
 
+class OutputFailed(CrushError):
+    """Standard output cannot be written to, for example because its disk is full."""
+
+    code = "output_failed"
+    message = "cannot write to standard output"
+
+
 class ExitCode(IntEnum):
     """The exit codes of the program."""
 

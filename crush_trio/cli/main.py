@@ -5,11 +5,13 @@ happened and what to do next, without a traceback. A command's module is importe
 called, so `--help` and `--version` load neither Trio nor a command.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Final
 
 import click
@@ -17,7 +19,7 @@ from typing_extensions import override
 
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode, exit_code_of, expected, explain
-from crush_trio.cli.options import Invocation, debug_option
+from crush_trio.cli.options import Invocation, debug_option, flush_output
 from crush_trio.errors import CrushError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -60,6 +62,23 @@ class LazyCommands(click.Group):
         return command
 
     @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command in *args*; suggest similar names for one that does not exist.
+
+        Click looks for similar names in `commands` only, which is empty here.
+        """
+        from difflib import get_close_matches
+
+        name = args[0]
+        unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
+        if unknown and (similar := get_close_matches(name, COMMANDS)):
+            meant = " or ".join(map(repr, similar))
+            raise click.UsageError(f"No such command {name!r}. Did you mean {meant}?", ctx)
+        return super().resolve_command(ctx, args)
+
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -83,10 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Wrong usage raises `SystemExit`, as click programs do.
     """
+    _replace_closed_streams()
     _replace_unencodable()
     invocation = Invocation()
     try:
-        code = cli.main(argv, prog_name="crush-trio", standalone_mode=False, obj=invocation)
+        code = _call(argv, invocation)
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
@@ -100,6 +120,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         return _print_error(failure)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _call(argv: Sequence[str] | None, invocation: Invocation) -> object:
+    """Call the command in *argv*; return what it returns."""
+    try:
+        return cli.main(argv, prog_name="crush-trio", standalone_mode=False, obj=invocation)
+    except OSError:
+        # Click prints `--help` and `--version` itself. If that failed, the text is still in the
+        # buffer, and flushing it again raises `OutputFailed`.
+        flush_output()
+        raise
+
+
+def _replace_closed_streams() -> None:
+    """Discard what is written to standard output or standard error if the caller closed it (`>&-`).
+
+    Python sets such a stream to None. The replacement also occupies the free descriptor: otherwise
+    the next file that is opened, perhaps the database, would be the standard output of child
+    processes.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _replace_unencodable() -> None:

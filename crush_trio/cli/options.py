@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import click
 from typing_extensions import override
 
+from crush_trio.cli.exits import OutputFailed
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -41,17 +43,19 @@ class Invocation:
     def run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Run an async function in Trio and return its result; logs go to standard error.
 
-        Exits without a message if the reader of standard output has closed it.
+        Exits without a message if the reader of standard output has closed it. Raises
+        `OutputFailed` if standard output cannot be written to for another reason.
         """
         import trio
 
         try:
             with self._log():
-                return trio.run(function, *args)
+                result = trio.run(function, *args)
         except BrokenPipeError:
+            discard_output()
             raise SystemExit(BROKEN_PIPE) from None
-        finally:
-            _flush()
+        flush_output()
+        return result
 
     @contextmanager
     def _log(self) -> Iterator[None]:
@@ -70,14 +74,6 @@ class Invocation:
             yield
         finally:
             logging.getLogger().removeHandler(handler)
-
-
-def _flush() -> None:
-    """Flush standard output; if that fails, redirect it so that the exit does not fail again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
@@ -165,7 +161,12 @@ def cwd_option(command: Command) -> Command:
 
 def directory_of(cwd: str, host: str | None = None) -> str:
     """Return a directory as an absolute path; it must exist unless the server is remote."""
-    path = Path(cwd).expanduser().absolute()
+    try:
+        path = Path(cwd).expanduser().absolute()
+    except FileNotFoundError:
+        raise click.BadParameter(
+            "the current directory no longer exists; change to one that does", param_hint="--cwd"
+        ) from None
     remote = host is not None and not host.startswith("unix://")
     if not remote and not path.is_dir():
         raise click.BadParameter(
@@ -178,9 +179,31 @@ def directory_of(cwd: str, host: str | None = None) -> str:
 
 
 def write(text: str) -> None:
-    """Write to standard output and flush."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Write to standard output and flush; raises `OutputFailed`, or `BrokenPipeError`."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise OutputFailed(error.strerror or str(error)) from error
+
+
+def flush_output() -> None:
+    """Flush standard output; raises `OutputFailed`, or exits if its reader has closed it."""
+    try:
+        write("")
+    except BrokenPipeError:
+        discard_output()
+        raise SystemExit(BROKEN_PIPE) from None
+
+
+def discard_output() -> None:
+    """Redirect standard output to nowhere, so that the flush at the exit does not fail again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def json_text(value: object, *, indent: bool = False) -> str:

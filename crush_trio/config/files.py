@@ -70,8 +70,15 @@ def read_tree(path: Path) -> Tree | None:
     try:
         data = read_file(path, FILE_LIMIT + 1)
     except OSError as error:
-        raise ConfigInvalid.at(path, "", f"cannot be read: {error.strerror}") from None
+        raise ConfigInvalid.at(
+            path, "", f"cannot be read: {error.strerror}{_access(error)}"
+        ) from None
     return None if data is None else parse_tree(data, path)
+
+
+def _access(error: OSError) -> str:
+    """Return what to do if *error* is a missing permission; otherwise nothing."""
+    return "; allow reading it, or move it away" if isinstance(error, PermissionError) else ""
 
 
 def parse_tree(data: bytes, path: Path) -> Tree:

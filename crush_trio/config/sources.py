@@ -226,7 +226,7 @@ def choose_data_dir(
         return chosen if allowed else None
     straying = outside_data_dirs(project, trusted)
     closest = (each / DATA_NAME for each in reversed(project.directories))
-    there = (path for path in closest if path.is_dir() and path not in straying)
+    there = (path for path in closest if path not in straying and _may_be_dir(path))
     return DataDir(path=next(there, project.directory / DATA_NAME))
 
 
@@ -251,6 +251,18 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def _may_be_dir(path: Path) -> bool:
+    """Whether *path* is a directory, or something that the user may not look at.
+
+    The latter is chosen, too: reading its configuration file then says which path is the problem.
+    Skipping it would silently keep sessions in another directory than before.
+    """
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
 
 
 # ── Merging ──────────────────────────────────────────────────────────────────────────────────────

@@ -116,7 +116,9 @@ def test_the_version_is_there_at_once():
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["rum"], "No such command"),
+        (["frobnicate"], "No such command 'frobnicate'."),
+        (["rum"], "No such command 'rum'. Did you mean 'run'?"),
+        (["session"], "No such command 'session'. Did you mean 'sessions'?"),
         (["run", "--policy", "maybe", "x"], "choose from ask, deny, allow"),
         (["run", "--output", "xml", "x"], "choose from text, json, stream-json"),
         (["run", "--timeout", "soon", "x"], "write 0 or more"),
@@ -131,6 +133,13 @@ def test_the_version_is_there_at_once():
 )
 def test_misuse_is_told_with_what_to_do(capsys, arguments, advice):
     assert advice in misuse(capsys, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [["run", "x"], ["sessions"], ["doctor"], ["config", "check"]])
+def test_a_deleted_current_directory_is_one_sentence(capsys, tmp_path, arguments):
+    (tmp_path / "work").rmdir()
+    said = misuse(capsys, *arguments)
+    assert "the current directory no longer exists; change to one that does" in said
 
 
 # ── Failing ─────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,8 @@
 """From files to a snapshot."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +114,43 @@ async def test_where_only_such_a_link_is_left_the_workspace_is_refused(home, dan
         await home.load()
     home.write(home.user_file, options(data_directory="kept"))
     assert (await home.load()).data_dir == home.project / "kept"
+
+
+@pytest.fixture
+def private(home, monkeypatch):
+    """Refuse to look into a directory, as for another user's; root could always."""
+    place = home.root / "private"
+    stat, opened = Path.stat, os.open
+
+    def refuse(path):
+        if os.path.realpath(path).startswith(str(place)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def refusing_stat(path, **options):
+        refuse(path)
+        return stat(path, **options)
+
+    def refusing_open(path, *args, **options):
+        refuse(path)
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "stat", refusing_stat)
+    monkeypatch.setattr(os, "open", refusing_open)
+    return place
+
+
+async def test_a_data_directory_that_is_a_link_to_a_private_place_is_a_configuration_error(
+    home, private
+):
+    (home.project / ".crush").symlink_to(private / "x")
+    with pytest.raises(ConfigInvalid, match=r"\.crush: expected a directory within the project"):
+        await home.load()
+    home.trust()
+    with pytest.raises(ConfigInvalid) as refused:
+        await home.load()
+    assert refused.value.detail == (
+        f"{home.workspace_file}: cannot be read: Permission denied; allow reading it, or move it away"
+    )
 
 
 # ── What is wrong ───────────────────────────────────────────────────────────────────────────────

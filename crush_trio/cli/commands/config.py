@@ -15,8 +15,10 @@ from crush_trio.cli.options import (
     Invocation,
     debug_option,
     directory_of,
+    json_text,
     pass_invocation,
     print_report,
+    write,
 )
 from crush_trio.cli.server_link import configuration_of, places_of
 from crush_trio.cli.terminal.text import one_line
@@ -48,9 +50,9 @@ def check(invocation: Invocation, directory: str) -> int:
 @config.command()
 def schema() -> int:
     """Print the JSON Schema of crush.json, for editors."""
-    from crush_trio.config.checks import main
+    from crush_trio.config.checks import file_schema
 
-    main()
+    write(json_text(file_schema(), indent=True))
     return 0
 
 

@@ -22,6 +22,7 @@ from crush_trio.cli.options import (
     limit,
     pass_invocation,
     seconds,
+    write,
 )
 from crush_trio.net.address import Address
 from crush_trio.nursery import open_hidden_nursery
@@ -146,7 +147,7 @@ async def _serve(address: Address, settings: ServerSettings, grace: float) -> No
         )
         async with open_hidden_nursery() as serving:
             [bound] = await serving.start(server)
-            print(f"Listening on {bound}. {_DEMO}", flush=True)
+            write(f"Listening on {bound}. {_DEMO}\n")
         nursery.cancel_scope.cancel()
 
 
