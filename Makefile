@@ -21,7 +21,7 @@ ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 FAST   := not slow and not long and not needs
 # Slow tests mostly wait: for processes to start, for signals, for time to pass.
-SLOW   := -n 4 --dist loadgroup
+SLOW   := -n 4 --dist worksteal
 
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE

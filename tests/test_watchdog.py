@@ -106,7 +106,7 @@ def test_a_test_that_waits_for_ever_is_ended_and_named_and_its_processes_killed(
 
 
 def test_under_xdist_it_counts_as_failed_and_the_others_are_run(tmp_path):
-    code, out, errors = run(tmp_path, HANGS, "-n", "1")
+    code, out, errors = run(tmp_path, HANGS, "-n", "2", "--dist", "worksteal")
     assert code == 1
     assert "in wait_for_something_that_never_comes" in errors
     assert "crashed while running 'test_it.py::test_that_hangs'" in out

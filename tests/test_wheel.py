@@ -16,7 +16,7 @@ import trio
 import crush_trio
 from crush_trio.client import open_client
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_clock, pytest.mark.xdist_group("wheel")]
+pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
 ROOT = Path(__file__).parents[1]
 TRIES = 10

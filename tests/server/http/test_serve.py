@@ -296,7 +296,9 @@ async def open_process(address, grace):
 async def read_line(stream):
     line = b""
     while not line.endswith(b"\n"):
-        line += await stream.receive_some(1)
+        byte = await stream.receive_some(1)
+        assert byte, "the process ended before it said where it listens"
+        line += byte
     return line.decode().strip()
 
 
