@@ -26,7 +26,7 @@ _BEFORE = pytest.StashKey[float]()
 # The same examples in every run: whether the suite is green says something about the code alone.
 SUITE = settings(derandomize=True, deadline=None, database=None)
 settings.register_profile("suite", SUITE)
-settings.register_profile("quick", SUITE, max_examples=10, stateful_step_count=20)
+settings.register_profile("quick", SUITE, max_examples=5)
 settings.load_profile("suite")
 
 QUICK_SEEDS = 3
@@ -36,7 +36,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--quick",
         action="store_true",
-        help=f"no explorations, {QUICK_SEEDS} seeds of each race, fewer examples of each property",
+        help=f"no explorations, nothing heavy, {QUICK_SEEDS} seeds of a race, few examples of a property",
     )
     parser.addoption(
         "--cpu",
@@ -77,7 +77,7 @@ def is_quick(item):
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     seed = parameters.get("seed", 0)
     many_seeds = isinstance(seed, int) and seed >= QUICK_SEEDS
-    return item.get_closest_marker("explored") is None and not many_seeds
+    return not (many_seeds or {"explored", "heavy"} & {mark.name for mark in item.iter_markers()})
 
 
 def pytest_collection_finish():

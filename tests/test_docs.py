@@ -79,6 +79,7 @@ def run_block(page, block, namespace):
     return printed.getvalue()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("page", PROGRAMS, ids=relative)
 def test_the_programs_of_a_page_run_and_print_what_it_says(page):
     namespace = {"__name__": "__main__"}
@@ -104,6 +105,7 @@ def test_the_program_of_the_readme_is_short():
     assert len([line for line in program.text.splitlines() if line.strip()]) <= 20
 
 
+@pytest.mark.heavy
 def test_the_tests_of_the_testing_page_pass(pytester):
     pytester.makeini(
         "[pytest]\ntrio_mode = true\ncrush_trio_mode = true\nfilterwarnings = error\n"
@@ -226,12 +228,14 @@ def items_not_built():
     return {item for items in POSTPONED for item in items.split(", ")}
 
 
+@pytest.mark.heavy
 def test_every_contract_item_has_a_test_or_a_reason_not_to():
     assert items_answered_elsewhere()
     reasons = items_answered_elsewhere() | items_not_built()
     assert ITEMS - items_with_a_test() - reasons == set()
 
 
+@pytest.mark.heavy
 def test_no_item_with_a_test_is_said_to_be_answered_elsewhere():
     assert items_with_a_test() & items_answered_elsewhere() == set()
 

@@ -81,6 +81,7 @@ def test_every_folder_says_what_lives_there():
     assert [path for path in fronts if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
+@pytest.mark.heavy
 def test_small_modules_with_one_importer_are_part_of_it():
     known = {name_of(path): path for path in modules()}
     importers = defaultdict(set)

@@ -352,6 +352,7 @@ async def hold(run, transcript):
     return completion(opened)
 
 
+@pytest.mark.heavy
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", ["cancel", "clear", "close"])
 async def test_a_herd_of_withdrawn_prompts_is_stored_whole_and_in_order(how, tmp_path):
@@ -391,6 +392,7 @@ async def test_a_herd_of_withdrawn_prompts_is_stored_whole_and_in_order(how, tmp
         assert [seq for seq in ended if seq > 1] == sorted(seq for seq in ended if seq > 1)
 
 
+@pytest.mark.heavy
 async def test_a_cancel_of_many_is_a_few_commits():
     async with open_bench(Turns({"first": hold})) as bench:
         runs = [bench.accept("first"), *(bench.accept(f"p{n}") for n in range(600))]

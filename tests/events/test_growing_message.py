@@ -286,6 +286,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.heavy
 @settings(same_every_time, max_examples=200)
 @given(steps=st.lists(st.tuples(OPERATIONS, st.booleans()), max_size=25))
 @example(steps=[(("append_text", ("\ud83d",), {}), True), (("append_text", ("\ude00",), {}), True)])

@@ -227,6 +227,7 @@ def test_an_open_message_is_packed_once_a_later_change_has_taken_its_place():
     assert kept() is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("fresh", [0, 10**6])
 def test_a_log_weighs_about_what_it_says_it_does(fresh):
     log = EventLog("boot", window=Window(fresh=fresh))

@@ -95,6 +95,7 @@ def held_by(make):
 # ── What they hold ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", Form)
 def test_readers_stalled_at_different_places_of_a_large_event_hold_no_bytes_of_it(form):
     log = EventLog("boot")
@@ -175,6 +176,7 @@ def test_an_event_that_nobody_is_in_the_middle_of_goes_with_the_log():
     assert late.take().resync is not None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", Form)
 def test_a_resync_shares_what_is_under_way(form):
     log = EventLog("boot", window=Window(events=4))

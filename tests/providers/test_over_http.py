@@ -130,6 +130,7 @@ async def test_an_answer_arrives_whole(family, split):
     assert parts == expected(family)
 
 
+@pytest.mark.heavy
 @FAMILIES
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.sets(st.integers(1, 4000), max_size=12))

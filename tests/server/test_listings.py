@@ -150,6 +150,7 @@ async def test_an_answer_that_is_being_written_is_listed_as_it_is_now():
         second.open()
 
 
+@pytest.mark.heavy
 async def test_a_long_list_comes_in_pieces_and_whole():
     async with open_test_server() as server:
         place = await server.create(A)

@@ -53,6 +53,7 @@ def logged():
     }
 
 
+@pytest.mark.heavy
 def test_the_events_of_the_page_are_logged_at_the_level_it_says():
     named = {(event, level) for event, level, _ in rows("Event")}
     assert len(named) > 15

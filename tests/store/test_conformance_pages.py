@@ -203,6 +203,7 @@ async def test_the_sessions_come_the_most_recently_updated_first_with_a_hole_for
         assert holes[0] == Hole("s399", IDLE_SESSION)
 
 
+@pytest.mark.heavy
 @given(cost=st.floats(0, 1e12), title=st.text(max_size=20), todo=st.text(max_size=20))
 @settings(max_examples=60, deadline=None)
 def test_a_session_in_a_list_says_what_it_says_alone(cost, title, todo, tmp_path_factory):
@@ -225,6 +226,7 @@ def test_a_session_in_a_list_says_what_it_says_alone(cost, title, todo, tmp_path
     trio.run(main)
 
 
+@pytest.mark.heavy
 @given(st.lists(st.text(max_size=20), min_size=4, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_text_is_written_as_the_codec_writes_it(tmp_path_factory, words):

@@ -105,6 +105,7 @@ messages = values(Message)
 any_text = st.text(st.characters(exclude_categories=[]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cls", wire_classes(), ids=lambda cls: cls.__name__)
 @few_of_each
 @given(data=st.data())

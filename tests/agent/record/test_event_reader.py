@@ -198,6 +198,7 @@ async def test_a_reader_is_told_the_endings_of_several_killed_starts_in_order():
             assert client.replica.resyncs == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", [Form.NATIVE, Form.CRUSH])
 async def test_thousands_of_endings_come_in_small_pieces(form):
     names = [f"run-{number}" for number in range(2000)]

@@ -54,6 +54,7 @@ def test_the_bottom_is_below_and_the_cursor_in_it():
     assert (screen.row, screen.column) == (4, 2)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("height", [3, 4, 8])
 @pytest.mark.parametrize("width", [20, 110])
 def test_whatever_is_said_the_screen_ends_with_the_bottom_and_shows_everything_once(width, height):

@@ -130,6 +130,7 @@ def test_whatever_is_taken_the_short_way_is_what_h11_would_have_made_of_it(data)
     agrees(data)
 
 
+@pytest.mark.heavy
 @given(st.integers(0, len(PLAIN) - 1), st.binary(max_size=3))
 @settings(max_examples=1000, deadline=None)
 def test_no_change_of_an_ordinary_request_is_taken_for_another_one(at, change):

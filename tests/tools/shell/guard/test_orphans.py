@@ -148,6 +148,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.heavy
 def test_signals_are_sent_in_few_places():
     """A process id that is 0 or -1 by mistake would end the server with all its relatives."""
     root = Path(crush_trio.__file__).parent
