@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
@@ -77,8 +77,13 @@ class Screen:
 
 @contextmanager
 def empty_home() -> Iterator[Path]:
-    """Make a directory with nothing in it, of a name that looks well in a picture."""
+    """Make a directory with nothing in it, of a name that looks well in a picture.
+
+    An empty one may be there already: a recording that was killed leaves it behind.
+    """
     home = Path(gettempdir(), "crush-demo")
+    with suppress(FileNotFoundError):
+        home.rmdir()
     home.mkdir()
     try:
         yield home
