@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -54,7 +54,18 @@ class Invocation:
         except BrokenPipeError:
             discard_output()
             raise SystemExit(BROKEN_PIPE) from None
-        flush_output()
+        except BaseException:
+            # The command ends for another reason, for example because its terminal was closed. Output
+            # that cannot be written any more must not change the exit code.
+            with suppress(OSError, OutputFailed):
+                write("")
+            raise
+        try:
+            flush_output()
+        except OutputFailed:
+            if not result:
+                raise
+            # It has failed already, for example because its terminal was closed: keep that code.
         return result
 
     @contextmanager
