@@ -188,9 +188,23 @@ def trace_statements(countdown):
     sqlite3.connect = traced
 
 
-def child(order):
-    """Work, and return how many steps or statements it took."""
-    countdown = Countdown(order["n"])
+def bearers(token):
+    """Return the processes that have *token* in their environment."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal():
+            try:
+                environment = (directory / "environ").read_bytes()
+            except OSError:
+                continue  # it has ended
+            if f"{TOKEN}={token}".encode() in environment:
+                found.append(int(directory.name))
+    return found
+
+
+def child(order, note):
+    """Work, and return how many steps or statements it took; *note* is called before a kill."""
+    countdown = Countdown(order["n"], note)
     if order["where"] == "statement":
         trace_statements(countdown)
     instruments = [countdown] if order["where"] == "step" else []
@@ -200,36 +214,46 @@ def child(order):
     return countdown.seen
 
 
-def wait_for(pid, limit):
+def wait_for(pid, limit, note):
     """Wait until a child has ended; kill it after *limit* milliseconds, if there is a limit."""
     descriptor = os.pidfd_open(pid)
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     if not poller.poll(limit):
+        note()
         os.kill(pid, signal.SIGKILL)
     os.close(descriptor)
     return os.waitpid(pid, 0)[1]
 
 
 def carry_out(order):
-    """Have a child carry out an order, and return how it ended."""
+    """Have a child carry out an order, and return how it ended.
+
+    The commands that it leaves are counted just before it is killed: afterwards they are gone so
+    soon that a busy machine sees none of them.
+    """
     reading, writing = os.pipe()
+
+    def note():
+        os.write(writing, f"{len(bearers(order['token']))} killed".encode())
+
     began = monotonic()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        os.write(writing, str(child(order)).encode())
+        os.write(writing, str(child(order, note)).encode())
         os._exit(0)
-    os.close(writing)
     timed = order["where"] == "time"
-    status = wait_for(pid, order["n"] if timed and order["n"] else None)
-    seen = int(os.read(reading, 20) or 0)
+    status = wait_for(pid, order["n"] if timed and order["n"] else None, note)
+    os.close(writing)
+    number, *noted = os.read(reading, 20).decode().split() or ["0"]
     os.close(reading)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     return {
         "killed": killed,
         "failed": not killed and status != 0,
-        "seen": round((monotonic() - began) * 1000) if timed else seen,
+        "seen": round((monotonic() - began) * 1000) if timed else int(number),
+        "processes": int(number) if noted else 0,
     }
 
 

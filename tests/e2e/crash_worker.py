@@ -40,13 +40,15 @@ IDS = RandomIds()
 class Countdown(trio.abc.Instrument):
     """Counts down task steps or statements, and kills the process at zero."""
 
-    def __init__(self, n):
+    def __init__(self, n, before_the_kill=lambda: None):
         self.n = n
         self.seen = 0
+        self.before_the_kill = before_the_kill
 
     def count(self):
         self.seen += 1
         if self.seen == self.n:
+            self.before_the_kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def before_task_step(self, _task):
