@@ -37,6 +37,11 @@ interpreter ends the process. It is set back each second, so it fires only if no
 in any thread for that long.
 """
 INTERVAL: Final = 1.0
+FIRST_LOOK: Final = 10.0
+"""Seconds that a test has run before it is looked at.
+
+Looking opens files in the test's process, and some tests count the open ones; they take less.
+"""
 
 _EXIT: Final = 70
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -47,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("watchdog")
     group.addoption("--hang-waiting", type=float, default=WAITING, metavar="SECONDS")
     group.addoption("--hang-computing", type=float, default=COMPUTING, metavar="SECONDS")
+    group.addoption("--hang-first-look", type=float, default=FIRST_LOOK, metavar="SECONDS")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WATCHDOG] = Watchdog(
         waiting=config.getoption("--hang-waiting"),
         computing=config.getoption("--hang-computing"),
+        first_look=config.getoption("--hang-first-look"),
         stderr=os.dup(2),
     )
 
@@ -78,8 +85,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 class Watchdog:
     """One thread that looks at the test that runs, in the process that runs it."""
 
-    def __init__(self, *, waiting: float, computing: float, stderr: int) -> None:
+    def __init__(self, *, waiting: float, computing: float, first_look: float, stderr: int) -> None:
         self._limits = waiting, computing
+        self._first_look = first_look
         self._stderr = stderr
         self._test: str | None = None
         self._closed = threading.Event()
@@ -104,25 +112,18 @@ class Watchdog:
         os.close(self._stderr)
 
     def _watch(self) -> None:
-        test, waited, computed, before, looked_at = None, 0.0, 0.0, 0.0, time.monotonic()
-        me = threading.get_native_id()
+        looks = None
         while not self._closed.wait(INTERVAL):
             faulthandler.dump_traceback_later(DEAF, exit=True, file=self._stderr)
-            now, tree = time.monotonic(), [os.getpid(), *descendants(os.getpid())]
-            cpu = sum(map(cpu_seconds, tree))
-            # Less than before if a process has left the tree. A suspended machine counts once.
-            used, passed = max(0.0, cpu - before), min(now - looked_at, 2 * INTERVAL)
-            before, looked_at = cpu, now
-            if self._test is None or self._test is not test:
-                test, waited, computed = self._test, 0.0, 0.0
-                continue
-            computed += used
-            if used < passed / 10 and not any(is_ready(pid, me) for pid in tree):
-                waited += passed
-            if waited > self._limits[0]:
-                self._end(test, f"it has waited for {waited:.0f} seconds")
-            if computed > self._limits[1]:
-                self._end(test, f"it has used {computed:.0f} seconds of CPU")
+            test = self._test
+            if looks is None or looks.test is not test:
+                looks = Looks(test)
+            elif test is not None and time.monotonic() - looks.began >= self._first_look:
+                looks.look()
+                if looks.waited > self._limits[0]:
+                    self._end(test, f"it has waited for {looks.waited:.0f} seconds")
+                if looks.computed > self._limits[1]:
+                    self._end(test, f"it has used {looks.computed:.0f} seconds of CPU")
         faulthandler.cancel_dump_traceback_later()
 
     def _end(self, test: str, reason: str) -> None:
@@ -135,6 +136,29 @@ class Watchdog:
             except ProcessLookupError:
                 continue
         os._exit(_EXIT)
+
+
+class Looks:
+    """What one test was seen to do since it was first looked at; used by the watchdog's thread."""
+
+    def __init__(self, test: str | None) -> None:
+        self.test = test
+        self.began = time.monotonic()
+        self.waited = self.computed = 0.0
+        self._before: tuple[float, float] | None = None
+
+    def look(self) -> None:
+        now, tree = time.monotonic(), [os.getpid(), *descendants(os.getpid())]
+        cpu = sum(map(cpu_seconds, tree))
+        if self._before is not None:
+            # Less than before if a process has left the tree. A suspended machine counts once.
+            used = max(0.0, cpu - self._before[1])
+            passed = min(now - self._before[0], 2 * INTERVAL)
+            me = threading.get_native_id()
+            self.computed += used
+            if used < passed / 10 and not any(is_ready(pid, me) for pid in tree):
+                self.waited += passed
+        self._before = now, cpu
 
 
 def descendants(pid: int) -> Iterator[int]:
