@@ -57,6 +57,7 @@ def texts():
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in SOURCES}
 
 
+@pytest.mark.heavy
 def test_every_cited_id_is_explained(texts):
     known = set(anchors())
     found = [(name, cited) for name, text in texts.items() for cited in citations(text)]

@@ -71,6 +71,7 @@ def test_a_lazy_front_says_what_it_has_and_what_it_has_not(package):
         front.nonsense  # noqa: B018
 
 
+@pytest.mark.heavy
 def test_the_doors_can_be_used_after_importing_the_front_alone():
     program = (
         "import crush_trio\nprint(crush_trio.errors.CrushError, crush_trio.client.open_client)"
@@ -150,6 +151,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.heavy
 def test_importing_the_library_loads_no_server_no_database_and_no_test_code():
     loaded = loaded_by("from crush_trio import open_workspace")
     assert "crush_trio.runtime.workspace" in loaded
@@ -166,6 +168,7 @@ def test_importing_the_front_loads_nothing_else():
     assert "trio" not in loaded
 
 
+@pytest.mark.heavy
 def test_schedule_exploration_loads_trio_and_attrs_alone():
     loaded = loaded_by("from crush_trio.testing.explore import explore")
     ours = {name for name in loaded if name.startswith("crush_trio")}
@@ -178,6 +181,7 @@ def test_schedule_exploration_loads_trio_and_attrs_alone():
     assert loaded & {*(HEAVY - {"pytest"}), "cattrs", "orjson"} == set()
 
 
+@pytest.mark.heavy
 def test_importing_the_harness_needs_no_pytest():
     """Schedules can be explored from a plain script; only the plugin is about pytest."""
     loaded = loaded_by(

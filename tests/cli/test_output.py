@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.processes import COMMAND, LIMIT, Home
 
+pytestmark = pytest.mark.slow
+
 FULL = "crush-trio: cannot write to standard output: No space left on device\n"
 
 

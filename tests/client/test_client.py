@@ -126,6 +126,7 @@ async def test_a_server_ends_if_it_is_idle_and_says_so_if_it_is_not():
 # ── What it costs ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 def test_importing_the_client_loads_no_http_library_and_no_server():
     program = "import crush_trio.client, sys; print(*sys.modules, sep='\\n')"
     done = subprocess.run(

@@ -223,6 +223,7 @@ async def test_however_a_run_ends_the_queue_behind_it_runs_in_order(ending):
         assert [view.run_id for view in bench.recorder.endings] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.heavy
 @pytest.mark.item("T8")
 async def test_each_turn_has_a_task_of_its_own_and_none_grows_the_stack():
     depths, tasks = [], set()

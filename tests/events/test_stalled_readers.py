@@ -119,6 +119,7 @@ def test_readers_stalled_at_different_places_of_a_large_event_hold_no_bytes_of_i
     assert all(cursor.after == log.head for cursor in cursors)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [20_000, 400_000])
 def test_readers_halfway_through_different_states_of_a_long_answer_share_its_text(words):
     """The crush form sends the whole message with every update; each reader has another one."""
@@ -292,6 +293,7 @@ def test_a_batch_for_which_the_form_has_no_word_is_over_when_nothing_is_sent(for
 # ── What they are told later ───────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("window", [Window(), Window(events=16, endings=10**6)])
 def test_a_reader_that_goes_on_gets_everything_in_order_and_no_ending_twice(window):
     log = EventLog("boot", window=window)

@@ -48,6 +48,7 @@ def test_pieces_are_bounded():
     assert max(map(len, pieces)) == PIECE
 
 
+@pytest.mark.heavy
 def test_a_bomb_is_not_inflated_further_than_it_is_read():
     inflater = inflater_for("gzip")
     inflater.feed(gzip.compress(bytes(100_000_000)))

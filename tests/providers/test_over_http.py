@@ -123,6 +123,7 @@ def expected(family):
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 @FAMILIES
 @pytest.mark.parametrize("split", [None, 1, 7, 64])
 async def test_an_answer_arrives_whole(family, split):

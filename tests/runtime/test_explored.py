@@ -286,8 +286,8 @@ SCENARIOS = [
     Explored(accept_cancel_enter, 3, 1_400, {(CANCELLED,), (COMPLETED,)}),
     Explored(
         two_accepts_cancel_third_accept,
-        2,
-        1_800,
+        1,
+        50,
         {
             (CANCELLED, CANCELLED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED),
@@ -329,8 +329,8 @@ SCENARIOS = [
     ),
     Explored(cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}),
     Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),
-    Explored(cancel_stop, 2, 1_300, {(CANCELLED, CANCELLED)}),
-    Explored(lagging_reader, 2, 1_700, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
+    Explored(cancel_stop, 1, 70, {(CANCELLED, CANCELLED)}),
+    Explored(lagging_reader, 1, 50, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
     Explored(error_promote_cancel, 2, 1_100, {(ERRORED, COMPLETED), (ERRORED, CANCELLED)}),
     Explored(clear_queue_promote, 2, 1_100, {(COMPLETED, CANCELLED), (COMPLETED, COMPLETED)}),
     Explored(refused_acceptance_cancel, 2, 700, {COMPLETED, CANCELLED}),
@@ -369,6 +369,9 @@ FURTHER = [
     *parts(finish_cancel_promote, 3, 4, each=3_000),
     *parts(error_promote_cancel, 3, 5, each=3_200),
     *parts(clear_queue_promote, 3, 5, each=3_000),
+    *parts(two_accepts_cancel_third_accept, 2, 1, each=1_800),
+    *parts(cancel_stop, 2, 1, each=1_300),
+    *parts(lagging_reader, 2, 1, each=1_700),
     *parts(cancel_of_a_queue_and_next_accept, 2, 2, each=1_500),
     *parts(interrupt_against_the_end, 2, 2, each=1_250),
 ]

@@ -132,6 +132,7 @@ async def test_ended_runs_are_remembered_up_to_a_bound_oldest_forgotten_first():
         assert again is not runs[0], "a forgotten id names a new run"
 
 
+@pytest.mark.heavy
 async def test_a_live_run_is_never_forgotten_however_many_end():
     gate = Gate()
     async with open_test_workspace(ScriptedTurns({"long": [Pause(gate)]}, default=())) as bench:

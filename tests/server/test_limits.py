@@ -1,5 +1,6 @@
 """Limits as clients meet them: a status, a code, a sentence, and nobody else is hurt."""
 
+import pytest
 import trio
 import trio.testing
 
@@ -62,6 +63,7 @@ async def test_a_prompt_of_more_than_4_mib_is_refused():
         assert (await place.submit(session, "x" * 4 * MIB)).status == 202
 
 
+@pytest.mark.heavy
 async def test_a_larger_limit_makes_room_for_a_larger_body():
     sizes = SizeLimits(prompt=40 * MIB)
     assert BodyLimits.of(SizeLimits()).size == LIMITS.size

@@ -188,6 +188,7 @@ async def test_a_store_that_fails_while_it_is_asked_what_was_missed_cuts_the_str
 # ── In turns ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 async def test_streams_with_much_to_send_leave_room_for_others():
     """Any other task has its turn after a few pieces, however many streams there are."""
     rounds = [0]

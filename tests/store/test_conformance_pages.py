@@ -248,6 +248,7 @@ def test_text_is_written_as_the_codec_writes_it(tmp_path_factory, words):
 # ── SQLite alone: bounds and damage ─────────────────────────────────────────────────────────────
 
 
+@pytest.mark.heavy
 async def test_a_page_is_bounded_by_its_bytes_and_holds_one_item_at_least(tmp_path):
     async with open_sqlite_store(tmp_path) as store:
         large = "x" * PAGE_SIZE

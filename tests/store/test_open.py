@@ -70,6 +70,7 @@ def test_what_follows_the_scheme_is_not_shown():
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.heavy
 def test_sqlite_is_imported_only_for_a_store_of_that_kind():
     program = (
         "import sys\n"

@@ -100,6 +100,7 @@ def test_real_clock_tests_run_in_real_time_and_unseeded(run):
     ).assert_outcomes(passed=2)
 
 
+@pytest.mark.heavy
 def test_task_order_is_that_of_seed_0_or_of_the_option(run):
     source = TRACE + "async def test_trace():\n    print('TRACE', await trace(), sep=' ')\n"
     default = traces(run(source, "-s", "-q"))
@@ -210,6 +211,7 @@ def test_fixtures_of_pytest_trio_keep_working(run):
     ).assert_outcomes(passed=1)
 
 
+@pytest.mark.heavy
 def test_the_order_of_fixture_tasks_depends_on_the_seed_alone(run):
     source = """
         import pytest, trio

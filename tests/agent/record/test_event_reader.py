@@ -332,7 +332,12 @@ async def herd(form, store, count=9, *, first=3):
 @pytest.mark.parametrize("form", [Form.NATIVE, Form.CRUSH])
 @pytest.mark.parametrize(
     ("kind", "deviations"),
-    [(MemoryStore, 1), (PatientStore, 2), pytest.param(MemoryStore, 2, marks=pytest.mark.long)],
+    [
+        (MemoryStore, 1),
+        (PatientStore, 1),
+        pytest.param(MemoryStore, 2, marks=pytest.mark.long),
+        pytest.param(PatientStore, 2, marks=pytest.mark.long),
+    ],
 )
 def test_a_reader_that_fell_out_of_the_window_is_told_every_ending_in_every_order(
     form, kind, deviations, report_exploration

@@ -1,5 +1,6 @@
 """From one view of a message to the next: the changes are few, small, and lead there exactly."""
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,6 +126,7 @@ def perform(growing, name, *arguments):
             getattr(growing, name)(*arguments)
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=20))
 def test_the_stored_message_follows_whatever_the_message_does(script):

@@ -394,6 +394,7 @@ async def test_a_kill_before_any_write_loses_nothing(seed):
     assert results[-1] == results[-2]
 
 
+@pytest.mark.heavy
 async def test_a_kill_during_recovery_leaves_the_rest_for_the_next_start():
     film = Film()
     await play(film)

@@ -101,6 +101,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=40)
 @given(st.lists(WORDS, max_size=25), st.integers(1, 9))
 def test_on_a_high_screen_any_text_ends_as_if_it_had_come_at_once(words, step):
@@ -108,6 +109,7 @@ def test_on_a_high_screen_any_text_ends_as_if_it_had_come_at_once(words, step):
     assert grow(text, step=step, room=100) == grow(text, step=10_000, room=100)
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(["word ", "longer words ", "\n\n", "- x\n"]), max_size=60))
 def test_on_a_low_screen_nothing_is_lost(words):

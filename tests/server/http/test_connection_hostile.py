@@ -272,6 +272,7 @@ async def test_who_sends_much_ahead_lets_others_have_their_turn(said):
 STORY = GET + WAITING + b"body" + CHUNKED + b"3\r\none\r\n0\r\n\r\n" + LAST
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("half", [True, False])
 async def test_a_client_may_leave_after_any_byte(half):
     for length in range(len(STORY)):

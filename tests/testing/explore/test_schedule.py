@@ -130,6 +130,7 @@ def test_the_innermost_block_decides_and_then_the_outer_one_again():
     assert (inner, outer) == ("abab", "baba")
 
 
+@pytest.mark.heavy
 def test_importing_hypothesis_inside_a_block_still_makes_trio_deterministic_for_good():
     program = """
 import random, sys, trio
@@ -169,6 +170,7 @@ def test_every_run_in_a_block_starts_the_sequence_anew():
     assert traces == [run_seeded(9)] * 3
 
 
+@pytest.mark.heavy
 def test_a_seed_gives_the_same_trace_in_another_process():
     program = f"""
 from importlib.util import module_from_spec, spec_from_file_location

@@ -117,6 +117,7 @@ def test_a_line_feed_at_the_end_is_a_change():
     assert (found.additions, found.removals) == (1, 1)
 
 
+@pytest.mark.heavy
 def test_far_apart_changes_in_a_large_file_are_still_small():
     lines = [f"line {n}\n" for n in range(50_000)]
     changed = [*lines]

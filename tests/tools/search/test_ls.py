@@ -67,6 +67,7 @@ async def test_listing_that_is_cut_shows_the_upper_levels(tmp_path):
     assert result.metadata == {"number_of_files": 5, "truncated": True}
 
 
+@pytest.mark.heavy
 async def test_a_thousand_entries_are_shown_of_a_project(tmp_path):
     bench = work_tree(tmp_path)
     for number in range(ENTRIES + 1):

@@ -120,6 +120,7 @@ def test_what_is_not_complete_is_unreadable(text):
         read_script(text)
 
 
+@pytest.mark.heavy
 def test_a_long_text_is_read_in_reasonable_time():
     assert len(read_script("a=" * 20_000).commands) == 1
     assert len(read_script("a;" * 20_000).commands) == 20_000
