@@ -20,8 +20,8 @@ MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 FAST   := not slow and not long and not needs
-# Slow tests mostly wait: for processes to start, for signals, for time to pass.
-SLOW   := -n 4 --dist worksteal
+# Two workers more than there are cores: slow tests mostly wait, while the others compute.
+ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,11 +32,10 @@ quick: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal --quick -m "$(FAST)"
 
 test: $(STAMP)
-	$(PYTEST) -n auto --dist worksteal -m "$(FAST)"
-	$(PYTEST) $(SLOW) -m "slow and not long and not needs"
+	$(PYTEST) $(ALL) -m "not long and not needs"
 
 check: lint programs test
-	$(PYTEST) -n auto --dist worksteal -m "long or needs"
+	$(PYTEST) $(ALL) -m "long or needs"
 
 programs:
 	@.ci/programs

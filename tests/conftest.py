@@ -54,9 +54,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Check what tests need, leave out what is not quick, and begin with the explorations.
+    """Check what tests need, leave out what is not quick, and put the tests in order.
 
-    These take longest: the cores should share them, instead of one working alone at the end.
+    First the explorations, then the slow ones: a worker that is done steals from the end of
+    another's list, and the last tests should be short, or one core would work alone at the end.
     """
     for item in items:
         # A unittest case is a state machine of Hypothesis: there are no others.
@@ -66,7 +67,12 @@ def pytest_collection_modifyitems(config, items):
         for program in needed(item):
             if program not in PACKAGES:
                 raise pytest.UsageError(f"{item.nodeid} needs {program}: add it to programs.txt")
-    items.sort(key=lambda item: item.get_closest_marker("explored") is None)
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("explored") is None,
+            item.get_closest_marker("slow") is None,
+        )
+    )
     if config.getoption("--quick"):
         left_out = [item for item in items if not is_quick(item)]
         config.hook.pytest_deselected(items=left_out)

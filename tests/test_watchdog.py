@@ -68,7 +68,7 @@ def test_that_waits(n):
     time.sleep(0.7)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def run(folder, text, *options, waiting=1.5, computing=1000.0):

@@ -17,14 +17,10 @@ def figures(printed):
     return {name: int(value) for name, value in rows if value.isdigit()}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")
-@pytest.mark.parametrize(
-    ("minutes", "at_least"), [(0.15, 1), pytest.param(0.4, 3, marks=pytest.mark.long)]
-)
-def test_a_short_soak_finds_nothing_and_has_done_something_of_everything(
-    tmp_path, minutes, at_least
-):
-    command = (sys.executable, "-m", "benchmarks.soak", "--minutes", str(minutes), "--seed", "7")
+def test_a_short_soak_finds_nothing_and_has_done_something_of_everything(tmp_path):
+    command = (sys.executable, "-m", "benchmarks.soak", "--minutes", "0.4", "--seed", "7")
     ran = subprocess.run(
         (*command, "--folder", tmp_path),
         cwd=ROOT,
@@ -39,5 +35,5 @@ def test_a_short_soak_finds_nothing_and_has_done_something_of_everything(
     some = ("accepted", "cancels", "endings told", "requests to the model", "ended: completed")
     assert all(found[name] > 20 for name in some), ran.stdout
     faults = ("disk faults", "stalls", "kills", "restarts")
-    assert sum(found[name] for name in faults) >= at_least, ran.stdout
+    assert sum(found[name] for name in faults) >= 3, ran.stdout
     assert not any(tmp_path.iterdir()), "what is not needed as evidence is removed"

@@ -12,7 +12,7 @@ from crush_trio.testing.server.turns import Say
 from tests.client.acting import told, without_states
 from tests.client.places import open_place
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TURNS = {"hello": [Say("Hel"), Say("lo")]}
 TOLD = ["text:Hello", "finish:end_turn", "ended:completed:Hello"]

@@ -255,7 +255,7 @@ async def test_cancel_during_bash_leaves_no_process_and_the_receipt_lists_them(t
 
 async def test_a_cancel_that_cannot_stop_a_process_says_which(tmp_path, monkeypatch):
     monkeypatch.setattr(link, "GUARD", altered(link.GUARD, "hasty", "no token"))
-    command = "(trap '' TERM; exec sleep 1000) & echo $! > pids; wait"
+    command = "(trap '' TERM; echo $BASHPID > pids; exec sleep 1000) & wait"
     script = [[CallTool("bash", {"command": command, "description": "wait"})]]
     async with open_place(tmp_path, "openai", script) as place:
         pipe = place.directory / "pids"

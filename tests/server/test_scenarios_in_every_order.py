@@ -1,6 +1,7 @@
 """The scenarios of the clients, and the races between their requests, in every order of the tasks.
 
 In every order means: with one deviation from the default, at whatever decision (see `explore`).
+`test_e2e_scenarios.py` runs the same scenarios over a number of seeds.
 """
 
 from functools import partial
@@ -16,7 +17,7 @@ ORDERS = 100
 """Fewer orders than that, and an exploration has not seen the tasks of the server."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -67,7 +68,7 @@ async def hang_up_beside_submit():
         return len(runs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.item("A9", "A14")
 def test_a_cancel_beside_a_submit_either_hits_it_or_not_in_every_order(report_exploration):
     found = explore(cancel_beside_submit, deviations=1)
@@ -75,7 +76,7 @@ def test_a_cancel_beside_a_submit_either_hits_it_or_not_in_every_order(report_ex
     assert set(found.outcomes) == {"cancelled", "completed"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.item("A4")
 def test_hanging_up_leaves_either_a_whole_run_or_none_in_every_order(report_exploration):
     found = explore(hang_up_beside_submit, deviations=1)

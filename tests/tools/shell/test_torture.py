@@ -16,8 +16,8 @@ from tests.tools.process_probe import Probe, Watched
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
 GRACE = 0.05
-RACY = 20
-"""Repetitions of what depends on who is faster."""
+racy = pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.long)])
+"""Repeats what depends on who is faster."""
 
 
 @pytest.fixture
@@ -71,31 +71,37 @@ async def ran(probe, command):
     return group.ended
 
 
+@racy
 @pytest.mark.parametrize("name", [each.__name__ for each in torture.NAMES])
-async def test_a_cancelled_command_leaves_nothing_whatever_it_does(probe, name):
-    for _ in range(RACY):
+async def test_a_cancelled_command_leaves_nothing_whatever_it_does(probe, times, name):
+    for _ in range(times):
         ended = await cancelled(tortures(probe, name))
         assert (ended.left, seen(probe)) == ((), set())
 
 
+@racy
 @pytest.mark.parametrize("name", ["kills_its_guard", "survives_its_guard", "kills_both"])
-async def test_a_guard_that_is_killed_is_noticed_and_its_command_stopped(probe, name, caplog):
-    for _ in range(RACY):
+async def test_a_guard_that_is_killed_is_noticed_and_its_command_stopped(
+    probe, times, name, caplog
+):
+    for _ in range(times):
         ended = await ran(probe, tortures(probe, name))
         assert (ended.stopped, ended.left) == (True, ())
         assert len(ended.reaped) >= 5
-    assert [record.message for record in caplog.records] == ["process.guard_failed"] * RACY
+    assert [record.message for record in caplog.records] == ["process.guard_failed"] * times
 
 
-async def test_a_watcher_that_is_killed_is_noticed_and_its_command_stopped(probe, caplog):
-    for _ in range(RACY):
+@racy
+async def test_a_watcher_that_is_killed_is_noticed_and_its_command_stopped(probe, times, caplog):
+    for _ in range(times):
         ended = await ran(probe, tortures(probe, "kills_its_watcher"))
         assert (ended.stopped, ended.left) == (True, ())
         assert len(ended.reaped) >= 6
-    assert [record.message for record in caplog.records] == ["process.guard_failed"] * RACY
+    assert [record.message for record in caplog.records] == ["process.guard_failed"] * times
 
 
-async def test_processes_that_respawn_do_not_outlive_a_command_that_ended(probe):
-    for _ in range(RACY):
+@racy
+async def test_processes_that_respawn_do_not_outlive_a_command_that_ended(probe, times):
+    for _ in range(times):
         ended = await ran(probe, tortures(probe, "respawns_and_ends"))
         assert (ended.exit_code, ended.stopped, ended.left) == (0, False, ())
