@@ -289,17 +289,15 @@ _CALL = re.compile(r"\d+ +(\w+)\((.*)")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
-def trace(place: FuzzPlace, lines: list[str], log: Path) -> list[str]:
-    """Run lines under the tracer; return what they did beyond reading the workspace."""
+def run_lines(place: FuzzPlace, lines: list[str], file: Path, tracer: tuple[str, ...] = ()) -> None:
+    """Run lines one after the other in a shell, from a script *file*: they are too long for a word."""
     script = "\n".join(
         f"cd {MARKER}{at} 2>/dev/null\n(\n{line}\n) </dev/null >/dev/null 2>&1"
         for at, line in enumerate(lines)
     )
-    file = log.with_suffix(".sh")  # one argument has at most 128 KiB
     file.write_text(script)
-    calls = ",".join(f"?{name}" for name in (*WRITING, *OPENING, *RUNNING, "connect", "chdir"))
     subprocess.run(
-        [*STRACE, "-o", str(log), "-e", f"trace={calls}", "bash", str(file)],
+        [*tracer, "bash", str(file)],
         cwd=place.workspace,
         env=place.env,
         check=False,
@@ -307,6 +305,13 @@ def trace(place: FuzzPlace, lines: list[str], log: Path) -> list[str]:
         capture_output=True,
         timeout=600,
     )
+
+
+def trace(place: FuzzPlace, lines: list[str], log: Path) -> list[str]:
+    """Run lines under the tracer; return what they did beyond reading the workspace."""
+    calls = ",".join(f"?{name}" for name in (*WRITING, *OPENING, *RUNNING, "connect", "chdir"))
+    tracer = (*STRACE, "-o", str(log), "-e", f"trace={calls}")
+    run_lines(place, lines, log.with_suffix(".sh"), tracer)
     return list(_violations(place, lines, log.read_text("utf-8", "replace")))
 
 

@@ -109,12 +109,17 @@ def read_regular(path: Path, limit: int) -> bytes:
 # ── Keys that name no program ───────────────────────────────────────────────────────────────────
 
 
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def _keys(section: str, keys: str) -> frozenset[str]:
     return frozenset(f"{section}.{key}" for key in keys.split())
 
 
-_SECTIONS: Final = frozenset(
-    ["advice", "author", "color", "column", "committer", "fetch", "gitflow", "http", "i18n", "index", "init", "lfs", "pull", "push", "rebase", "rerere", "status", "url", "user"]
+_SECTIONS: Final = _split(
+    "advice author color column committer fetch gitflow http i18n index init lfs pull push rebase rerere"
+    " status url user"
 )
 """Sections in which no key names a program or a file that a command without permission uses."""
 
