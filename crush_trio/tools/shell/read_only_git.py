@@ -173,7 +173,7 @@ _SHOWN_ATTACHED: Final = "--decorate --format --pretty --date"
 
 _LOG: Final = GitRule(
     flags=f"{_DIFF_FLAGS} {_WALK_FLAGS} {_SHOWN_FLAGS} -m -c -g --cc --follow --walk-reflogs --relative-date"
-    " --source --merge-base",
+    " --source",
     attached=f"{_DIFF_ATTACHED} {_WALK_ATTACHED} {_SHOWN_ATTACHED}",
     valued=f"{_DIFF_VALUED} {_WALK_VALUED} -L",
     numbers=True,
