@@ -37,7 +37,8 @@ class Workbench:
     """One workspace, as its tools see it. `directory` and `private` are absolute and resolved.
 
     `private` paths hold data of the program and the user, such as keys and conversations. They may lie
-    inside the directory; reading them always needs permission.
+    inside the directory; reading them always needs permission. `sandboxed` says whether commands that
+    run without permission run in a sandbox.
     """
 
     directory: Path
@@ -47,6 +48,7 @@ class Workbench:
     ids: IdSource = field(repr=False)
     env: Mapping[str, str] = field(factory=dict, repr=False)
     private: tuple[Path, ...] = ()
+    sandboxed: bool = True
 
     def resolve(self, path: str) -> Path:
         """Return *path* absolute, with `..` and symbolic links resolved (H4)."""

@@ -25,8 +25,10 @@ from crush_trio.config.context_files import ContextFile
 from crush_trio.config.live import Configuration
 from crush_trio.integrations.base import McpServers, ServerInstructions, Skills
 from crush_trio.runtime.run import Run
-from crush_trio.tools.shell.environment import shell_argv, tool_environment
+from crush_trio.tools.shell.environment import shell_argv
+from crush_trio.tools.shell.git_repository import reason_to_ask
 from crush_trio.tools.shell.process import Command, run_command
+from crush_trio.tools.shell.unasked import unasked_env
 from crush_trio.wire.integrations import SkillInfo
 from crush_trio.wire.requests import ModelType
 from crush_trio.wire.runs import RunKind
@@ -189,19 +191,22 @@ GIT_LIMIT: Final = 3.0
 """Seconds that git may take; after that the run begins without its output."""
 
 MAX_CHANGES: Final = 30
-_GIT: Final = "git -c core.fsmonitor=false -c core.untrackedCache=false"
-"""Git without the programs that a repository may configure for detecting changes."""
 _SCRIPT: Final = (
-    f"{_GIT} status --short --branch | head -n {MAX_CHANGES} && echo && {_GIT} log --oneline -n 5"
+    f"git status --short --branch | head -n {MAX_CHANGES} && echo && git log --oneline -n 5"
 )
+
+GIT_NOT_RUN: Final = "unknown: git was not run, because its configuration may name programs"
 
 
 async def git_state(directory: Path, environment: Mapping[str, str], clock: Clock) -> str:
-    """Return branch, changes and last commits of the repository; empty if git fails."""
-    command = Command(
-        argv=shell_argv(_SCRIPT), working_dir=directory, env=tool_environment(environment, {})
-    )
-    await trio.lowlevel.checkpoint()
+    """Return branch, changes and last commits of the repository; empty if git fails.
+
+    No person was asked, so git runs as it does for an unasked command: not at all if the repository
+    may name programs, else with settings that name none.
+    """
+    command = await trio.to_thread.run_sync(_git_command, directory, environment)
+    if command is None:
+        return GIT_NOT_RUN
     with trio.move_on_after(GIT_LIMIT):
         try:
             finished = await run_command(command, clock=clock, keep=8192)
@@ -211,3 +216,11 @@ async def git_state(directory: Path, environment: Mapping[str, str], clock: Cloc
         return finished.stdout.text().strip() if finished.ended.status == 0 else ""
     log.info("git.too_slow", extra={"seconds": GIT_LIMIT})
     return ""
+
+
+def _git_command(directory: Path, environment: Mapping[str, str]) -> Command | None:
+    place = directory.resolve()
+    if reason_to_ask(place, place) is not None:
+        return None
+    env = unasked_env(environment, place)
+    return Command(argv=shell_argv(_SCRIPT), working_dir=place, env=env)

@@ -5,6 +5,7 @@ everything it started has ended before the cancellation leaves this tool (A20). 
 longer than the call waits becomes a background job, which `job_output` and `job_kill` find (H9 to H14).
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
 from crush_trio.tools.shell.process import Command
+from crush_trio.tools.shell.unasked import unasked_env
 from crush_trio.tools.workbench import Workbench
 
 FOREGROUND_WAIT: Final = 60
@@ -78,7 +80,10 @@ class BashTool(BuiltIn):
             raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
         if isinstance(verdict, NeedsPermission):
             await call.permit(_wanted(arguments, directory))
-        return await self._run(call, arguments, self._command(arguments, directory))
+            env = unattended_env(self.bench.env)
+        else:
+            env = await trio.to_thread.run_sync(unasked_env, self.bench.env, self.bench.directory)
+        return await self._run(call, arguments, _command(arguments, directory, env))
 
     async def _run(self, call: ToolCall, arguments: BashArguments, command: Command) -> ToolResult:
         async with self.jobs.foreground(
@@ -106,14 +111,8 @@ class BashTool(BuiltIn):
             workspace=self.bench.directory,
             working_dir=directory,
             private=self.bench.private,
+            sandboxed=self.bench.sandboxed,
         )
-
-    def _command(self, arguments: BashArguments, directory: Path) -> Command:
-        argv = shell_argv(arguments.command)
-        try:
-            return Command(argv=argv, working_dir=directory, env=unattended_env(self.bench.env))
-        except ValueError as exc:
-            raise ToolError(f"not a usable command: {exc}") from exc
 
     def _goes_on(self, job: Job) -> ToolResult:
         """Return the result for a command that became a background job."""
@@ -127,6 +126,13 @@ class BashTool(BuiltIn):
             content=_placed(text, job),
             metadata={**metadata, "background": True, "shell_id": job.id},
         )
+
+
+def _command(arguments: BashArguments, directory: Path, env: Mapping[str, str]) -> Command:
+    try:
+        return Command(argv=shell_argv(arguments.command), working_dir=directory, env=env)
+    except ValueError as exc:
+        raise ToolError(f"not a usable command: {exc}") from exc
 
 
 def _wanted(arguments: BashArguments, directory: Path) -> Wanted:

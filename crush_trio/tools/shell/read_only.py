@@ -86,6 +86,10 @@ class CommandScope:
 # ── Options and operands ────────────────────────────────────────────────────────────────────────
 
 
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(f"--{name}" for name in text.split())
 
@@ -105,6 +109,10 @@ class ProgramRule:
     `flags` and `valued` are one-letter options without and with a value, `attached` those whose
     optional value is part of the same word. `words` are long options, with or without `=value`,
     `named` are long options whose value may be the next word. `numbers` allows `-20`.
+
+    A value in a word of its own must not begin with `-`: if the program does not take it as a value,
+    it is an option. With `single`, a word has only one letter and no value: `tree` takes the values of
+    all letters of a word from the following words.
     """
 
     flags: str = ""
@@ -113,6 +121,7 @@ class ProgramRule:
     words: frozenset[str] = field(default="", converter=_names)
     named: frozenset[str] = field(default="", converter=_names)
     numbers: bool = False
+    single: bool = False
     operands: "Callable[[Arguments, CommandScope], bool]"
 
     def allows(self, words: Sequence[Word], place: CommandScope) -> bool:
@@ -148,6 +157,8 @@ class ProgramRule:
         return self._letters(text[1:], rest)
 
     def _letters(self, letters: str, rest: Iterator[Word]) -> set[str] | None:
+        if self.single and len(letters) > 1:
+            return None
         known = set()
         for at, letter in enumerate(letters):
             known.add(f"-{letter}")
@@ -163,9 +174,9 @@ class ProgramRule:
 
 
 def _taken(rest: Iterator[Word]) -> bool:
-    """Consume the next word as the value of an option; it must not be a pattern."""
+    """Consume the next word as the value of an option; neither a pattern nor an option itself."""
     word = next(rest, None)
-    return word is not None and not word.globs
+    return word is not None and not word.globs and not word.text.startswith("-")
 
 
 # ── Checks of operands ──────────────────────────────────────────────────────────────────────────
@@ -280,6 +291,7 @@ READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
         flags="adfhipsugDFNQSJvtrcC",
         valued="LIP",
         words="dirsfirst noreport prune gitignore si",
+        single=True,
         operands=paths,
     ),
     "cat": ProgramRule(
@@ -371,3 +383,13 @@ READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
     ),
 }
 """Programs that only read if their arguments match the rule."""
+
+CANNOT_WRITE: Final = _split(
+    "arch basename cat cd cksum cmp comm command cut dirname du echo egrep false fgrep grep head id ls md5sum"
+    " nl nproc pwd readlink realpath sha1sum sha256sum sha512sum stat tail tr true type uname wc which whoami"
+)
+"""Programs without an option or operand that writes, runs another program or sets something.
+
+Not `sort`, `uniq`, `tree` and `file`, which can write files, `date` and `hostname`, which can set what
+they show, `diff` and `rg`, which can run programs, nor `find` and `git`.
+"""
