@@ -25,6 +25,7 @@ from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.sandbox.confinement import Confinement, SandboxKind
 from crush_trio.tools.shell.guard.link import (
     GuardEnd,
     GuardLink,
@@ -56,11 +57,16 @@ NOT_STARTED: Final = 127
 
 @frozen(kw_only=True)
 class Command:
-    """A program with its arguments, its working directory and its whole environment."""
+    """A program with its arguments, its working directory and its whole environment.
+
+    With a *confinement* and a *sandbox* other than none, it runs in that sandbox.
+    """
 
     argv: tuple[str, ...]
     working_dir: Path
     env: Mapping[str, str] = field(repr=False)
+    confinement: Confinement | None = None
+    sandbox: SandboxKind = SandboxKind.NONE
 
     def __attrs_post_init__(self) -> None:
         if any("\0" in word for word in self.argv):
