@@ -104,7 +104,7 @@ class Draft:
     data_dir: DataDir
     warnings: tuple[ConfigWarning, ...]
     trusted: Trusted = ()
-    sandbox: SandboxConfig = SandboxConfig()
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
 
 
 async def load_config(

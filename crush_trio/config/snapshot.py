@@ -87,7 +87,7 @@ class LoadedConfig:
     pinned: DataDir
     trusted: Trusted = ()
     """The directories whose files the user trusts."""
-    sandbox: SandboxConfig = SandboxConfig()
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
     """The sandbox of commands, from the user's files only."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot

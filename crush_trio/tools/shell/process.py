@@ -68,6 +68,11 @@ class Command:
     confinement: Confinement | None = None
     sandbox: SandboxKind = SandboxKind.NONE
 
+    @property
+    def held_by(self) -> SandboxKind:
+        """The sandbox that it runs in."""
+        return SandboxKind.NONE if self.confinement is None else self.sandbox
+
     def __attrs_post_init__(self) -> None:
         if any("\0" in word for word in self.argv):
             raise ValueError("an argument contains a null character")
