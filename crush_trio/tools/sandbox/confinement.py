@@ -1,5 +1,6 @@
 """`Confinement`: what a command may write, read and reach. `SandboxKind`: the mechanism that enforces it."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -29,6 +30,10 @@ class NotConfined(OSError):
     """The command did not start, because its confinement cannot be enforced."""
 
 
+def _tuple(paths: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(paths)
+
+
 def _absolute(instance: object, attribute: object, paths: tuple[Path, ...]) -> None:
     for path in paths:
         if not path.is_absolute() or ".." in path.parts or "\0" in str(path):
@@ -46,7 +51,7 @@ class Confinement:
     or a hidden path that does not exist is ignored.
     """
 
-    writable: tuple[Path, ...] = field(default=(), converter=tuple, validator=_absolute)
-    protected: tuple[Path, ...] = field(default=(), converter=tuple, validator=_absolute)
-    hidden: tuple[Path, ...] = field(default=(), converter=tuple, validator=_absolute)
+    writable: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
+    protected: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
+    hidden: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
     network: Network = Network.ON
