@@ -5,8 +5,8 @@ as `~/.cargo/bin`, or with settings that name programs is not among them. What a
 run later, outside any sandbox.
 
 *Protected* are the files that decide what later programs run: the configuration and hooks of a
-repository, our own configuration, the start-up files of shells. They are listed also if they do not
-exist, because creating one has the same effect as changing one.
+repository, our own configuration, the start-up files of shells. The hooks are protected also if there
+are none yet.
 
 *Hidden* is what is private or leads out of the sandbox: keys, tokens, browser profiles, and the sockets of
 programs that run commands for their clients, such as Docker, tmux and the session's message bus.
@@ -81,6 +81,13 @@ SOCKET_VARIABLES: Final = _paths(
 GIT_FILES: Final = _paths("config config.worktree hooks commondir")
 """What decides which programs git runs, in a git directory."""
 
+RESERVED: Final = frozenset({"hooks"})
+"""Names that are protected also while they do not exist.
+
+A sandbox reserves such a name by an empty directory while the command runs. Git ignores empty hooks; with
+a directory instead of one of the other files it would fail.
+"""
+
 LINK_FILES: Final = _paths("config.worktree commondir gitdir")
 """The same in the directory of a linked work tree; the rest is in the common git directory."""
 
@@ -94,7 +101,7 @@ MOST_REPOSITORIES: Final = 200
 def temporary_directories(environment: Mapping[str, str], home: Path) -> Iterator[Path]:
     """Yield the directories for temporary files."""
     named = Path(environment.get("TMPDIR", ""))
-    yield from filter(Path.is_dir, (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")))
+    yield from filter(Path.is_dir, (Path("/tmp"), Path("/var/tmp")))
     if _narrow(named, home) and named.is_dir():
         yield named
 
@@ -187,19 +194,14 @@ def _repositories(directory: Path) -> Iterator[Path]:
 def protected_paths(
     home: Path, project: Iterable[Path], data_dir: Path, git: GitPaths
 ) -> Iterator[Path]:
-    """Yield what decides which programs run later; with the targets of links.
+    """Yield what decides which programs run later, as far as it exists.
 
     *project* are the directories of the project, from the root of the work tree to the workspace.
     """
-    yield data_dir
-    for directory in project:
-        yield from (directory / name for name in (*PROJECT_NAMES, DATA_NAME))
-    yield from git.protected
-    for name in START_UP:
-        path = home / name
-        yield path
-        if path.is_symlink():
-            yield path.resolve()
+    files = (each / name for each in project for name in (*PROJECT_NAMES, DATA_NAME))
+    for path in (data_dir, *files, *git.protected, *(home / name for name in START_UP)):
+        if path.name in RESERVED or _exists(path):
+            yield path
 
 
 def hidden_paths(

@@ -27,6 +27,7 @@ from crush_trio.tools.sandbox.confinement import (
     NotConfined,
     SandboxKind,
 )
+from crush_trio.tools.sandbox.enforcement import reduced
 from crush_trio.tools.sandbox.machine import Approval, MachineSandbox, no_sandbox
 from crush_trio.tools.sandbox.paths import (
     caches,
@@ -46,6 +47,10 @@ NOT_AVAILABLE: Final = (
     "none: install bubblewrap, or set the mode to auto; crush-trio doctor --security tells more"
 )
 """Why a command does not run if a sandbox is required and there is none."""
+
+
+SHARED_MEMORY: Final = (Path("/dev/shm"),)
+"""Writable under Landlock; bubblewrap gives each command its own."""
 
 
 @define(eq=False, kw_only=True)
@@ -127,6 +132,7 @@ class CommandSandbox:
                 project.directory,
                 *git.directories,
                 *temporary_directories(environment, home),
+                *(SHARED_MEMORY if self.kind is SandboxKind.LANDLOCK else ()),
                 *caches(environment, home),
                 *configured,
             )
@@ -134,7 +140,7 @@ class CommandSandbox:
         hidden = self._hidden(config, home, shown=configured)
         found = protected_paths(home, project.directories, config.data_dir, git)
         named = dict.fromkeys(Path(_resolved(each.parent), each.name) for each in found)
-        return Confinement(
+        confinement = Confinement(
             writable=writable,
             protected=tuple(
                 each for each in named if _below(each, writable) and not _below(each, hidden)
@@ -142,6 +148,7 @@ class CommandSandbox:
             hidden=hidden,
             network=Network(config.sandbox.network.value),
         )
+        return self.enforceable(confinement)[0]
 
     def for_unasked(self) -> Confinement | None:
         """Return what a command may touch that nobody was asked about; None without a sandbox."""
@@ -149,7 +156,22 @@ class CommandSandbox:
             return None
         config, home = self._loaded, _resolved(self._loaded.places.home)
         hidden = (*self._hidden(config, home), *private_paths(config))
-        return Confinement(hidden=_unique(hidden), network=Network.OFF)
+        return self.enforceable(Confinement(hidden=_unique(hidden), network=Network.OFF))[0]
+
+    def enforceable(self, wanted: Confinement) -> tuple[Confinement, tuple[str, ...]]:
+        """Return the part of *wanted* that the machine can enforce, and sentences about the rest.
+
+        Landlock makes a directory that contains a hidden one impossible to list. A workspace that
+        cannot be listed is of no use, so nothing in it is hidden then.
+        """
+        workspace = self._loaded.project.directory
+        inside = [path for path in wanted.hidden if path.is_relative_to(workspace)]
+        if self.kind is not SandboxKind.LANDLOCK or not inside:
+            return reduced(wanted, self.kind)
+        visible = evolve(wanted, hidden=[path for path in wanted.hidden if path not in inside])
+        enforced, lost = reduced(visible, self.kind)
+        shown = tuple(f"{path} is not hidden, because it is in the workspace" for path in inside)
+        return enforced, (*shown, *lost)
 
     @property
     def _loaded(self) -> LoadedConfig:

@@ -224,12 +224,15 @@ def _ended(job: Job, approval: Approval) -> ToolResult:
 
 
 def _hint(job: Job) -> str:
-    """Return a note for the model if the sandbox may be why the command failed; else nothing."""
+    """Return a note for the model if the sandbox may be why something failed; else nothing.
+
+    Errors are looked for in the output of a command that failed, and on standard error in any case:
+    a script may go on after a command of it has failed.
+    """
     output = job.output(COLUMNS)
-    failed = output.ended is not None and output.ended.status != 0 and not output.ended.stopped
-    if job.sandbox is SandboxKind.NONE or not failed:
+    if job.sandbox is SandboxKind.NONE or output.ended is None or output.ended.stopped:
         return ""
-    said = output.stdout + output.stderr
+    said = output.stderr + (output.stdout if output.ended.status else "")
     return f"\n\n{SANDBOX_HINT}" if any(sign in said for sign in SANDBOX_SIGNS) else ""
 
 
