@@ -241,6 +241,7 @@ class Coordinator:
             self._toolbox(asks).tools,
             self.integrations.skills,
             self.integrations.mcp,
+            self.sandbox,
         )
         return AgentTurn(desk, planner, Titles(desk, models))
 

@@ -37,6 +37,24 @@ INERT = [
     "git reflog", "git worktree list", "git rev-parse --show-toplevel", "git rev-parse HEAD",
     "git ls-files -o --exclude-standard", "git blame -L 1,5 a.py",
     "git describe --tags --always", "git cat-file -p HEAD", "git version",
+    "git status -sb", "git branch -vv", "git branch -av", "git shortlog -sn", "git log --stat=80",
+    "git log -U5 -p", "git log --unified=5 -p", "git log -L 1,3:a.py", "git log -n3 -i --grep=x",
+    "git diff -M50 --word-diff=color HEAD", "git branch --contains", "git branch --merged",
+    "git tag --points-at HEAD", "git tag -n3", "git tag -l --sort=-v:refname 'v*'",
+    "git stash show --stat", "git reflog show -5", "git reflog -5", "git remote get-url --push origin",
+    "git log --format=%gd -g", "git log --author=signature -- signature.py",
+    "git worktree list --porcelain", "git log --grep 'Go 100%'", "find . -mtime -1 -size -10k",
+    "find . -perm -u+x -perm -644", "tree -a -L 2 -I node_modules src", "head -n-5 a.py",
+]
+
+INERT_WITHOUT_SANDBOX = [
+    "ls -la", "cat a.py", "pwd", "wc -l a.py", "cd src && ls", "grep -rn x src | head -5", "du -sh .",
+    "echo x; stat a.py", "command -v ls", "tail -n 3 a.py", "sha256sum a.py", "cut -d: -f1 a.py",
+]
+
+ASKS_WITHOUT_SANDBOX = [
+    "git status", "git version", "find . -name x", "tree", "sort a.py", "rg x", "ls | sort",
+    "cat a.py; git log", "file a.py", "date", "hostname", "diff a.py b.py", "uniq a.py", "df .",
 ]
 
 ASKS = {
@@ -123,6 +141,49 @@ ASKS = {
         "git blame -S /etc/passwd a.py", "git ls-files -X /etc/passwd",
         "git cat-file --textconv HEAD:a", "git rev-parse --parseopt", "git upload-pack .",
         "git alias", "git !ls",
+    ],
+    "git options that take the next word for something else": [
+        "git log --unified --output=x", "git diff --unified --output=x",
+        "git show --unified --output=x", "git shortlog --unified --output=x",
+        "git log -1 --format=%B -s --unified --output=x", "git log -pn --output=x",
+        "git rev-list -L --output=x", "git log -n --output=x", "git log -S --output=x",
+        "git log --author --output=x", "git diff --diff-filter --output=x",
+        "git tag --sort --list v9", "git branch --sort --list new",
+        "git branch --format --list new", "git tag --format -l v9",
+        "git branch --contains --list new", "git ls-files -x --exclude-from=x",
+        "git describe --match --dirty", "git blame -L --contents a.py",
+        "git stash -p list", "git stash --stat list", "git stash push list",
+        "git worktree -v prune", "git reflog -1 expire", "git reflog delete",
+        "git log --since /etc/passwd", "git rev-list -L x",
+    ],
+    "git options in other spellings": [
+        "git log --outpu=x", "git log --ou=x", "git log --ext", "git log --textc", "git log --show-sig",
+        "git diff --ext-d", "git log -ps", "git log -p3", "git diff -wp", "git diff -pU3",
+        "git status -su", "git status -bsu", "git branch -aD main", "git branch -vD main",
+        "git ls-files -om", "git blame -wl a.py", "git log --unif=3", "git log --cached",
+        "git diff --cached=x", "git log --stdin", "git log --remerge-diff", "git diff --no-inde a b",
+        "git log --format", "git describe --dirty", "git describe --broken",
+        "git status --ignore-submodules=none", "git diff --submodule=diff", "git diff --submodule",
+        "git log --submodule=log", "git ls-files --recurse-submodules",
+        "git cat-file --batch", "git cat-file --filters HEAD:a", "git rev-parse --git-path x",
+        "git log -O/etc/passwd", "git diff --relative=/etc", "git archive HEAD",
+        "git help log", "git diff-tree HEAD", "git grep x", "git -P log", "git -C src log",
+    ],
+    "signatures": [
+        "git log --format=%G?", "git log --format=%+G?", "git log --format='% GK'",
+        "git log --format=%-GS", "git log --pretty=tformat:%h%G?", "git log '--format=%<(9)%GG'",
+        "git branch '--format=%(signature)'", "git tag '--format=%(*signature:grade)'",
+        "git branch --sort=-signature", "git tag --sort signature:key",
+        "git log --show-signature", "git log --show-signatur",
+    ],
+    "values that are options": [
+        "tree -Po x F", "tree -Lo 1 F", "tree -P -o F", "tree -IP a b", "tree -aL 2", "tree -L2",
+        "tree -ao F", "tree --fromfile a.py", "tree -P x -o F", "tree --output F",
+        "sort -t -o a.py", "sort -k -o x a.py", "sort --key -o", "head -n -o", "grep -e -f a.py",
+        "grep -A -f /etc/passwd", "rg -e --pre=x", "rg -t --pre=x a", "date -d --set=x",
+        "ls -I --x", "cut -d -f a.py", "find . -name -delete", "find . -size -delete",
+        "find . -path -exec", "find . -mtime -fls", "du --exclude --files0-from=x",
+        "stat -c --x a.py", "uniq -f -c a.py", "diff -U -l a.py",
     ],
     "what cannot be read": [
         "", "   ", "# nothing", "echo 'a", 'echo "a', "echo `a", "echo $(a", "echo ${a", "ls )",

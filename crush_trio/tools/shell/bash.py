@@ -22,12 +22,13 @@ from crush_trio.tools.base import (
     Wanted,
     read_arguments,
 )
-from crush_trio.tools.sandbox.confinement import Confinement, SandboxKind
+from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.sandbox.machine import Approval
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
 from crush_trio.tools.shell.process import Command
+from crush_trio.tools.shell.unasked import unasked_env
 from crush_trio.tools.workbench import Workbench
 
 FOREGROUND_WAIT: Final = 60
@@ -109,8 +110,7 @@ class BashTool(BuiltIn):
         if isinstance(verdict, Blocked):
             raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
         approval = await self._approved(call, arguments, directory, verdict)
-        confinement = await trio.to_thread.run_sync(sandbox.confine, approval)
-        command = self._command(arguments, directory, confinement)
+        command = await trio.to_thread.run_sync(self._command, arguments, directory, approval)
         sandbox.machine.commands[command.held_by, approval] += 1
         return await self._run(call, arguments, command, approval)
 
@@ -155,18 +155,21 @@ class BashTool(BuiltIn):
             workspace=self.bench.directory,
             working_dir=directory,
             private=self.bench.private,
+            sandboxed=self.bench.sandbox.kind is not SandboxKind.NONE,
         )
 
-    def _command(
-        self, arguments: BashArguments, directory: Path, confinement: Confinement | None
-    ) -> Command:
+    def _command(self, arguments: BashArguments, directory: Path, approval: Approval) -> Command:
+        bench = self.bench
+        unasked = approval is Approval.UNASKED
         try:
             return Command(
                 argv=shell_argv(arguments.command),
                 working_dir=directory,
-                env=unattended_env(self.bench.env),
-                confinement=confinement,
-                sandbox=self.bench.sandbox.kind,
+                env=unasked_env(bench.env, bench.directory)
+                if unasked
+                else unattended_env(bench.env),
+                confinement=bench.sandbox.confine(approval),
+                sandbox=bench.sandbox.kind,
             )
         except ValueError as exc:
             raise ToolError(f"not a usable command: {exc}") from exc

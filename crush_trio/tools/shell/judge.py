@@ -20,7 +20,12 @@ from typing import Final
 
 from attrs import frozen
 
-from crush_trio.tools.shell.read_only import DEV_NULL, READ_ONLY_PROGRAMS, CommandScope
+from crush_trio.tools.shell.read_only import (
+    CANNOT_WRITE,
+    DEV_NULL,
+    READ_ONLY_PROGRAMS,
+    CommandScope,
+)
 from crush_trio.tools.shell.read_only_git import find_is_read_only, git_is_read_only
 from crush_trio.tools.shell.script import Redirection, Script, SimpleCommand, Unreadable, Word
 from crush_trio.tools.shell.script_parser import read_script
@@ -49,11 +54,18 @@ Verdict = ReadOnly | NeedsPermission | Blocked
 
 
 def judge(
-    command: str, *, workspace: Path, working_dir: Path, private: tuple[Path, ...] = ()
+    command: str,
+    *,
+    workspace: Path,
+    working_dir: Path,
+    private: tuple[Path, ...] = (),
+    sandboxed: bool,
 ) -> Verdict:
-    """Judge a shell command. Reads the file system only to resolve paths.
+    """Judge a shell command. Reads the file system to resolve paths and to check git repositories.
 
-    *private* are resolved paths inside the workspace that need permission like those outside.
+    *private* are resolved paths inside the workspace that need permission like those outside. If the
+    command will not be *sandboxed*, only programs that cannot write by construction are read-only.
+    A read-only command must run with the environment of `unasked_env`.
     """
     try:
         script = read_script(command)
@@ -63,6 +75,8 @@ def judge(
     if refused is not None:
         return Blocked(refused)
     place = CommandScope(working_dir.resolve(), workspace.resolve(), private)
+    if not sandboxed and not _names(*script.commands) <= CANNOT_WRITE:
+        return NeedsPermission("may do more than look, and there is no sandbox")
     return ReadOnly() if _looks(script, place) else NeedsPermission("may do more than look")
 
 

@@ -105,6 +105,10 @@ class ProgramRule:
     `flags` and `valued` are one-letter options without and with a value, `attached` those whose
     optional value is part of the same word. `words` are long options, with or without `=value`,
     `named` are long options whose value may be the next word. `numbers` allows `-20`.
+
+    A value in a word of its own must not begin with `-`: if the program does not take it as a value,
+    it is an option. With `single`, a word has only one letter and no value: `tree` takes the values of
+    all letters of a word from the following words.
     """
 
     flags: str = ""
@@ -113,6 +117,7 @@ class ProgramRule:
     words: frozenset[str] = field(default="", converter=_names)
     named: frozenset[str] = field(default="", converter=_names)
     numbers: bool = False
+    single: bool = False
     operands: "Callable[[Arguments, CommandScope], bool]"
 
     def allows(self, words: Sequence[Word], place: CommandScope) -> bool:
@@ -140,7 +145,7 @@ class ProgramRule:
         """Return the names of the options in one word; a value may be taken from *rest*."""
         if text.startswith("--"):
             name, equals, _ = text.partition("=")
-            if name in self.words or (name in self.named and (equals or _taken(rest))):
+            if name in self.words or (name in self.named and (equals or takes_value(rest))):
                 return {name}
             return None
         if self.numbers and text[1:].isdecimal():
@@ -148,13 +153,15 @@ class ProgramRule:
         return self._letters(text[1:], rest)
 
     def _letters(self, letters: str, rest: Iterator[Word]) -> set[str] | None:
+        if self.single and len(letters) > 1:
+            return None
         known = set()
         for at, letter in enumerate(letters):
             known.add(f"-{letter}")
             if letter in self.attached:
                 break
             if letter in self.valued:
-                if at + 1 < len(letters) or _taken(rest):
+                if at + 1 < len(letters) or takes_value(rest):
                     break
                 return None
             if letter not in self.flags:
@@ -162,10 +169,10 @@ class ProgramRule:
         return known
 
 
-def _taken(rest: Iterator[Word]) -> bool:
-    """Consume the next word as the value of an option; it must not be a pattern."""
+def takes_value(rest: Iterator[Word]) -> bool:
+    """Consume the next word as the value of an option; neither a pattern nor an option itself."""
     word = next(rest, None)
-    return word is not None and not word.globs
+    return word is not None and not word.globs and not word.text.startswith("-")
 
 
 # ── Checks of operands ──────────────────────────────────────────────────────────────────────────
@@ -280,6 +287,7 @@ READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
         flags="adfhipsugDFNQSJvtrcC",
         valued="LIP",
         words="dirsfirst noreport prune gitignore si",
+        single=True,
         operands=paths,
     ),
     "cat": ProgramRule(
@@ -371,3 +379,50 @@ READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
     ),
 }
 """Programs that only read if their arguments match the rule."""
+
+CANNOT_WRITE: Final = frozenset(
+    [
+        "arch",
+        "basename",
+        "cat",
+        "cd",
+        "cksum",
+        "cmp",
+        "comm",
+        "command",
+        "cut",
+        "dirname",
+        "du",
+        "echo",
+        "egrep",
+        "false",
+        "fgrep",
+        "grep",
+        "head",
+        "id",
+        "ls",
+        "md5sum",
+        "nl",
+        "nproc",
+        "pwd",
+        "readlink",
+        "realpath",
+        "sha1sum",
+        "sha256sum",
+        "sha512sum",
+        "stat",
+        "tail",
+        "tr",
+        "true",
+        "type",
+        "uname",
+        "wc",
+        "which",
+        "whoami",
+    ]
+)
+"""Programs without an option or operand that writes, runs another program or sets something.
+
+Not `sort`, `uniq`, `tree` and `file`, which can write files, `date` and `hostname`, which can set what
+they show, `diff` and `rg`, which can run programs, nor `find` and `git`.
+"""

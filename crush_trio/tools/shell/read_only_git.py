@@ -1,44 +1,56 @@
 """The commands of `git` and `find` that only read; both have their own argument syntax.
 
 For git these are the subcommands that read, with the options that are allowed; others write, run
-programs or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Programs
-named in the configuration of the user's own clone are not checked: that file is not part of a checkout,
-and changing it needs permission. A directory inside a checkout that looks like a repository is
-different: its configuration came with the checkout, so every git command there needs permission.
+programs or fetch (`--output`, `--ext-diff`, `-c core.pager=…`, `branch -D`, a bare `stash`). Git accepts
+bundles of short options, any unique beginning of a long one, and for some options a value that may be
+missing; its commands differ in which. So an option must be spelled in full and stand in a word of its
+own, and its value must not look like an option.
+
+Git also runs programs that a repository names. A repository whose configuration may do so needs
+permission (`git_repository.py`); in others git runs with the settings of `unasked.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os.path import lexists
 from typing import Final
 
+from attrs import field, frozen
+
+from crush_trio.tools.shell.git_repository import reason_to_ask
 from crush_trio.tools.shell.read_only import (
     Arguments,
     CommandScope,
-    ProgramRule,
     nothing,
     paths,
+    takes_value,
     text,
 )
 from crush_trio.tools.shell.script import Word
 
 # ── git ─────────────────────────────────────────────────────────────────────────────────────────
 
-SIGNATURE: Final = "%G"
-"""A format with this placeholder runs the program that verifies signatures."""
+SIGNATURE: Final = re.compile(
+    r"%[^A-Za-z]*G|%\([^)]*signature|--sort=.*signature|^[-*]*signature(:|$)"
+)
+"""Formats and sort keys that run the program which verifies signatures (`%G?`, `%+GK`)."""
 
 _REPOSITORIES: Final = (("HEAD", "objects", "refs"), ("HEAD", "commondir"))
 """The entries by which git recognises a repository, whatever the directory is called."""
 
 
 def git_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
-    """Whether `git` with these arguments only reads."""
+    """Whether `git` with these arguments only reads, in the repository of this directory."""
     if words and words[0].text == "--no-pager":
         words = words[1:]
-    if _poses_as_repository(place):
-        return False
     rule = READ_ONLY_GIT.get(words[0].text) if words else None
-    signatures = any(SIGNATURE in word.text for word in words)
-    return rule is not None and not signatures and rule.allows(words[1:], place)
+    return (
+        rule is not None
+        and not any(SIGNATURE.search(word.text) for word in words)
+        and rule.allows(words[1:], place)
+        and not _poses_as_repository(place)
+        and reason_to_ask(place.directory, place.workspace) is None
+    )
 
 
 def _poses_as_repository(place: CommandScope) -> bool:
@@ -50,6 +62,99 @@ def _poses_as_repository(place: CommandScope) -> bool:
     )
 
 
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+@frozen(kw_only=True)
+class GitRule:
+    """The allowed options of a git command, spelled as they are written, and a check of its operands.
+
+    `flags` are options without a value. `attached` may have a value in the same word: `-U3`,
+    `--stat=80`. `valued` need one, in the same word or the next: `-n3`, `-n 3`, `--grep=x`, `--grep x`.
+    `last` take the next word as their value, and none only at the end. `verbs` are the words of which
+    one must come first, unless it is `bare` without operands. `numbers` allows `-20`.
+    """
+
+    flags: frozenset[str] = field(default="", converter=_split)
+    attached: frozenset[str] = field(default="", converter=_split)
+    valued: frozenset[str] = field(default="", converter=_split)
+    last: frozenset[str] = field(default="", converter=_split)
+    verbs: frozenset[str] = field(default="", converter=_split)
+    bare: bool = True
+    numbers: bool = False
+    operands: Callable[[Arguments, CommandScope], bool] = paths
+
+    def allows(self, words: Sequence[Word], place: CommandScope) -> bool:
+        """Whether the command with these arguments only reads, and only inside."""
+        if self.verbs:
+            if words and words[0].text in self.verbs:
+                words = words[1:]
+            elif not self.bare or any(not word.text.startswith("-") for word in words):
+                return False
+        arguments = self._sorted(words, place)
+        return arguments is not None and self.operands(arguments, place)
+
+    def _sorted(self, words: Sequence[Word], place: CommandScope) -> Arguments | None:
+        """Separate options and operands; None if an option is not listed.
+
+        A value in a word of its own must be allowed as a path too, in case a version of git does not
+        take it as a value.
+        """
+        options, operands = set[str](), list[Word]()
+        rest = Lookahead(words)
+        for word in rest:
+            if word.text == "--":
+                operands.extend(rest)
+            elif word.text.startswith("-") and word.text != "-":
+                value = rest.next
+                known = None if word.globs else self._option(word.text, rest)
+                if known is None or (rest.next is not value and not _is_inside(value, place)):
+                    return None
+                options.add(known)
+            else:
+                operands.append(word)
+        return Arguments(frozenset(options), tuple(operands))
+
+    def _option(self, text: str, rest: "Lookahead") -> str | None:
+        """Return the name of an option if it is listed; its value may be taken from *rest*."""
+        if text in self.flags or text in self.attached:
+            return text
+        if self.numbers and text[1:].isdecimal() and text.isascii():
+            return "-n"
+        if text in self.valued or (text in self.last and rest.next is not None):
+            return text if takes_value(rest) else None
+        if text in self.last:
+            return text
+        name = text.partition("=")[0] if text.startswith("--") else text[:2]
+        with_value = name in self.attached | self.valued and len(text) > len(name)
+        return name if with_value else None
+
+
+class Lookahead(Iterator[Word]):
+    """The words of a command; `next` is the one that follows, None at the end."""
+
+    def __init__(self, words: Sequence[Word]) -> None:
+        self._words = words
+        self._at = 0
+
+    @property
+    def next(self) -> Word | None:
+        """The next word."""
+        return self._words[self._at] if self._at < len(self._words) else None
+
+    def __next__(self) -> Word:
+        word = self.next
+        if word is None:
+            raise StopIteration
+        self._at += 1
+        return word
+
+
+def _is_inside(word: Word | None, place: CommandScope) -> bool:
+    return word is not None and place.holds(word)
+
+
 def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
     """Return a check that allows operands only with one of *options*; else they would be created."""
 
@@ -59,110 +164,120 @@ def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
     return listed
 
 
-def _verbs(*verbs: str, bare: bool = False) -> Callable[[Arguments, CommandScope], bool]:
-    """Return a check that allows one of *verbs* and paths inside; no operands only if *bare*."""
-
-    def verb_first(arguments: Arguments, place: CommandScope) -> bool:
-        if not arguments.operands:
-            return bare
-        return arguments.operands[0].text in verbs and paths(arguments, place)
-
-    return verb_first
-
-
-_DIFF_WORDS: Final = (
-    "stat cached staged name-only name-status numstat shortstat summary color no-color word-diff patch no-patch"
-    " no-ext-diff no-textconv exit-code quiet check ignore-all-space ignore-space-change ignore-blank-lines"
-    " minimal histogram patience find-renames no-renames raw function-context merge-base compact-summary"
+_DIFF_FLAGS: Final = (
+    "-p -u -s -b -w -z -a -R -W --patch --no-patch --raw --numstat --shortstat --summary --compact-summary"
+    " --name-only --name-status --exit-code --quiet --check --full-index --no-color --no-ext-diff --no-textconv"
+    " --no-renames --no-prefix --ignore-all-space --ignore-space-change --ignore-space-at-eol"
+    " --ignore-blank-lines --ignore-cr-at-eol --minimal --histogram --patience --function-context --pickaxe-all"
+    " --pickaxe-regex --text"
 )
-_LOG_WORDS: Final = (
-    f"{_DIFF_WORDS} oneline graph decorate no-decorate all branches tags remotes no-merges merges first-parent"
-    " reverse follow abbrev-commit abbrev topo-order date-order left-right no-walk full-history format pretty"
-    " date relative-date count regexp-ignore-case fixed-strings walk-reflogs"
+_DIFF_ATTACHED: Final = (
+    "-U -M -C -B --unified --stat --color --word-diff --color-words --color-moved --abbrev --find-renames"
+    " --find-copies --dirstat"
 )
-_LOG_NAMED: Final = (
-    "diff-filter unified since until after before author committer grep max-count skip"
+_DIFF_VALUED: Final = "-S -G --diff-filter --diff-algorithm"
+
+_WALK_FLAGS: Final = (
+    "-i -E -F --all --merges --no-merges --first-parent --reverse --topo-order --date-order --author-date-order"
+    " --left-right --full-history --simplify-merges --regexp-ignore-case --fixed-strings --extended-regexp"
+    " --all-match --invert-grep --boundary --cherry-pick"
 )
-_LOG: Final = ProgramRule(
-    flags="pubwzasRiEgm",
-    valued="nSGL",
-    attached="UMCB",
-    words=_LOG_WORDS,
-    named=_LOG_NAMED,
+_WALK_ATTACHED: Final = "--branches --tags --remotes --no-walk"
+_WALK_VALUED: Final = (
+    "-n --max-count --skip --since --until --after --before --author --committer --grep"
+)
+_SHOWN_FLAGS: Final = (
+    "--oneline --graph --no-decorate --abbrev-commit --no-abbrev-commit --no-notes"
+)
+_SHOWN_ATTACHED: Final = "--decorate --format --pretty --date"
+
+_LOG: Final = GitRule(
+    flags=f"{_DIFF_FLAGS} {_WALK_FLAGS} {_SHOWN_FLAGS} -m -c -g --cc --follow --walk-reflogs --relative-date"
+    " --source --merge-base",
+    attached=f"{_DIFF_ATTACHED} {_WALK_ATTACHED} {_SHOWN_ATTACHED}",
+    valued=f"{_DIFF_VALUED} {_WALK_VALUED} -L",
     numbers=True,
-    operands=paths,
 )
 
-READ_ONLY_GIT: Final[Mapping[str, ProgramRule]] = {
-    "status": ProgramRule(
-        flags="sbvz",
-        attached="u",
-        words="short branch porcelain long show-stash untracked-files ignored column no-column ahead-behind"
-        " no-ahead-behind renames no-renames ignore-submodules verbose",
-        operands=paths,
+READ_ONLY_GIT: Final[Mapping[str, GitRule]] = {
+    "status": GitRule(
+        flags="-s -b -v -z -sb -bs --short --branch --long --verbose --show-stash --ahead-behind"
+        " --no-ahead-behind --renames --no-renames --no-column",
+        attached="-u --porcelain --untracked-files --ignored --column",
     ),
-    "diff": ProgramRule(
-        flags="pubwzasR",
-        valued="SG",
-        attached="UMCB",
-        words=_DIFF_WORDS,
-        named="diff-filter unified",
-        operands=paths,
+    "diff": GitRule(
+        flags=f"{_DIFF_FLAGS} --cached --staged --merge-base",
+        attached=_DIFF_ATTACHED,
+        valued=_DIFF_VALUED,
     ),
     "log": _LOG,
     "show": _LOG,
-    "rev-list": _LOG,
-    "shortlog": ProgramRule(
-        flags="nsec", words="all no-merges numbered summary email", named=_LOG_NAMED, operands=paths
+    "rev-list": GitRule(
+        flags=f"{_WALK_FLAGS} --count --oneline --abbrev-commit",
+        attached=f"{_WALK_ATTACHED} --format --pretty --abbrev",
+        valued=_WALK_VALUED,
+        numbers=True,
     ),
-    "branch": ProgramRule(
-        flags="avr",
-        words="list all remotes verbose show-current merged no-merged contains no-contains column no-column color"
-        " no-color abbrev ignore-case",
-        named="sort format points-at",
-        operands=_when(
-            "--list", "--merged", "--no-merged", "--contains", "--no-contains", "--points-at"
-        ),
+    "shortlog": GitRule(
+        flags="-n -s -e -c -sn -ns -sne -nse --all --no-merges --merges --numbered --summary --email",
+        valued="--since --until --after --before --author --committer --grep --max-count --skip",
     ),
-    "tag": ProgramRule(
-        flags="l",
-        attached="n",
-        words="list merged no-merged contains no-contains column color ignore-case",
-        named="sort format points-at",
+    "branch": GitRule(
+        flags="-a -r -v -vv -av -avv -rv --list --all --remotes --verbose --show-current --no-column --no-color"
+        " --ignore-case",
+        attached="--column --color --abbrev",
+        valued="--sort --format",
+        last="--merged --no-merged --contains --no-contains --points-at",
+        operands=_when("--list"),
+    ),
+    "tag": GitRule(
+        flags="-l --list --ignore-case",
+        attached="-n --column --color",
+        valued="--sort --format",
+        last="--merged --no-merged --contains --no-contains --points-at",
         operands=_when("-l", "--list"),
     ),
-    "remote": ProgramRule(flags="v", words="verbose", operands=_verbs("get-url", bare=True)),
-    "stash": ProgramRule(flags="p", words="stat patch oneline", operands=_verbs("list", "show")),
-    "reflog": ProgramRule(numbers=True, words="oneline", operands=_verbs("show", bare=True)),
-    "worktree": ProgramRule(words="porcelain", operands=_verbs("list")),
-    "rev-parse": ProgramRule(
-        words="show-toplevel abbrev-ref short verify quiet git-dir absolute-git-dir git-common-dir show-prefix"
-        " show-cdup is-inside-work-tree is-inside-git-dir is-bare-repository symbolic-full-name",
+    "remote": GitRule(flags="-v --verbose --push --all", verbs="get-url"),
+    "stash": GitRule(
+        flags="-p --patch --oneline --name-only --name-status",
+        attached="--stat",
+        verbs="list show",
+        bare=False,
+    ),
+    "reflog": GitRule(flags="--oneline", attached="--date", numbers=True, verbs="show"),
+    "worktree": GitRule(flags="-v -z --porcelain --verbose", verbs="list", bare=False),
+    "rev-parse": GitRule(
+        flags="-q --show-toplevel --verify --quiet --git-dir --absolute-git-dir --git-common-dir --show-prefix"
+        " --show-cdup --is-inside-work-tree --is-inside-git-dir --is-bare-repository --symbolic-full-name"
+        " --is-shallow-repository",
+        attached="--abbrev-ref --short",
         operands=text,
     ),
-    "ls-files": ProgramRule(
-        flags="cdmoiskuvtz",
-        valued="x",
-        words="cached deleted modified others ignored stage killed unmerged exclude-standard full-name directory"
-        " error-unmatch",
-        named="exclude",
-        operands=paths,
+    "ls-files": GitRule(
+        flags="-c -d -m -o -i -s -k -u -v -t -z --cached --deleted --modified --others --ignored --stage --killed"
+        " --unmerged --exclude-standard --full-name --directory --error-unmatch --eol",
+        attached="--abbrev",
+        valued="-x --exclude",
     ),
-    "ls-tree": ProgramRule(
-        flags="rtdlz", words="name-only name-status full-name full-tree long", operands=paths
+    "ls-tree": GitRule(
+        flags="-r -t -d -l -z --name-only --name-status --full-name --full-tree --long",
+        attached="--abbrev",
     ),
-    "cat-file": ProgramRule(flags="ptse", operands=text),
-    "blame": ProgramRule(
-        flags="lsweftp", valued="L", attached="MC", words="porcelain date", operands=paths
+    "cat-file": GitRule(flags="-p -t -s -e", operands=text),
+    "blame": GitRule(
+        flags="-l -s -w -e -f -t -p -b --porcelain --line-porcelain --show-email --root",
+        attached="-M -C --date --abbrev",
+        valued="-L",
     ),
-    "describe": ProgramRule(
-        words="tags always dirty all long abbrev exact-match contains first-parent",
-        named="match exclude candidates",
+    "describe": GitRule(
+        flags="--tags --always --all --long --exact-match --contains --first-parent",
+        attached="--abbrev",
+        valued="--match --exclude --candidates",
         operands=text,
     ),
-    "merge-base": ProgramRule(flags="a", words="all is-ancestor", operands=text),
-    "version": ProgramRule(words="build-options", operands=nothing),
-    "--version": ProgramRule(operands=nothing),
+    "merge-base": GitRule(flags="-a --all --is-ancestor --octopus", operands=text),
+    "version": GitRule(flags="--build-options", operands=nothing),
+    "--version": GitRule(operands=nothing),
 }
 """Subcommands that only read if their arguments match the rule."""
 
@@ -190,6 +305,13 @@ FIND_VALUED: Final = frozenset(
     | {"-mtime", "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-inum", "-printf", "-uid", "-gid"}
 )
 
+FIND_LESS: Final = re.compile(r"-(?:[0-9]+[a-zA-Z]?|[ugoa]*[=+][rwxst]*)")
+
+
+def _is_find_value(value: str) -> bool:
+    """Whether a word can be the value of a test: not an option, but "less than", as in `-mtime -1`."""
+    return not value.startswith("-") or bool(FIND_LESS.fullmatch(value))
+
 
 def find_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
     """Whether `find` with these arguments only reads, and only inside."""
@@ -198,7 +320,7 @@ def find_is_read_only(words: Sequence[Word], place: CommandScope) -> bool:
     for word in rest:
         if word.text in FIND_VALUED:
             value = next(rest, None)
-            if value is None or value.globs:
+            if value is None or value.globs or not _is_find_value(value.text):
                 return False
             started = True
         elif word.text in FIND_TESTS:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, ReadOnly, judge
 from crush_trio.tools.shell.read_only import READ_ONLY_PROGRAMS
-from tests.tools.command_tables import ASKS, BLOCKED, INERT, NOT_BLOCKED
+from tests.tools.command_tables import (
+    ASKS,
+    ASKS_WITHOUT_SANDBOX,
+    BLOCKED,
+    INERT,
+    INERT_WITHOUT_SANDBOX,
+    NOT_BLOCKED,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +40,7 @@ def workspace(tmp_path_factory):
 
 
 def verdict(command, workspace, working_dir=None):
-    return judge(command, workspace=workspace, working_dir=working_dir or workspace)
+    return judge(command, workspace=workspace, working_dir=working_dir or workspace, sandboxed=True)
 
 
 # ── Inert ───────────────────────────────────────────────────────────────────────────────────────
@@ -43,6 +50,20 @@ def verdict(command, workspace, working_dir=None):
 @pytest.mark.parametrize("command", INERT)
 def test_a_command_that_only_looks_inside_the_workspace_needs_no_permission(command, workspace):
     assert verdict(command, workspace) == ReadOnly()
+
+
+@pytest.mark.item("H10")
+def test_without_a_sandbox_only_programs_that_cannot_write_need_no_permission(workspace):
+    def judged(command):
+        return judge(command, workspace=workspace, working_dir=workspace, sandboxed=False)
+
+    assert {command: judged(command) for command in INERT_WITHOUT_SANDBOX} == dict.fromkeys(
+        INERT_WITHOUT_SANDBOX, ReadOnly()
+    )
+    for command in ASKS_WITHOUT_SANDBOX:
+        assert verdict(command, workspace) == ReadOnly(), command
+        assert isinstance(judged(command), NeedsPermission), command
+    assert isinstance(judged("cat a.py; curl x"), Blocked)
 
 
 def test_an_absolute_path_into_the_workspace_is_inside(workspace):
@@ -118,10 +139,17 @@ def kept(tmp_path):
 def test_a_command_that_would_show_what_is_private_asks(command, kept):
     private = (kept / ".crush",)
     assert isinstance(
-        judge(command, workspace=kept, working_dir=kept, private=private), NeedsPermission
+        judge(command, workspace=kept, working_dir=kept, private=private, sandboxed=True),
+        NeedsPermission,
     )
     assert isinstance(
-        judge("cat crush.json", workspace=kept, working_dir=kept / ".crush", private=private),
+        judge(
+            "cat crush.json",
+            workspace=kept,
+            working_dir=kept / ".crush",
+            private=private,
+            sandboxed=True,
+        ),
         NeedsPermission,
     )
 
@@ -131,7 +159,10 @@ def test_a_command_that_would_show_what_is_private_asks(command, kept):
 )
 def test_a_command_that_looks_beside_what_is_private_needs_no_permission(command, kept):
     private = (kept / ".crush",)
-    assert judge(command, workspace=kept, working_dir=kept, private=private) == ReadOnly()
+    assert (
+        judge(command, workspace=kept, working_dir=kept, private=private, sandboxed=True)
+        == ReadOnly()
+    )
 
 
 # ── Repositories ────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +233,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=20).map("".join) | st.text(max_size=40))
 def test_every_text_gets_a_verdict(command):
     assert isinstance(
-        judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere")),
+        judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere"), sandboxed=True),
         ReadOnly | NeedsPermission | Blocked,
     )
 
@@ -214,7 +245,9 @@ def test_every_text_gets_a_verdict(command):
 def test_an_inert_command_beside_one_that_is_not_is_not_inert(name, operator):
     for command in (f"{name}{operator}rm x", f"rm x{operator}{name}"):
         assert isinstance(
-            judge(command, workspace=Path("/nowhere"), working_dir=Path("/nowhere")),
+            judge(
+                command, workspace=Path("/nowhere"), working_dir=Path("/nowhere"), sandboxed=True
+            ),
             NeedsPermission,
         )
 
@@ -226,5 +259,6 @@ def test_an_inert_command_beside_one_that_is_not_is_not_inert(name, operator):
 def test_an_unknown_option_is_never_inert(name, option):
     place = Path("/nowhere")
     assert isinstance(
-        judge(f"{name} {option}", workspace=place, working_dir=place), NeedsPermission
+        judge(f"{name} {option}", workspace=place, working_dir=place, sandboxed=True),
+        NeedsPermission,
     )
