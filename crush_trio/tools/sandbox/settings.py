@@ -13,13 +13,12 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 from attrs import define, evolve, field
 
 from crush_trio.config.files import CommandPolicy, SandboxConfig, SandboxMode
-from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import LoadedConfig, private_paths
 from crush_trio.tools.sandbox.confinement import (
     Confinement,
@@ -53,6 +52,15 @@ SHARED_MEMORY: Final = (Path("/dev/shm"),)
 """Writable under Landlock; bubblewrap gives each command its own."""
 
 
+class Configured(Protocol):
+    """The configuration of a workspace, as the sandbox uses it."""
+
+    @property
+    def current(self) -> LoadedConfig:
+        """The configuration as it is now."""
+        ...
+
+
 @define(eq=False, kw_only=True)
 class CommandSandbox:
     """The sandbox of one workspace's commands, as currently configured.
@@ -61,7 +69,7 @@ class CommandSandbox:
     Without a configuration there is no sandbox.
     """
 
-    live: Configuration | None = field(default=None, repr=False)
+    live: Configured | None = field(default=None, repr=False)
     machine: MachineSandbox = field(factory=no_sandbox)
 
     async def ready(self) -> None:
@@ -121,8 +129,13 @@ class CommandSandbox:
 
     def for_approved(self) -> Confinement | None:
         """Return what an approved command may touch; None if there is no sandbox."""
-        if self.kind is SandboxKind.NONE:
-            return None
+        return None if self.kind is SandboxKind.NONE else self._enforceable(self._approved())[0]
+
+    def losses(self) -> tuple[str, ...]:
+        """Return in sentences what the sandbox cannot enforce of what approved commands may touch."""
+        return () if self.kind is SandboxKind.NONE else self._enforceable(self._approved())[1]
+
+    def _approved(self) -> Confinement:
         config, home = self._loaded, _resolved(self._loaded.places.home)
         environment, project = config.environment, config.project
         git = git_paths(project.root)
@@ -140,7 +153,7 @@ class CommandSandbox:
         hidden = self._hidden(config, home, shown=configured)
         found = protected_paths(home, project.directories, config.data_dir, git)
         named = dict.fromkeys(Path(_resolved(each.parent), each.name) for each in found)
-        confinement = Confinement(
+        return Confinement(
             writable=writable,
             protected=tuple(
                 each for each in named if _below(each, writable) and not _below(each, hidden)
@@ -148,7 +161,6 @@ class CommandSandbox:
             hidden=hidden,
             network=Network(config.sandbox.network.value),
         )
-        return self.enforceable(confinement)[0]
 
     def for_unasked(self) -> Confinement | None:
         """Return what a command may touch that nobody was asked about; None without a sandbox."""
@@ -156,9 +168,9 @@ class CommandSandbox:
             return None
         config, home = self._loaded, _resolved(self._loaded.places.home)
         hidden = (*self._hidden(config, home), *private_paths(config))
-        return self.enforceable(Confinement(hidden=_unique(hidden), network=Network.OFF))[0]
+        return self._enforceable(Confinement(hidden=_unique(hidden), network=Network.OFF))[0]
 
-    def enforceable(self, wanted: Confinement) -> tuple[Confinement, tuple[str, ...]]:
+    def _enforceable(self, wanted: Confinement) -> tuple[Confinement, tuple[str, ...]]:
         """Return the part of *wanted* that the machine can enforce, and sentences about the rest.
 
         Landlock makes a directory that contains a hidden one impossible to list. A workspace that
