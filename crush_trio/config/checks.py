@@ -49,6 +49,7 @@ PROVIDER_TYPES: Final = LOCAL_TYPES | {
 
 
 _NOT_ABSOLUTE: Final = "expected a path that begins with / or ~/"
+_NOT_PLAIN: Final = "expected a path without '..'"
 _TOO_MUCH: Final = "expected a part of the file system, got all of it or all of the home directory"
 
 
@@ -81,6 +82,8 @@ def check_sandbox(content: ConfigFile, path: Path) -> None:
             keys = (OWN_KEY, "sandbox", name, index)
             if not text.startswith(("/", "~/")) or "\0" in text:
                 raise ConfigInvalid.at(path, key_text(keys), _NOT_ABSOLUTE)
+            if ".." in text.split("/"):
+                raise ConfigInvalid.at(path, key_text(keys), _NOT_PLAIN)
             if not text.strip("/~."):
                 raise ConfigInvalid.at(path, key_text(keys), _TOO_MUCH)
 
