@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from crush_trio.clock import CountingIds, SystemClock, TrioClock
 from crush_trio.config.files import SandboxConfig
 from crush_trio.config.sources import Places
+from crush_trio.nursery import open_hidden_nursery
 from crush_trio.testing.server.config import open_fixed_config
 from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.sandbox.confinement import SandboxKind
@@ -162,6 +163,6 @@ async def open_shell_bench(
             env=environment,
             sandbox=CommandSandbox(live=live, machine=machine or (MACHINE if real else IMAGINED)),
         )
-        async with trio.open_nursery() as services:
+        async with open_hidden_nursery() as services:
             yield ShellBench(bench, Jobs(services, clock, opens), services)
             services.cancel_scope.cancel()
