@@ -130,7 +130,8 @@ async def held(sandbox: CommandSandbox) -> list[Finding]:
     assert sandbox.live is not None
     config = sandbox.live.current
     workspace, home = config.project.directory, config.places.home
-    outside = [] if workspace == home else [home]
+    places = (home, Path("/usr"), Path("/etc"), Path("/var"))
+    outside = [each for each in places if not any(map(each.is_relative_to, approved.writable))]
     async with _open_listener() as port:
         attempts = (
             ("unasked writes", WRITES, [workspace, home, "/tmp"], unasked),

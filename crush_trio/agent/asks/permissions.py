@@ -91,8 +91,6 @@ def covers(grant: Grant, request: PermissionRequest, run_id: RunId) -> bool:
         request.action,
         request.path,
     )
-    if request.action == LEAVE_SANDBOX:
-        return False
     match grant.scope:
         case GrantScope.ONCE:
             return False
@@ -259,7 +257,7 @@ class Permissions:
         if scope is None:
             session = action is PermissionAction.ALLOW_SESSION
             scope = GrantScope.SESSION if session else GrantScope.ONCE
-        if scope is GrantScope.ONCE:
+        if scope is GrantScope.ONCE or ask.request.action == LEAVE_SANDBOX:
             self._settle(ask, Resolution.GRANTED)
         else:
             self._grant(_grant_of(ask, scope, self.clock.unix()))
