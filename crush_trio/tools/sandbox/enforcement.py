@@ -13,7 +13,11 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from crush_trio.tools.sandbox.bubblewrap import bubblewrap_argv, find_bubblewrap
+from crush_trio.tools.sandbox.bubblewrap import (
+    bubblewrap_argv,
+    find_bubblewrap,
+    with_control_sockets_hidden,
+)
 from crush_trio.tools.sandbox.confinement import Confinement, Network, NotConfined, SandboxKind
 from crush_trio.tools.sandbox.landlock import landlock_orders, reduced_for_landlock
 from crush_trio.tools.sandbox.layout import lay_out
@@ -57,7 +61,7 @@ def enforce(
     _check_exists(program, working_dir, search)
     if confinement.network is Network.OFF and not can_filter():
         raise NotConfined(errno.ENOTSUP, "this machine has no filter for sockets: use loopback")
-    layout = lay_out(confinement)
+    layout = lay_out(with_control_sockets_hidden(confinement))
     orders: dict[str, Any] = {
         "namespace": True,
         "placeholders": [str(path) for path in layout.placeholders],
