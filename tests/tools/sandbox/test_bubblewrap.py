@@ -207,6 +207,10 @@ async def test_a_workspace_below_a_hidden_directory_is_all_that_is_seen_of_it(tm
         *(".", "./deep", "./deep/work", "./deep/work/new"),
         "refused",
     ]
+    shown = {**confined, "protected": [work]}
+    assert await tries(["ls new", "touch newer"], work, **shown) == ["ls new"]
+    with pytest.raises(NotConfined, match="hides the working directory"):
+        await output(sandboxed("true", work, hidden=[tmp_path / "hidden"]))
 
 
 async def test_a_command_sees_only_its_own_processes_and_few_devices(tmp_path, monkeypatch):

@@ -74,6 +74,8 @@ async def test_hidden_paths_cannot_be_read_and_their_neighbours_can(tmp_path):
     ]
     done = await tries([*fine, *attempts], work, KIND, writable=[work], hidden=hidden)
     assert done == fine
+    shown = {"writable": [work], "protected": [work], "hidden": hidden}
+    assert await tries(["cat file", "touch newer"], work, KIND, **shown) == ["cat file"]
 
 
 async def test_no_socket_can_be_made_if_the_network_is_off(tmp_path):

@@ -1,6 +1,8 @@
 """The probe: finds what works by trying it, and says why the rest does not."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,7 @@ from crush_trio.tools.sandbox import probe
 from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.sandbox.enforcement import find_bubblewrap
 from crush_trio.tools.sandbox.probe import find_sandbox, probe_sandbox
-from tests.tools.sandbox_runs import needs_landlock
+from tests.tools.sandbox_runs import needs_landlock, output, sandboxed
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
@@ -33,7 +35,7 @@ def with_bubblewrap(monkeypatch, tmp_path, script):
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "No permissions"),
+        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "forbids namespaces"),
         ('while [ "$1" != -- ]; do shift; done; shift; "$@"', "a file could be written"),
         ("exit 0", "the command ended at once"),
     ],
@@ -57,6 +59,22 @@ async def test_none_comes_with_a_reason_for_each(monkeypatch, version, reason):
     first, second = found.reasons
     assert "install the package bubblewrap" in first
     assert reason in second
+
+
+PROBE = """
+import trio
+from crush_trio.tools.sandbox.probe import probe_sandbox
+found = trio.run(probe_sandbox)
+print(found.kind, len(found.reasons))
+"""
+
+
+@needs_landlock
+@pytest.mark.needs("bwrap")
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may nest namespaces")
+async def test_a_server_that_is_in_a_sandbox_itself_finds_what_works_there(tmp_path):
+    command = sandboxed([sys.executable, "-c", PROBE], tmp_path, writable=[Path("/tmp")])
+    assert await output(command) == "landlock 1\n"
 
 
 @pytest.mark.needs("bwrap")

@@ -112,8 +112,9 @@ async def test_if_the_guard_is_killed_the_kernel_ends_everything(probe):
             await stdout.shows("ready")
             seen = probe.left(guards=False)
             guard = torture.above(group.pid)
-            for pid in (torture.above(guard), guard):
-                os.kill(pid, signal.SIGKILL)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # neither can react to the other's end
+                for pid in (torture.above(guard), guard):
+                    os.kill(pid, number)
             for pid in seen:
                 await ended(pid)
             await group.wait()
