@@ -3,7 +3,8 @@
 The command gets its own mount, PID and IPC namespaces, and its own network namespace unless the network
 is on; if it is off, a filter of system calls refuses every socket as well. /proc shows only its own processes, so it cannot read the server's environment. /dev has the usual
 harmless devices. /run is empty except for what name resolution and program search need, because its
-sockets (D-Bus, systemd, containers) let a program have others do what it may not. The mounts are `nodev`
+sockets (D-Bus, systemd, containers) let a program have others do what it may not; so do those of tmux and
+X11, which are hidden. Other Unix sockets can be reached unless the network is off. The mounts are `nodev`
 and `nosuid`, and bubblewrap always sets "no new privileges".
 
 Bubblewrap is the leader that the guard sees. Below it, an init of the PID namespace starts the command.
@@ -20,6 +21,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from attrs import evolve
 
 from crush_trio.tools.sandbox.confinement import Confinement, Network
 from crush_trio.tools.sandbox.layout import Layout, Role
@@ -39,6 +42,9 @@ RUN_KEPT: Final = (
 )
 """What stays visible below /run: name resolution, and the programs of NixOS."""
 
+CONTROL_SOCKETS: Final = (Path(f"/tmp/tmux-{os.getuid()}"), Path("/tmp/.X11-unix"))
+"""Directories with sockets that take keystrokes for programs outside. Hidden unless writable."""
+
 FILE_CAPABILITIES: Final = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID")
 """The capabilities that a command of a root server keeps.
 
@@ -49,6 +55,12 @@ CAP_DAC_READ_SEARCH is not one of them: it would allow to open any file by its h
 def find_bubblewrap() -> str | None:
     """Return the path of bubblewrap; None if it is not installed."""
     return shutil.which("bwrap", path=PROGRAM_PATH)
+
+
+def with_control_sockets_hidden(confinement: Confinement) -> Confinement:
+    """Return *confinement* with `CONTROL_SOCKETS` among what is hidden."""
+    more = (path for path in CONTROL_SOCKETS if path not in confinement.writable)
+    return evolve(confinement, hidden=(*confinement.hidden, *more))
 
 
 def bubblewrap_argv(

@@ -47,8 +47,9 @@ class Confinement:
     *writable* are directories and files that it may change. *protected* are read-only although they
     are below a writable one; this includes names that do not exist yet. *hidden* are directories that
     look empty and files that look empty, wherever they are. Where these overlap, the longest path
-    decides, but nothing below a hidden directory is visible except what is writable. A writable path
-    or a hidden path that does not exist is ignored.
+    decides, but nothing below a hidden directory is visible except what is writable. A path that is
+    writable and protected is read-only, and visible below a hidden directory. A writable path or a
+    hidden path that does not exist is ignored.
     """
 
     writable: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)

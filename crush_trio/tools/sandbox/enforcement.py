@@ -13,10 +13,14 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from crush_trio.tools.sandbox.bubblewrap import bubblewrap_argv, find_bubblewrap
+from crush_trio.tools.sandbox.bubblewrap import (
+    bubblewrap_argv,
+    find_bubblewrap,
+    with_control_sockets_hidden,
+)
 from crush_trio.tools.sandbox.confinement import Confinement, Network, NotConfined, SandboxKind
 from crush_trio.tools.sandbox.landlock import landlock_orders, reduced_for_landlock
-from crush_trio.tools.sandbox.layout import lay_out
+from crush_trio.tools.sandbox.layout import Role, lay_out
 from crush_trio.tools.shell.guard.restriction import can_filter
 
 
@@ -57,7 +61,9 @@ def enforce(
     _check_exists(program, working_dir, search)
     if confinement.network is Network.OFF and not can_filter():
         raise NotConfined(errno.ENOTSUP, "this machine has no filter for sockets: use loopback")
-    layout = lay_out(confinement)
+    layout = lay_out(with_control_sockets_hidden(confinement))
+    if layout.role(Path(os.path.realpath(working_dir))) is Role.HIDDEN:
+        raise NotConfined(errno.EPERM, f"the sandbox hides the working directory {working_dir}")
     orders: dict[str, Any] = {
         "namespace": True,
         "placeholders": [str(path) for path in layout.placeholders],

@@ -62,7 +62,7 @@ def reduced_for_landlock(confinement: Confinement) -> tuple[Confinement, tuple[s
     lost += [
         f"{path} is not protected, because it is below a writable directory"
         for path in confinement.protected
-        if _is_below(path, [*roots, *confinement.writable])
+        if _is_below(path, [*roots, *confinement.writable]) and path not in confinement.writable
     ]
     network = confinement.network
     if network is Network.LOOPBACK:
@@ -71,7 +71,9 @@ def reduced_for_landlock(confinement: Confinement) -> tuple[Confinement, tuple[s
     if network is Network.OFF and not can_filter():
         network = Network.ON
         lost.append("the network is on, because this machine has no filter for it")
-    return evolve(confinement, protected=(), hidden=hidden, network=network), tuple(lost)
+    protected = [path for path in confinement.protected if path in confinement.writable]
+    less = evolve(confinement, protected=protected, hidden=hidden, network=network)
+    return less, tuple(lost)
 
 
 def landlock_orders(confinement: Confinement) -> dict[str, Any]:
@@ -84,7 +86,11 @@ def landlock_orders(confinement: Confinement) -> dict[str, Any]:
     off = confinement.network is Network.OFF
     devices = IOCTL_DEV if version >= 5 else 0
     handled = WRITE | devices | (READ if hidden else 0)
-    rules = [(path, handled) for path in _outermost(confinement.writable) if path.exists()]
+    rules = [
+        (path, handled & READ if path in confinement.protected else handled)
+        for path in _outermost(confinement.writable)
+        if path.exists()
+    ]
     rules += [(path, (WRITE_FILE | devices) & handled) for path in DEVICES if path.exists()]
     rules.append((Path("/dev/pts"), (WRITE_FILE | devices) & handled))
     if hidden:
@@ -94,14 +100,10 @@ def landlock_orders(confinement: Confinement) -> dict[str, Any]:
             handled,
             TCP if off and version >= 4 else 0,
             SCOPES if version >= 6 else 0,
-            [
-                (str(real), _fitting(real, access))
-                for path, access in rules
-                for real in [path.resolve()]
-            ],
+            [*_fitting(rules)],
         ),
         "no_sockets": off,
-        "no_metadata": not confinement.writable and can_filter(),
+        "no_metadata": {*confinement.writable} <= {*confinement.protected} and can_filter(),
     }
 
 
@@ -128,9 +130,13 @@ def _outermost(paths: tuple[Path, ...]) -> list[Path]:
     return [path for path in paths if not any(each in paths for each in path.parents)]
 
 
-def _fitting(path: Path, access: int) -> int:
-    """Return the part of *access* that a rule about *path* may name."""
-    return access if path.is_dir() else access & ON_FILES
+def _fitting(rules: list[tuple[Path, int]]) -> Iterator[tuple[str, int]]:
+    """Yield *rules* as the kernel takes them: no links, no rights of directories for files."""
+    for path, access in rules:
+        real = path.resolve()
+        possible = access if real.is_dir() else access & ON_FILES
+        if possible:
+            yield str(real), possible
 
 
 def _is_below(path: Path, roots: list[Path]) -> bool:

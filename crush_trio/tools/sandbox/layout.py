@@ -19,6 +19,7 @@ writable: a writable path below another writable one is left out, because it is 
 import errno
 import os
 import stat
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -47,6 +48,10 @@ class Layout:
     roles: tuple[tuple[Path, Role], ...]
     placeholders: tuple[Path, ...]
 
+    def role(self, path: Path) -> Role:
+        """Return the role of *path*, which is that of the nearest path above it that has one."""
+        return nearest_role(dict(self.roles), path)[1]
+
 
 def lay_out(confinement: Confinement) -> Layout:
     """Return the layout for *confinement*; raise `NotConfined` if a path cannot be protected.
@@ -74,29 +79,27 @@ class _Plan:
 
     def allow(self, path: Path) -> None:
         """Make *path* writable, unless it is already or does not exist."""
-        if self._governing(self._in_root(path) or path)[1] is Role.WRITABLE:
+        if nearest_role(self.roles, self._in_root(path) or path)[1] is Role.WRITABLE:
             return
         real = _resolved(path)
-        if real is not None and self._governing(real)[1] is not Role.WRITABLE:
+        if real is not None and nearest_role(self.roles, real)[1] is not Role.WRITABLE:
             self._roots[path] = real
             self.roles.setdefault(real, Role.WRITABLE)
 
     def hide(self, path: Path) -> None:
         """Hide *path*, if it exists and is not below a hidden directory."""
         real = _resolved(path)
-        if real is None or self._governing(real)[1] is Role.HIDDEN:
+        if real is None or nearest_role(self.roles, real)[1] is Role.HIDDEN:
             return
-        root, role = self._governing(real)
+        root, role = nearest_role(self.roles, real)
         if role is Role.WRITABLE and root != real:
             self._hold(root, real.parent)
         self.roles[real] = Role.HIDDEN
 
     def protect(self, path: Path, links: int = 0) -> None:
         """Make *path* read-only and keep its name from being replaced, if it can be written."""
-        real = self._in_root(path)
-        if real is None:
-            real = path.parent.resolve() / path.name
-        root, role = self._governing(real)
+        real = self._in_root(path) or Path(os.path.realpath(path.parent), path.name)
+        root, role = nearest_role(self.roles, real)
         if role is not Role.WRITABLE:
             return
         current = root
@@ -108,6 +111,8 @@ class _Plan:
                 target = _resolved(current)
                 if target is not None and links < MOST_LINKS:
                     self.protect(target / real.relative_to(current), links + 1)
+                return
+            if kind is None and not _can_be_made(current):
                 return
             if kind is None or is_placeholder(current):
                 self.placeholders += [] if current in self.placeholders else [current]
@@ -136,13 +141,6 @@ class _Plan:
     def _give(self, path: Path, role: Role) -> None:
         self.roles[path] = max(role, self.roles.get(path, role))
 
-    def _governing(self, path: Path) -> tuple[Path, Role]:
-        """Return the nearest path at or above *path* that has a role; the root is read-only."""
-        for each in (path, *path.parents):
-            if each in self.roles:
-                return each, self.roles[each]
-        return Path("/"), Role.READ_ONLY
-
     def _in_root(self, path: Path) -> Path | None:
         """Return *path* with the writable directory that it was given under resolved."""
         for each in (path, *path.parents):
@@ -151,11 +149,26 @@ class _Plan:
         return None
 
 
+def nearest_role(roles: Mapping[Path, Role], path: Path) -> tuple[Path, Role]:
+    """Return the nearest path at or above *path* that has a role; the root is read-only."""
+    for each in (path, *path.parents):
+        if each in roles:
+            return each, roles[each]
+    return Path("/"), Role.READ_ONLY
+
+
 def _resolved(path: Path) -> Path | None:
     try:
         return path.resolve(strict=True)
     except (OSError, RuntimeError):  # missing, or links in a circle
         return None
+
+
+def _can_be_made(path: Path) -> bool:
+    """Whether a command, which runs as our user, could make *path*."""
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        return False
+    return os.access(path.parent, os.W_OK) or path.parent.stat().st_uid == os.geteuid()
 
 
 def _kind(path: Path) -> int | None:

@@ -4,6 +4,7 @@ A program that is installed says little: containers and kernels forbid namespace
 probe runs a small script in a confinement that uses everything, and looks at what the script could do.
 """
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,14 @@ echo confined
 
 CONFINED: Final = "confined"
 
+NAMESPACES: Final = re.compile("namespace|uid map|mount proc|loopback", re.IGNORECASE)
+"""In messages of bubblewrap: the system does not let it make what it needs."""
+
+HINT: Final = (
+    ". This container or system forbids namespaces"
+    " (see sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns)"
+)
+
 
 @frozen(kw_only=True)
 class SandboxFound:
@@ -48,13 +57,13 @@ async def find_sandbox() -> SandboxKind:
 
 async def probe_sandbox(clock: Clock | None = None) -> SandboxFound:
     """Try bubblewrap, then Landlock; return the first that works and why the others do not."""
+    await trio.lowlevel.checkpoint()
     reasons: list[str] = []
     for kind in (SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK):
         reason = _missing(kind) or await _try(kind, clock or SystemClock())
         if reason is None:
             return SandboxFound(kind=kind, reasons=tuple(reasons))
         reasons.append(reason)
-    await trio.lowlevel.checkpoint()
     return SandboxFound(kind=SandboxKind.NONE, reasons=tuple(reasons))
 
 
@@ -74,6 +83,7 @@ def _missing(kind: SandboxKind) -> str | None:
 
 async def _try(kind: SandboxKind, clock: Clock) -> str | None:
     """Run the script in a sandbox; return why it does not work, None if it does."""
+    await trio.lowlevel.checkpoint()
     with tempfile.TemporaryDirectory(prefix="crush-trio-probe-") as name:
         place, wanted = _prepared(name)
         confinement, _ = reduced(wanted, kind)
@@ -99,7 +109,8 @@ async def _try(kind: SandboxKind, clock: Clock) -> str | None:
     if finished.ended.status == 0 and finished.stdout.text().strip() == CONFINED:
         return None
     said = (finished.stderr.text() or finished.stdout.text()).strip().splitlines()
-    return f"{kind} does not work: {said[0] if said else 'the command ended at once'}"
+    reason = said[0] if said else "the command ended at once"
+    return f"{kind} does not work: {reason}{HINT if NAMESPACES.search(reason) else ''}"
 
 
 def _prepared(directory: str) -> tuple[Path, Confinement]:

@@ -30,6 +30,10 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 
+CAPABILITY_VERSION = 0x20080522
+FILE_CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
+"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID."""
+
 FILTER_DESCRIPTOR = 100
 """Where bubblewrap finds the filter; far from the descriptors that are in use."""
 
@@ -73,6 +77,7 @@ def restrict(orders: "Orders") -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if "landlock" in orders:
         _apply_landlock(*orders["landlock"])
+        _drop_capabilities()
     if program:
         _apply_filter(program)
 
@@ -115,6 +120,20 @@ def _add_rule(ruleset: int, path: str, access: int) -> None:
         _call(ADD_RULE, ruleset, RULE_PATH_BENEATH, struct.pack("=Qi", access, descriptor), 0)
     finally:
         os.close(descriptor)
+
+
+def _drop_capabilities() -> None:
+    """Keep only capabilities for files: with others, root could read the memory of the server.
+
+    "No new privileges" is set, so the program that is executed next does not get them back.
+    """
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    held = ctypes.create_string_buffer(24)
+    if _LIBC.capget(header, held) != 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    permitted = struct.unpack("=6I", held.raw)[1] & FILE_CAPABILITIES
+    if _LIBC.capset(header, struct.pack("=6I", permitted, permitted, 0, 0, 0, 0)) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def _call(number: int, *arguments: "int | bytes") -> int:
