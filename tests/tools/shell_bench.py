@@ -130,8 +130,9 @@ class ShellBench:
         return await tool.run(call)
 
 
-MACHINE = MachineSandbox()
-"""The sandbox of this machine, found once for all tests of a process."""
+WANTED = os.environ.get("CRUSH_TRIO_TEST_SANDBOX")
+MACHINE = MachineSandbox(SandboxKind(WANTED) if WANTED else None)
+"""The sandbox of this machine, found once for all tests of a process, unless a variable names one."""
 
 IMAGINED = MachineSandbox(SandboxKind.BUBBLEWRAP)
 """What commands are judged by that a test scripts: none of them runs."""
