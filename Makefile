@@ -3,6 +3,7 @@
 #   make test   create .venv, install, run the suite; 5 minutes on two cores, no other programs needed
 #   make check  format, lint, types, layers, async lint, then every test: also the long explorations
 #               and what runs other programs (tests/programs.txt), which root on Debian gets installed
+#   make sandboxes  what runs commands, with Landlock instead of bubblewrap and without a sandbox
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
@@ -20,13 +21,16 @@ MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
 FAST   := not slow and not long and not needs
+SANDBOXED := tests/tools/sandbox tests/tools/shell/test_bash.py tests/tools/shell/test_bash_sandbox.py \
+	tests/tools/shell/test_environment.py tests/tools/test_private.py tests/contract/test_h_processes.py \
+	tests/integrations/test_sandboxed_programs.py tests/cli/test_security_checks.py
 # Two workers more than there are cores: slow tests mostly wait, while the others compute.
 ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check lint programs lowest format bench soak demo serve setup build clean
+.PHONY: quick test check sandboxes lint programs lowest format bench soak demo serve setup build clean
 
 quick: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal --quick -m "$(FAST)"
@@ -36,6 +40,14 @@ test: $(STAMP)
 
 check: lint programs test
 	$(PYTEST) $(ALL) -m "long or needs"
+	$(MAKE) sandboxes
+
+# What runs commands, once more as on a machine without bubblewrap (an empty file is mounted over the
+# program, so that Landlock is used), and once without any sandbox.
+sandboxes: $(STAMP)
+	bwrap --dev-bind / / --ro-bind /dev/null "$$(command -v bwrap)" \
+		$(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
+	CRUSH_TRIO_TEST_SANDBOX=none $(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
 
 programs:
 	@.ci/programs

@@ -57,6 +57,8 @@ from crush_trio.tools.info import (
     config_secrets,
     environment_secrets,
 )
+from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
@@ -134,7 +136,7 @@ class Toolbox:
             DownloadTool(bench),
             TodosTool(self.bench),
             QuestionTool(self.questions),
-            CrushInfoTool(self.report),
+            CrushInfoTool(self.report, bench.sandbox.ready),
             CrushLogsTool(self.logs, self.workspace_id, secrets=lambda: secrets_now(self.live)),
             *self.mcp.tools(),
             *self.lsp.code_tools(self._changes),
@@ -214,6 +216,7 @@ class Coordinator:
     logs: RecentLogs = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
     extra_tools: ExtraTools = field(default=no_tools, repr=False)
     own_providers: Mapping[str, Provider] = field(factory=dict, repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
@@ -238,6 +241,7 @@ class Coordinator:
             self._toolbox(asks).tools,
             self.integrations.skills,
             self.integrations.mcp,
+            self.sandbox,
         )
         return AgentTurn(desk, planner, Titles(desk, models))
 
@@ -251,6 +255,7 @@ class Coordinator:
             self.ids,
             self.config.current.environment,
             private_paths(self.config.current),
+            self.sandbox,
         )
 
     def _toolbox(self, asks: Asks) -> Toolbox:
@@ -283,6 +288,8 @@ class Coordinator:
             mcp=tuple(self.integrations.mcp.states().values()),
             lsp=tuple(self.integrations.lsp.states().values()),
             skills=self.integrations.skills.states(),
+            sandbox=self.sandbox.settings,
+            sandbox_kind=self.sandbox.kind.value,
             secrets=secrets_now(self.config),
         )
 
@@ -300,6 +307,7 @@ async def open_coordinator(
     integrations: Integrations = NO_INTEGRATIONS,
     logs: RecentLogs | None = None,
     opens: OpenCommand = open_process_group,
+    machine: MachineSandbox | None = None,
     extra_tools: ExtraTools = no_tools,
     own_providers: Mapping[str, Provider] | None = None,
     sizes: SizeLimits = DEFAULTS,
@@ -307,9 +315,10 @@ async def open_coordinator(
     """Open the agent of a workspace. Leave the block after the workspace's runs have ended.
 
     Leaving stops the background jobs, then closes the connections to models. *opens* starts the
-    commands of tools and hooks. *own_providers* are models that the program reaches itself, by the id
+    commands of tools and hooks, in the sandbox of the *machine*. *own_providers* are models that the program reaches itself, by the id
     under which a configuration names them. *sizes* limits answers and the output of tools.
     """
+    sandbox = CommandSandbox(live=config, machine=machine or no_sandbox())
     async with (
         open_providers(environment=config.current.environment) as providers,
         open_hidden_nursery() as jobs,
@@ -323,10 +332,13 @@ async def open_coordinator(
             integrations=integrations,
             providers=providers,
             jobs=Jobs(jobs, clock, opens),
-            hooks=ConfiguredHooks(live=config, directory=directory, clock=clock, opens=opens),
+            hooks=ConfiguredHooks(
+                live=config, directory=directory, clock=clock, opens=opens, sandbox=sandbox
+            ),
             logs=RecentLogs() if logs is None else logs,
             clock=clock,
             ids=ids,
+            sandbox=sandbox,
             extra_tools=extra_tools,
             own_providers={} if own_providers is None else own_providers,
             sizes=sizes,

@@ -33,6 +33,7 @@ from crush_trio.log_context import logged_for
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.store.base import Store
 from crush_trio.store.open import open_store
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import config_commands
 from crush_trio.tools.shell.process import open_process_group
 from crush_trio.wire.config import CatalogProvider
@@ -66,6 +67,7 @@ async def open_hosted_workspace(
                     live=config,
                     publish=events.publish,
                     clock=clock,
+                    sandbox=CommandSandbox(live=config, machine=settings.sandbox),
                 ),
                 settings,
             ) as integrations,
@@ -80,6 +82,7 @@ async def open_hosted_workspace(
                 integrations=integrations,
                 logs=settings.logs,
                 opens=settings.opens or open_process_group,
+                machine=settings.sandbox,
                 extra_tools=settings.extra_tools or no_tools,
                 own_providers=settings.providers,
                 sizes=settings.sizes,

@@ -32,6 +32,7 @@ from crush_trio.errors import PathInvalid
 from crush_trio.limits import DEFAULTS, Limits, SizeLimits
 from crush_trio.runtime.lane import Capacity
 from crush_trio.store.open import StoreSettings
+from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import WorkspaceRequest
 
@@ -201,12 +202,18 @@ class WorkspaceSettings:
     """Seconds that an ask waits while no event stream is open."""
     opens: "OpenCommand | None" = field(default=None, repr=False)
     """Starts the commands of tools and hooks; by default in a process group of their own."""
+    sandbox: MachineSandbox = field(repr=False)
+    """The sandbox of commands, found once for all workspaces; none if the program starts them itself."""
     limits: Limits | None = None
     """How long a run may take for what cannot be cancelled."""
     sizes: SizeLimits = DEFAULTS
     """How much the workspaces take and keep."""
     capacity: Capacity = field(repr=False)
     """The places for active runs; given to share them with workspaces of other settings."""
+
+    @sandbox.default
+    def _sandbox(self) -> MachineSandbox:
+        return MachineSandbox() if self.opens is None else no_sandbox()
 
     @capacity.default
     def _capacity(self) -> Capacity:

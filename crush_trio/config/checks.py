@@ -22,6 +22,7 @@ few values that are checked later. `python -m crush_trio.config.checks` prints i
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -29,7 +30,7 @@ from attrs import evolve, frozen
 
 from crush_trio.config.errors import ConfigInvalid, ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Keys, key_text
-from crush_trio.config.files import ConfigFile
+from crush_trio.config.files import OWN_KEY, ConfigFile, SandboxConfig
 from crush_trio.config.known_providers import KnownProvider
 from crush_trio.config.sources import Layer, Layers, Places, Source, Tree
 from crush_trio.limits import LIMIT_INFO, shown
@@ -45,6 +46,11 @@ PROVIDER_TYPES: Final = LOCAL_TYPES | {
     *("openai", "openai-compat", "openrouter", "vercel"),
 }
 """The valid types of providers."""
+
+
+_NOT_ABSOLUTE: Final = "expected a path that begins with / or ~/"
+_NOT_PLAIN: Final = "expected a path without '..'"
+_TOO_MUCH: Final = "expected a part of the file system, got all of it or all of the home directory"
 
 
 def check_meaning(config: Config, layers: Layers[Source], known: Collection[str]) -> None:
@@ -66,6 +72,20 @@ def check_hooks(config: Config, layers: Layers[Source]) -> None:
             if problem := _hook_problem(hook):
                 keys, expectation = problem
                 raise _invalid(layers, ("hooks", event, index, *keys), expectation)
+
+
+def check_sandbox(content: ConfigFile, path: Path) -> None:
+    """Raise `ConfigInvalid` for a path of the sandbox that no directory can have."""
+    sandbox = SandboxConfig() if content.crush_trio is None else content.crush_trio.sandbox
+    for name, texts in (("writable", sandbox.writable), ("hidden", sandbox.hidden)):
+        for index, text in enumerate(texts):
+            keys = (OWN_KEY, "sandbox", name, index)
+            if not text.startswith(("/", "~/")) or "\0" in text:
+                raise ConfigInvalid.at(path, key_text(keys), _NOT_ABSOLUTE)
+            if ".." in text.split("/"):
+                raise ConfigInvalid.at(path, key_text(keys), _NOT_PLAIN)
+            if not text.strip("/~."):
+                raise ConfigInvalid.at(path, key_text(keys), _TOO_MUCH)
 
 
 def _provider_problem(provider: ProviderConfig, *, custom: bool) -> tuple[Keys, str] | None:

@@ -13,8 +13,10 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
+from functools import reduce
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
@@ -24,7 +26,7 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.sources import Layers, S, Tree
+from crush_trio.config.sources import Layers, S, Tree, merge
 from crush_trio.errors import DecodeError
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.config import Config
@@ -43,6 +45,41 @@ FILE_LIMIT: Final = 4 * 1024 * 1024
 
 OWN_KEY: Final = "crush_trio"
 
+
+class SandboxMode(StrEnum):
+    """Whether commands run in a sandbox: if there is one, always or not at all, never."""
+
+    AUTO = "auto"
+    REQUIRE = "require"
+    OFF = "off"
+
+
+class SandboxNetwork(StrEnum):
+    """The network of approved commands."""
+
+    ON = "on"
+    OFF = "off"
+    LOOPBACK = "loopback"
+
+
+class CommandPolicy(StrEnum):
+    """Whether a person is asked before a command runs in the sandbox."""
+
+    ASK = "ask"
+    ALLOW = "allow"
+
+
+@frozen(kw_only=True)
+class SandboxConfig:
+    """The sandbox of commands, as the user's files set it. `writable` and `hidden` are more paths."""
+
+    mode: OmitEmpty[SandboxMode] = SandboxMode.AUTO
+    network: OmitEmpty[SandboxNetwork] = SandboxNetwork.ON
+    commands: OmitEmpty[CommandPolicy] = CommandPolicy.ASK
+    writable: OmitEmpty[tuple[str, ...]] = ()
+    hidden: OmitEmpty[tuple[str, ...]] = ()
+
+
 _SECTIONS: Final = {each.key for each in wire_fields(Config) if get_origin(each.type) is Mapping}
 
 
@@ -53,6 +90,7 @@ class OwnConfig:
     trusted_directories: OmitEmpty[tuple[str, ...]] = ()
     limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
     """Keyed by the names of `crush_trio.limits.SizeLimits`."""
+    sandbox: OmitEmpty[SandboxConfig] = SandboxConfig()
 
 
 @frozen(kw_only=True)
@@ -111,6 +149,13 @@ def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:
     for name in _SECTIONS & tree.keys():
         tree[name] = {key: item for key, item in (tree[name] or {}).items() if item is not None}
     return tree, structure(tree, Config)
+
+
+def merged_sandbox(own: Iterable[Tree]) -> SandboxConfig:
+    """Return the sandbox that the user's own files set, lowest file first."""
+    nothing: dict[str, Json] = {}
+    content = structure(reduce(merge, own, nothing), ConfigFile).crush_trio
+    return SandboxConfig() if content is None else content.sandbox
 
 
 def write_tree(tree: Tree) -> bytes:

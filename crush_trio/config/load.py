@@ -23,6 +23,7 @@ from crush_trio.config.checks import (
     PRE_TOOL_USE,
     check_hooks,
     check_meaning,
+    check_sandbox,
     remove_untrusted,
     unknown_events,
 )
@@ -36,8 +37,10 @@ from crush_trio.config.expander import Expander, key_text, templates_of
 from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
+    SandboxConfig,
     check_types,
     merged_config,
+    merged_sandbox,
     read_tree,
     unknown_keys,
 )
@@ -78,7 +81,9 @@ _SCRIPT: Final = (
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
 _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
-_FOREIGN_OWN: Final = "ignored: only the user's own files can set trusted directories and limits"
+_FOREIGN_OWN: Final = (
+    "ignored: only the user's own files can set trusted directories, limits and the sandbox"
+)
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LEADS_OUT: Final = (
@@ -99,6 +104,7 @@ class Draft:
     data_dir: DataDir
     warnings: tuple[ConfigWarning, ...]
     trusted: Trusted = ()
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
 
 
 async def load_config(
@@ -158,6 +164,7 @@ def read_draft(
         data_dir=chosen,
         warnings=(*scripts, *files.warnings, *kept.warnings),
         trusted=trusted,
+        sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
     )
 
 
@@ -187,6 +194,7 @@ class _Files:
         content = check_types(tree, source.path)
         if source.user_level:
             self.own.append(content)
+            check_sandbox(content, source.path)
             if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
                 text = _LIMITS_ELSEWHERE.format(file=self.data_file)
                 self._say(ConfigWarningKind.NOT_USED, source, LIMITS_KEY, text)
@@ -295,6 +303,7 @@ async def finish_draft(
         project=draft.project,
         pinned=draft.data_dir,
         trusted=draft.trusted,
+        sandbox=draft.sandbox,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

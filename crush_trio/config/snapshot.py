@@ -24,6 +24,7 @@ from crush_trio.config.context_files import (
 )
 from crush_trio.config.errors import ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander
+from crush_trio.config.files import SandboxConfig
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
 from crush_trio.config.sources import (
@@ -86,6 +87,8 @@ class LoadedConfig:
     pinned: DataDir
     trusted: Trusted = ()
     """The directories whose files the user trusts."""
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
+    """The sandbox of commands, from the user's files only."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -289,6 +292,7 @@ def _mcp(server: McpServerConfig) -> McpServerConfig:
         disabled_tools=server.disabled_tools,
         enabled_tools=server.enabled_tools,
         timeout=server.timeout,
+        sandbox=server.sandbox,
     )
 
 
@@ -299,6 +303,7 @@ def _lsp(server: LspServerConfig) -> LspServerConfig:
         filetypes=server.filetypes,
         root_markers=server.root_markers,
         timeout=server.timeout,
+        sandbox=server.sandbox,
     )
 
 

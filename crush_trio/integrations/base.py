@@ -21,6 +21,7 @@ from crush_trio.config.live import Configuration
 from crush_trio.errors import CrushError, LspNotFound, SkillNotFound
 from crush_trio.events.facts import Fact
 from crush_trio.tools.base import Tool
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.wire.ids import SkillId, WorkspaceId
 from crush_trio.wire.integrations import (
     LspClientInfo,
@@ -337,6 +338,7 @@ class Surroundings:
     live: Configuration = field(repr=False)
     publish: Callable[[Fact], object] = field(repr=False)
     clock: Clock = field(repr=False)
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
 
 OpenIntegrations = Callable[[Surroundings], AbstractAsyncContextManager[Integrations]]

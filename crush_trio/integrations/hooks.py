@@ -37,6 +37,7 @@ from crush_trio.integrations.hook_answers import (
 )
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import ToolCall
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import OpenCommand, RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
@@ -66,6 +67,7 @@ class ConfiguredHooks:
     directory: Path
     clock: Clock = field(repr=False)
     opens: OpenCommand = field(default=open_process_group, repr=False)
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
     def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
         """Return the hooks for a tool; usually none."""
@@ -107,6 +109,8 @@ class ConfiguredHooks:
         deadline = trio.move_on_after(hook.timeout if hook.timeout > 0 else TIMEOUT)
         try:
             command = Command(argv=shell_argv(hook.command), working_dir=self.directory, env=env)
+            if hook.sandbox:
+                command = await self.sandbox.held(command)
             with deadline:
                 async with self.opens(
                     command,

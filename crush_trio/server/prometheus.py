@@ -18,6 +18,8 @@ from crush_trio import __version__
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.server import Server
 from crush_trio.store.base import Timings
+from crush_trio.tools.sandbox.confinement import SandboxKind
+from crush_trio.tools.sandbox.machine import Approval
 from crush_trio.wire.runs import RunState
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class _Collected:
         yield from _streams(self.server)
         yield from _stores(self.server)
         yield from _requests(self.server)
+        yield from _commands(self.server)
 
 
 def _server(server: Server) -> "Iterator[Metric]":
@@ -142,6 +145,23 @@ def _requests(server: Server) -> "Iterator[Metric]":
         "From a request to the beginning of its answer.",
         server.meters.responses,
         ["method", "route"],
+    )
+
+
+def _commands(server: Server) -> "Iterator[Metric]":
+    machines = server.meters.machines
+    yield _gauge(
+        "sandbox",
+        "The sandbox that holds the commands of agents: 1 for its kind, once it was tried.",
+        {(kind.value,): any(each.found is kind for each in machines) for kind in SandboxKind},
+        ["kind"],
+    )
+    started = sum((each.commands for each in machines), Counter[tuple[SandboxKind, Approval]]())
+    yield _counter(
+        "commands",
+        "Commands that agents started, by the sandbox that held them and why they could run.",
+        {(kind.value, approval.value): number for (kind, approval), number in started.items()},
+        ["sandbox", "approval"],
     )
 
 

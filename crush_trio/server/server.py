@@ -29,6 +29,7 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
+from crush_trio.tools.sandbox.machine import MachineSandbox
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.codec import encode, encode_change
 from crush_trio.wire.events import EventType, PayloadType
@@ -63,6 +64,8 @@ class Meters:
     """From a request to the beginning of its answer, by method and route."""
     workspaces: dict[HostedWorkspace, None] = field(factory=dict, init=False)
     """The workspaces that are open or closing."""
+    machines: dict[MachineSandbox, None] = field(factory=dict, init=False)
+    """The sandboxes of all workspaces that are or were open; usually one."""
     _closed_events: int = field(default=0, init=False)
     _closed_commits: Timings = field(factory=lambda: Timings(COMMIT_BOUNDS), init=False)
 
@@ -104,6 +107,7 @@ class Meters:
         """Count what happens in *workspace*, and keep its totals when it has closed."""
         self.workspaces[workspace] = None
         workspace.runs.meter = self
+        self.machines[workspace.agent.sandbox.machine] = None
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ in that workspace only; a record without workspace concerns the whole process an
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -24,9 +24,11 @@ from attrs import define, field, frozen
 from trio.lowlevel import checkpoint
 from typing_extensions import override
 
+from crush_trio.config.files import SandboxConfig
 from crush_trio.config.redaction import is_secret_name, redact_text, searchable_secrets
 from crush_trio.log_context import owner_field, owner_of
 from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolResult, read_arguments
+from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.config import (
     Config,
@@ -58,6 +60,9 @@ class InfoReport:
     mcp: tuple[McpClientInfo, ...] = ()
     lsp: tuple[LspClientInfo, ...] = ()
     skills: tuple[SkillState, ...] = ()
+    sandbox: SandboxConfig = field(factory=SandboxConfig)
+    sandbox_kind: str = SandboxKind.NONE.value
+    """The sandbox that holds commands."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Texts to redact, besides the secrets in `config`."""
 
@@ -69,18 +74,19 @@ class CrushInfoArguments:
 
 @define(eq=False)
 class CrushInfoTool(BuiltIn):
-    """The tool `crush_info`. `report` is called for each call."""
+    """The tool `crush_info`. `report` is called for each call, after `ready`."""
 
     name = "crush_info"
     parallel = True
     arguments = CrushInfoArguments
 
     report: Callable[[], InfoReport]
+    ready: Callable[[], Awaitable[None]] = checkpoint
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Return the report."""
         read_arguments(call.input, CrushInfoArguments)
-        await checkpoint()
+        await self.ready()
         return ToolResult(content=format_report(self.report()))
 
 
@@ -109,6 +115,7 @@ def format_report(report: InfoReport) -> str:
             for hook in config.hooks[event]
         ],
         "permissions": _permissions(report),
+        "sandbox": _sandbox(report),
         "tools": [
             f"available = {', '.join(sorted(report.tools))}",
             f"disabled = {', '.join(sorted(config.options.disabled_tools))}",
@@ -174,6 +181,18 @@ def _permissions(report: InfoReport) -> list[str]:
     return [
         f"skip = {'yes' if report.skip_permissions else 'no'}",
         f"allowed_tools = {', '.join(sorted(allowed))}",
+    ]
+
+
+def _sandbox(report: InfoReport) -> list[str]:
+    chosen = report.sandbox
+    return [
+        f"holds = {report.sandbox_kind}",
+        f"mode = {chosen.mode.value}",
+        f"network = {chosen.network.value}",
+        f"commands = {chosen.commands.value}",
+        *(f"writable = {path}" for path in chosen.writable),
+        *(f"hidden = {path}" for path in chosen.hidden),
     ]
 
 

@@ -24,6 +24,7 @@ from crush_trio.events.facts import Event, Fact
 from crush_trio.store.base import Changes, FileHistory, SessionReads
 from crush_trio.store.changes import FileRead
 from crush_trio.tools.base import ToolError
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import FileId, SessionId
 
@@ -37,8 +38,7 @@ class Workbench:
     """One workspace, as its tools see it. `directory` and `private` are absolute and resolved.
 
     `private` paths hold data of the program and the user, such as keys and conversations. They may lie
-    inside the directory; reading them always needs permission. `sandboxed` says whether commands that
-    run without permission run in a sandbox.
+    inside the directory; reading them always needs permission. `sandbox` says what commands may touch.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class Workbench:
     ids: IdSource = field(repr=False)
     env: Mapping[str, str] = field(factory=dict, repr=False)
     private: tuple[Path, ...] = ()
-    sandboxed: bool = True
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
     def resolve(self, path: str) -> Path:
         """Return *path* absolute, with `..` and symbolic links resolved (H4)."""

@@ -156,6 +156,7 @@ class McpServerConfig:
     oauth_client_secret: OmitEmpty[str] = field(default="", repr=False)
     oauth_callback_port: OmitEmpty[int] = 0
     oauth_token: OmitEmpty[OAuthToken | None] = None
+    sandbox: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)
@@ -171,6 +172,7 @@ class LspServerConfig:
     init_options: OmitEmpty[JsonObject] = field(factory=dict)
     options: OmitEmpty[JsonObject] = field(factory=dict)
     timeout: OmitEmpty[int] = 0
+    sandbox: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)
@@ -256,6 +258,7 @@ class HookConfig:
     matcher: OmitEmpty[str] = ""
     command: str = ""
     timeout: OmitEmpty[int] = 0
+    sandbox: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)

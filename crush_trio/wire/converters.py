@@ -102,6 +102,9 @@ Reader: TypeAlias = Callable[[Any, Any], Any]
 OPEN_DEPTH: Final = 100
 """How deep an open value may nest: less than the encoder's limit for the whole answer."""
 
+FEW_VALUES: Final = 6
+"""An error about an unknown value names the known ones if there are no more than this."""
+
 _SHOWN: Final = 40
 _INT64: Final = range(-(2**63), 2**63)
 _NAMES: Final[Mapping[type, str]] = {
@@ -219,7 +222,14 @@ def read_enum(value: object, enum: type[Enum]) -> Enum:
         return enum(plain)
     except ValueError:
         what = shown(plain) if isinstance(plain, str) else plain
-        raise Mismatch(f"unknown value {what}") from None
+        raise Mismatch(f"unknown value {what}{_instead(enum)}") from None
+
+
+def _instead(enum: type[Enum]) -> str:
+    """Return the values that can be written instead, if they are few words."""
+    if not issubclass(enum, StrEnum) or len(enum) > FEW_VALUES:
+        return ""
+    return f"; expected {', '.join(filter(None, enum))}"
 
 
 def read_open(value: Json, _type: object) -> Json:

@@ -296,7 +296,7 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     loaded = await home.load()
     assert loaded.env == {}
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED)[0].endswith(
-        "can set trusted directories and limits"
+        "can set trusted directories, limits and the sandbox"
     )
 
 

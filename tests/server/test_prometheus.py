@@ -25,6 +25,9 @@ from crush_trio.testing.server.asgi import AsgiDriver
 from crush_trio.testing.server.faulty_store import StoreFault
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
 from crush_trio.testing.server.turns import Do, Fail, Pause, Say, Sleep
+from crush_trio.tools.sandbox.confinement import SandboxKind
+from crush_trio.tools.sandbox.machine import Approval
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from tests.server.in_process import open_site
 from tests.server.scraping import Scrape, scrape
 
@@ -187,6 +190,7 @@ def test_the_commits_of_a_store_that_has_closed_are_still_counted():
         runs=SimpleNamespace(),
         events=SimpleNamespace(head=7),
         store=SimpleNamespace(load=StoreLoad(commits=commits)),
+        agent=SimpleNamespace(sandbox=CommandSandbox()),
     )
     with meters.following(thing):
         commits.note(0.2)
@@ -194,6 +198,22 @@ def test_the_commits_of_a_store_that_has_closed_are_still_counted():
         commits.note(0.2)  # while it closes
     assert (meters.events, sum(meters.commits.counts)) == (7, 2)
     assert meters.commits.total == pytest.approx(0.4)
+
+
+async def test_the_sandbox_and_the_commands_it_held_are_shown_also_after_a_workspace_has_closed():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        [machine] = server.server.meters.machines
+        machine.found = SandboxKind.LANDLOCK
+        machine.commands[SandboxKind.LANDLOCK, Approval.UNASKED] += 2
+        await closed(server, place)
+        seen = await scrape(server)
+    assert {kind: seen.value("sandbox", kind=kind) for kind in SandboxKind} == {
+        "bubblewrap": 0,
+        "landlock": 1,
+        "none": 0,
+    }
+    assert seen.value("commands_total", sandbox="landlock", approval="unasked") == 2
 
 
 async def test_runs_that_a_start_finds_interrupted_have_ended():

@@ -2,13 +2,21 @@
 
 import os
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from crush_trio.clock import CountingIds, SystemClock, TrioClock
+from crush_trio.config.files import SandboxConfig
+from crush_trio.config.sources import Places
+from crush_trio.nursery import open_hidden_nursery
+from crush_trio.testing.server.config import open_fixed_config
 from crush_trio.tools.base import ToolCall, ToolError
+from crush_trio.tools.sandbox.confinement import SandboxKind
+from crush_trio.tools.sandbox.machine import MachineSandbox
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
 from crush_trio.tools.shell.jobs import Jobs
 from crush_trio.tools.shell.process import Command, CommandEnd, open_process_group
@@ -122,18 +130,40 @@ class ShellBench:
         return await tool.run(call)
 
 
+WANTED = os.environ.get("CRUSH_TRIO_TEST_SANDBOX")
+MACHINE = MachineSandbox(SandboxKind(WANTED) if WANTED else None)
+"""The sandbox of this machine, found once for all tests of a process, unless a variable names one."""
+
+IMAGINED = MachineSandbox(SandboxKind.BUBBLEWRAP)
+"""What commands are judged by that a test scripts: none of them runs."""
+
+
 @asynccontextmanager
-async def open_shell_bench(directory, opens=open_process_group, **env):
-    """Open the tools; leaving the block closes the workspace."""
-    clock = SystemClock() if opens is open_process_group else TrioClock()
-    bench = Workbench(
-        directory=directory.resolve(),
-        store=None,
-        publish=lambda event: None,
-        clock=clock,
-        ids=CountingIds(),
-        env={"PATH": os.environ["PATH"], **env},
-    )
-    async with trio.open_nursery() as services:
-        yield ShellBench(bench, Jobs(services, clock, opens), services)
-        services.cancel_scope.cancel()
+async def open_shell_bench(
+    directory, opens=open_process_group, *, machine=None, config=None, **env
+):
+    """Open the tools; leaving the block closes the workspace.
+
+    Real commands run in the sandbox of this machine unless told. *config* is the sandbox's configuration.
+    """
+    real = opens is open_process_group
+    clock = SystemClock() if real else TrioClock()
+    place = directory.resolve()
+    environment = {"PATH": os.environ["PATH"], **env}
+    home = Path(env.get("HOME", "/nowhere"))
+    async with open_fixed_config(
+        Places(directory=place, home=home, environment=environment)
+    ) as live:
+        live.current = evolve(live.current, sandbox=config or SandboxConfig())
+        bench = Workbench(
+            directory=place,
+            store=None,
+            publish=lambda event: None,
+            clock=clock,
+            ids=CountingIds(),
+            env=environment,
+            sandbox=CommandSandbox(live=live, machine=machine or (MACHINE if real else IMAGINED)),
+        )
+        async with open_hidden_nursery() as services:
+            yield ShellBench(bench, Jobs(services, clock, opens), services)
+            services.cancel_scope.cancel()

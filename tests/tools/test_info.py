@@ -140,6 +140,7 @@ def test_report_of_an_empty_configuration_is_short():
     assert [line for line in empty.split("\n") if line.startswith("[")] == [
         "[workspace]",
         "[permissions]",
+        "[sandbox]",
         "[tools]",
     ]
 

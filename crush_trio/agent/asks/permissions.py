@@ -34,7 +34,7 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes
-from crush_trio.tools.base import ToolError, Wanted
+from crush_trio.tools.base import LEAVE_SANDBOX, ToolError, Wanted
 from crush_trio.wire.asks import (
     REFUSAL_KEY,
     Grant,
@@ -257,7 +257,7 @@ class Permissions:
         if scope is None:
             session = action is PermissionAction.ALLOW_SESSION
             scope = GrantScope.SESSION if session else GrantScope.ONCE
-        if scope is GrantScope.ONCE:
+        if scope is GrantScope.ONCE or ask.request.action == LEAVE_SANDBOX:
             self._settle(ask, Resolution.GRANTED)
         else:
             self._grant(_grant_of(ask, scope, self.clock.unix()))
@@ -272,11 +272,14 @@ class Permissions:
     def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
         """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
-        if self.skip or policy.mode is PermissionMode.ALLOW:
+        if self.skip or wanted.allowed:
             return Resolution.GRANTED
-        if in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action):
+        if policy.mode is PermissionMode.ALLOW and not wanted.always:
             return Resolution.GRANTED
-        if call.approved:
+        allowed = (*self.allowed_tools(), *policy.allow_list)
+        if not wanted.always and in_allow_list(allowed, tool_name, action):
+            return Resolution.GRANTED
+        if call.approved and not wanted.always:
             self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
             return Resolution.GRANTED
         request = PermissionRequest(
@@ -289,7 +292,9 @@ class Permissions:
             params=wanted.params,
             path=directory_of(wanted.path, self.directory),
         )
-        if call.session_id in self._auto_approved or self._grants.cover(request, call.run_id):
+        if not wanted.always and (
+            call.session_id in self._auto_approved or self._grants.cover(request, call.run_id)
+        ):
             return self._at_once(call, Resolution.GRANTED)
         if policy.mode is PermissionMode.DENY:
             return self._at_once(call, Resolution.DENIED)

@@ -25,6 +25,7 @@ from crush_trio.config.context_files import ContextFile
 from crush_trio.config.live import Configuration
 from crush_trio.integrations.base import McpServers, ServerInstructions, Skills
 from crush_trio.runtime.run import Run
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import shell_argv
 from crush_trio.tools.shell.git_repository import reason_to_ask
 from crush_trio.tools.shell.process import Command, run_command
@@ -63,6 +64,7 @@ class ConfiguredPlanner:
     make_tools: MakeTools = field(repr=False)
     skills: Skills = field(repr=False)
     mcp: McpServers = field(repr=False)
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
     async def plan(self, run: Run) -> TurnPlan:
         """Return the plan of *run*; raises a `CrushError` if the configuration does not allow one."""
@@ -101,7 +103,9 @@ class ConfiguredPlanner:
         config = self.live.current
         if not (config.project.root / ".git").exists():
             return ""  # noqa: ASYNC910  # other parts of `plan` have checkpoints
-        return await git_state(config.project.directory, config.environment, self.desk.clock)
+        return await git_state(
+            config.project.directory, config.environment, self.desk.clock, self.sandbox
+        )
 
     def _tools(self, run: Run) -> Tools:
         """Return the tools that *run* may use now: those of the workspace that are not disabled."""
@@ -198,13 +202,20 @@ _SCRIPT: Final = (
 GIT_NOT_RUN: Final = "unknown: git was not run, because its configuration may name programs"
 
 
-async def git_state(directory: Path, environment: Mapping[str, str], clock: Clock) -> str:
+async def git_state(
+    directory: Path,
+    environment: Mapping[str, str],
+    clock: Clock,
+    sandbox: CommandSandbox | None = None,
+) -> str:
     """Return branch, changes and last commits of the repository; empty if git fails.
 
     No person was asked, so git runs as it does for an unasked command: not at all if the repository
-    may name programs, else with settings that name none.
+    may name programs, else with settings that name none, in the read-only sandbox if there is one.
     """
-    command = await trio.to_thread.run_sync(_git_command, directory, environment)
+    sandbox = sandbox or CommandSandbox()
+    await sandbox.ready()
+    command = await trio.to_thread.run_sync(_git_command, directory, environment, sandbox)
     if command is None:
         return GIT_NOT_RUN
     with trio.move_on_after(GIT_LIMIT):
@@ -218,9 +229,16 @@ async def git_state(directory: Path, environment: Mapping[str, str], clock: Cloc
     return ""
 
 
-def _git_command(directory: Path, environment: Mapping[str, str]) -> Command | None:
+def _git_command(
+    directory: Path, environment: Mapping[str, str], sandbox: CommandSandbox
+) -> Command | None:
     place = directory.resolve()
-    if reason_to_ask(place, place) is not None:
+    if sandbox.refusal or reason_to_ask(place, place) is not None:
         return None
-    env = unasked_env(environment, place)
-    return Command(argv=shell_argv(_SCRIPT), working_dir=place, env=env)
+    return Command(
+        argv=shell_argv(_SCRIPT),
+        working_dir=place,
+        env=unasked_env(environment, place),
+        confinement=sandbox.for_unasked(),
+        sandbox=sandbox.kind,
+    )

@@ -1,7 +1,8 @@
 """`crush-trio doctor`: check the installation, the server and a directory, with advice.
 
-Each finding is one line. Nothing is changed or started. Keys are reported as present or missing, and
-never shown.
+Each finding is one line. Nothing is changed; only the sandbox is tried, with commands that end at once.
+Keys are reported as present or missing, and never shown. `--security` tries what protects the user
+(`cli/security_checks.py`).
 """
 
 import os
@@ -9,16 +10,12 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 import click
 import trio
-from attrs import frozen
-from rich.table import Table
-from rich.text import Text
 
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode, NotOurs, explain
@@ -32,9 +29,10 @@ from crush_trio.cli.options import (
     pass_invocation,
     print_report,
 )
+from crush_trio.cli.report.findings import Finding, Level, failed, report
 from crush_trio.cli.report.reporter import count
+from crush_trio.cli.security_checks import check_security, describe_sandbox
 from crush_trio.cli.server_link import client_token, configuration_of, probe
-from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
@@ -45,6 +43,7 @@ from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.store.errors import StoreLocked
 from crush_trio.store.open import StoreSettings, has_data, inspect_store
+from crush_trio.tools.sandbox.probe import probe_sandbox
 
 LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "h11", "click", "rich")
 """Libraries whose versions are reported."""
@@ -58,33 +57,19 @@ PROGRAMS: Final = {
 @click.command()
 @host_option
 @cwd_option
+@click.option(
+    "--security", is_flag=True, help="Try instead what protects you, above all the sandbox."
+)
 @debug_option
 @pass_invocation
-def doctor(invocation: Invocation, host: str | None, cwd: str) -> int:
+def doctor(invocation: Invocation, host: str | None, cwd: str, security: bool) -> int:
     """Check this installation and a directory for problems.
 
     Checks versions, configuration, providers, the server, the data directory and the programs that
     tools use. Keys are never shown. Exit code 1 means that there is a problem to fix.
     """
-    return invocation.run(check_all, invocation.environ, host, directory_of(cwd, host))
-
-
-class Level(Enum):
-    """How serious a finding is: its mark and its colour."""
-
-    OK = "✓", "green"
-    WARN = "!", "yellow"
-    FAIL = "✗", "red"
-
-
-@frozen
-class Finding:
-    """One line of a report."""
-
-    level: Level
-    subject: str
-    text: str
-    advice: str = ""
+    check = check_protection if security else check_all
+    return invocation.run(check, invocation.environ, host, directory_of(cwd, host))
 
 
 async def check_all(environ: Mapping[str, str], host: str | None, directory: str) -> int:
@@ -93,26 +78,29 @@ async def check_all(environ: Mapping[str, str], host: str | None, directory: str
     try:
         config = await configuration_of(Path(directory), environ)
     except CrushError as error:
-        findings.append(_failed("configuration", error))
+        findings.append(failed("configuration", error))
     else:
         findings += configuration(config)
+        findings += describe_sandbox(config, await probe_sandbox())
         findings += await providers(config)
         findings += await data_directory(config)
+    return _print(findings)
+
+
+async def check_protection(environ: Mapping[str, str], host: str | None, directory: str) -> int:
+    """Print what protects the user in a directory; return the exit code."""
+    try:
+        config = await configuration_of(Path(directory), environ)
+        findings = await check_security(environ, host, config)
+    except CrushError as error:
+        findings = [failed("configuration", error)]
+    return _print(findings)
+
+
+def _print(findings: list[Finding]) -> int:
     print_report(report(findings))
     bad = any(finding.level is Level.FAIL for finding in findings)
     return ExitCode.FAILED if bad else ExitCode.OK
-
-
-def report(findings: list[Finding]) -> Table:
-    """Return findings as a table, each with its advice below."""
-    table = Table.grid(padding=(0, 1))
-    for finding in findings:
-        mark, style = finding.level.value
-        text = Text(one_line(finding.text))
-        if finding.advice:
-            text.append(f"\n→ {one_line(finding.advice)}", "italic")
-        table.add_row(Text(mark, style), Text(finding.subject, "bold"), text)
-    return table
 
 
 # ── This machine ────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +147,7 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
     except NotOurs as error:
         return [Finding(Level.WARN, "server", *explain(error))]
     except CrushError as error:
-        return [_failed("server", error)]
+        return [failed("server", error)]
     text = f"version {found} answers at {address} and hosts {count(hosted, 'workspace')}"
     if found != __version__:
         advice = "restart it, so that server and command have the same version"
@@ -172,7 +160,7 @@ def limits(environ: Mapping[str, str]) -> list[Finding]:
     try:
         differing = chosen_limits(environ).differing()
     except (LimitInvalid, ConfigInvalid) as error:
-        return [_failed("limits", error)]
+        return [failed("limits", error)]
     told = (
         f"{name} {shown(name, value)} (default {shown(name, LIMIT_INFO[name].default)})"
         for name, value in differing.items()
@@ -212,7 +200,7 @@ async def _provider(config: LoadedConfig, name: str) -> Finding:
     try:
         resolved = await config.resolve_provider(name)
     except ExpansionFailed as error:
-        return _failed(subject, error)
+        return failed(subject, error)
     entry = resolved.config
     keyed = "key present" if entry.api_key or entry.oauth is not None else "no key"
     return Finding(Level.OK, subject, f"{keyed}, {count(len(entry.models), 'model')}")
@@ -229,7 +217,7 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
         owner = error.detail or str(error)
         return [Finding(Level.OK, subject, f"in use: {owner}, which ends unfinished runs")]
     except CrushError as error:
-        return [_failed(subject, error)]
+        return [failed(subject, error)]
     sessions = count(found.sessions, "session")
     findings = [Finding(Level.OK, subject, f"{place} is intact and has {sessions}")]
     if found.orphans:
@@ -241,7 +229,3 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
     else:
         findings.append(Finding(Level.OK, "orphans", "no unfinished runs of an earlier process"))
     return findings
-
-
-def _failed(subject: str, error: CrushError) -> Finding:
-    return Finding(Level.FAIL, subject, *explain(error))

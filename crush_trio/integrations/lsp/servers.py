@@ -272,6 +272,7 @@ class WorkspaceLanguageServers:
         """Return the command of a server and its resolved config; raises `ServerUnavailable`."""
         from crush_trio.integrations.lsp.server import program_of
         from crush_trio.integrations.lsp.session import ServerUnavailable
+        from crush_trio.tools.sandbox.confinement import NotConfined
         from crush_trio.tools.shell.environment import unattended_env
         from crush_trio.tools.shell.process import Command
 
@@ -290,8 +291,13 @@ class WorkspaceLanguageServers:
         program = await trio.to_thread.run_sync(
             lambda: program_of(entry, env, self.directory, trusted=trusted)
         )
-        argv = (program, *entry.args)
-        return Command(argv=argv, working_dir=self.directory, env=env), entry
+        command = Command(argv=(program, *entry.args), working_dir=self.directory, env=env)
+        if entry.sandbox:
+            try:
+                command = await self._surroundings.sandbox.held(command)
+            except NotConfined as error:
+                raise ServerUnavailable(error.strerror) from error
+        return command, entry
 
     def publish(self, event: LspEvent) -> None:
         """Publish an event to the clients."""

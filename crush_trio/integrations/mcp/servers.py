@@ -301,6 +301,7 @@ class WorkspaceMcpServers:
             directory=self._surroundings.directory,
             environment=unattended_env({**config.environment, **entry.env}),
             clock=self._surroundings.clock,
+            sandbox=self._surroundings.sandbox,
         )
 
 

@@ -17,6 +17,7 @@ from attrs import field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.tools.base import Media
+from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.wire.config import McpServerConfig
 from crush_trio.wire.events import McpEventType
 from crush_trio.wire.fields import JsonObject
@@ -142,6 +143,7 @@ class McpTarget:
     directory: Path
     environment: Mapping[str, str] = field(factory=dict, repr=False)
     clock: Clock = field(repr=False)
+    sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
 
 class Connector(Protocol):

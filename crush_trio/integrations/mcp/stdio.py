@@ -118,6 +118,8 @@ async def open_stdio(
     command = Command(
         argv=(config.command, *config.args), working_dir=target.directory, env=target.environment
     )
+    if config.sandbox:
+        command = await target.sandbox.held(command)
     stderr = BoundedOutput(MAX_STDERR)
     group: ProcessGroup | None = None
     reader: LineReader | None = None

@@ -5,14 +5,14 @@ everything it started has ended before the cancellation leaves this tool (A20). 
 longer than the call waits becomes a background job, which `job_output` and `job_kill` find (H9 to H14).
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import trio
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from crush_trio.tools.base import (
+    LEAVE_SANDBOX,
     About,
     BuiltIn,
     Metadata,
@@ -22,6 +22,8 @@ from crush_trio.tools.base import (
     Wanted,
     read_arguments,
 )
+from crush_trio.tools.sandbox.confinement import SandboxKind
+from crush_trio.tools.sandbox.machine import Approval
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
@@ -34,6 +36,23 @@ FOREGROUND_WAIT: Final = 60
 
 BACKGROUND_WAIT: Final = 1
 """Seconds that a call waits for a command started in the background: it may fail at once."""
+
+
+NO_REASON: Final = "outside_reason is required with outside_sandbox: say why the command needs it"
+
+SANDBOX_SIGNS: Final = (
+    *("Read-only file system", "Permission denied", "Operation not permitted"),
+    *("Device or resource busy", "Could not resolve host", "Network is unreachable"),
+    *("Temporary failure in name resolution", "Name or service not known"),
+)
+"""Texts in the output of a command that failed because of its sandbox."""
+
+SANDBOX_HINT: Final = (
+    "<sandbox>This command ran in a sandbox, which may be why it failed: it can change only the "
+    "workspace, temporary files and package caches, not the configuration or hooks of git, and private "
+    "files are hidden. If the task needs more, call bash again with outside_sandbox and "
+    "outside_reason; the user is asked.</sandbox>"
+)
 
 
 @frozen(kw_only=True)
@@ -51,6 +70,12 @@ class BashArguments:
     auto_background_after: Annotated[
         int, About("Seconds to wait before the command goes on in the background; 60 if left out.")
     ] = 0
+    outside_sandbox: Annotated[
+        bool, About("Whether to run it without the sandbox. The user is always asked.")
+    ] = False
+    outside_reason: Annotated[
+        str, About("Why it cannot run in the sandbox, for the user; required with outside_sandbox.")
+    ] = ""
 
     @property
     def wait_seconds(self) -> int:
@@ -75,17 +100,36 @@ class BashTool(BuiltIn):
         arguments = read_arguments(call.input, BashArguments)
         if not arguments.command.strip():
             raise ToolError("command is required")
+        if arguments.outside_sandbox and not arguments.outside_reason.strip():
+            raise ToolError(NO_REASON)
+        sandbox = self.bench.sandbox
+        await sandbox.ready()
+        if sandbox.refusal:
+            raise ToolError(sandbox.refusal)
         directory, verdict = await trio.to_thread.run_sync(self._judged, arguments)
         if isinstance(verdict, Blocked):
             raise ToolError(f"command not allowed for security reasons: {verdict.reason}")
-        if isinstance(verdict, NeedsPermission):
-            await call.permit(_wanted(arguments, directory))
-            env = unattended_env(self.bench.env)
-        else:
-            env = await trio.to_thread.run_sync(unasked_env, self.bench.env, self.bench.directory)
-        return await self._run(call, arguments, _command(arguments, directory, env))
+        approval = await self._approved(call, arguments, directory, verdict)
+        command = await trio.to_thread.run_sync(self._command, arguments, directory, approval)
+        sandbox.machine.commands[command.held_by, approval] += 1
+        return await self._run(call, arguments, command, approval)
 
-    async def _run(self, call: ToolCall, arguments: BashArguments, command: Command) -> ToolResult:
+    async def _approved(
+        self, call: ToolCall, arguments: BashArguments, directory: Path, verdict: Verdict
+    ) -> Approval:
+        """Ask for permission if it is needed; return why the command may run."""
+        if arguments.outside_sandbox:
+            await call.permit(_wanted_outside(arguments, directory))
+            return Approval.OUTSIDE
+        if not isinstance(verdict, NeedsPermission):
+            return Approval.UNASKED  # noqa: ASYNC910  # `run` has checkpoints
+        allowed = self.bench.sandbox.allows
+        await call.permit(evolve(_wanted(arguments, directory), allowed=allowed))
+        return Approval.ALLOWED if allowed else Approval.APPROVED
+
+    async def _run(
+        self, call: ToolCall, arguments: BashArguments, command: Command, approval: Approval
+    ) -> ToolResult:
         async with self.jobs.foreground(
             arguments.command,
             command,
@@ -96,8 +140,8 @@ class BashTool(BuiltIn):
                 await job.wait()
             if job.running:
                 self.jobs.keep(job)
-                return self._goes_on(job)
-        return _ended(job)
+                return self._goes_on(job, approval)
+        return _ended(job, approval)
 
     def _judged(self, arguments: BashArguments) -> tuple[Path, Verdict]:
         try:
@@ -111,28 +155,37 @@ class BashTool(BuiltIn):
             workspace=self.bench.directory,
             working_dir=directory,
             private=self.bench.private,
-            sandboxed=self.bench.sandboxed,
+            sandboxed=self.bench.sandbox.kind is not SandboxKind.NONE,
         )
 
-    def _goes_on(self, job: Job) -> ToolResult:
+    def _command(self, arguments: BashArguments, directory: Path, approval: Approval) -> Command:
+        bench = self.bench
+        unasked = approval is Approval.UNASKED
+        try:
+            return Command(
+                argv=shell_argv(arguments.command),
+                working_dir=directory,
+                env=unasked_env(bench.env, bench.directory)
+                if unasked
+                else unattended_env(bench.env),
+                confinement=bench.sandbox.confine(approval),
+                sandbox=bench.sandbox.kind,
+            )
+        except ValueError as exc:
+            raise ToolError(f"not a usable command: {exc}") from exc
+
+    def _goes_on(self, job: Job, approval: Approval) -> ToolResult:
         """Return the result for a command that became a background job."""
         so_far = describe_output(job.output(COLUMNS))
         text = (
             f"The command is running in the background as job {job.id}.\n"
             f"See its output with job_output; end it with job_kill.\n\n{so_far or NO_OUTPUT}"
         )
-        metadata = _metadata(job, so_far, self.bench.clock.unix() * 1000)
+        metadata = _metadata(job, so_far, self.bench.clock.unix() * 1000, approval)
         return ToolResult(
             content=_placed(text, job),
             metadata={**metadata, "background": True, "shell_id": job.id},
         )
-
-
-def _command(arguments: BashArguments, directory: Path, env: Mapping[str, str]) -> Command:
-    try:
-        return Command(argv=shell_argv(arguments.command), working_dir=directory, env=env)
-    except ValueError as exc:
-        raise ToolError(f"not a usable command: {exc}") from exc
 
 
 def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
@@ -150,25 +203,56 @@ def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
     )
 
 
-def _ended(job: Job) -> ToolResult:
+def _wanted_outside(arguments: BashArguments, directory: Path) -> Wanted:
+    """Return the request of a command that leaves the sandbox; no rule settles it."""
+    inside = _wanted(arguments, directory)
+    reason = " ".join(arguments.outside_reason.split())
+    return evolve(
+        inside,
+        action=LEAVE_SANDBOX,
+        description=f"Execute command OUTSIDE THE SANDBOX: {arguments.command}\nReason: {reason}",
+        params={**(inside.params or {}), "outside_sandbox": True, "outside_reason": reason},
+        always=True,
+    )
+
+
+def _ended(job: Job, approval: Approval) -> ToolResult:
     output = job.output(COLUMNS)
     text = describe_output(output)
     ended_at = job.started_at if output.ended is None else output.ended.ended_at
     content = _placed(text, job) if text else NO_OUTPUT
-    return ToolResult(content=content, metadata=_metadata(job, text, ended_at))
+    return ToolResult(
+        content=content + _hint(job), metadata=_metadata(job, text, ended_at, approval)
+    )
+
+
+def _hint(job: Job) -> str:
+    """Return a note for the model if the sandbox may be why something failed; else nothing.
+
+    Errors are looked for in the output of a command that failed, and on standard error in any case:
+    a script may go on after a command of it has failed.
+    """
+    output = job.output(COLUMNS)
+    if job.sandbox is SandboxKind.NONE or output.ended is None or output.ended.stopped:
+        return ""
+    said = output.stderr + (output.stdout if output.ended.status else "")
+    return f"\n\n{SANDBOX_HINT}" if any(sign in said for sign in SANDBOX_SIGNS) else ""
 
 
 def _placed(text: str, job: Job) -> str:
     return f"{text}\n\n<cwd>{job.working_dir}</cwd>"
 
 
-def _metadata(job: Job, output: str, now: int) -> Metadata:
+def _metadata(job: Job, output: str, now: int, approval: Approval) -> Metadata:
+    """Return what clients show, and what held the command, for the record of its run."""
     return {
         "start_time": job.started_at,
         "end_time": max(now, job.started_at),
         "output": output,
         "description": job.description,
         "working_directory": str(job.working_dir),
+        "sandbox": job.sandbox.value,
+        "approval": approval.value,
     }
 
 
@@ -199,7 +283,8 @@ class JobOutputTool(BuiltIn):
             await trio.lowlevel.checkpoint()
         status = "running" if job.running else "completed"
         return ToolResult(
-            content=f"Status: {status}\n\n{describe_output(job.output(COLUMNS)) or NO_OUTPUT}",
+            content=f"Status: {status}\n\n{describe_output(job.output(COLUMNS)) or NO_OUTPUT}"
+            + _hint(job),
             metadata={
                 "shell_id": job.id,
                 "command": job.script,

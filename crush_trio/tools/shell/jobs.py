@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.tools.base import ReportProcesses, ToolError
+from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.shell.guard.link import longest_stop
 from crush_trio.tools.shell.output import BoundedOutput, Excerpt
 from crush_trio.tools.shell.process import (
@@ -103,6 +104,8 @@ class Job:
     description: str
     working_dir: Path
     started_at: int
+    sandbox: SandboxKind = SandboxKind.NONE
+    """The sandbox that holds the command."""
     _merged: bool = False
     ended: CommandEnd | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
@@ -264,7 +267,9 @@ class Jobs:
         self._make_room()
         now = self._clock.unix() * 1000
         name = f"{next(self._numbers):03X}"
-        job = Job(name, script, description, command.working_dir, now, merged)
+        job = Job(
+            name, script, description, command.working_dir, now, command.held_by, merged=merged
+        )
         work = partial(job.run, command, self._clock, self._opens)
         self._services.start_soon(work, name=f"job {job.id}")
         self._jobs[job.id] = job

@@ -25,6 +25,8 @@ from attrs import define, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.tools.sandbox.confinement import Confinement, SandboxKind
+from crush_trio.tools.sandbox.enforcement import PLAIN, Enforced, enforce
 from crush_trio.tools.shell.guard.link import (
     GuardEnd,
     GuardLink,
@@ -56,11 +58,21 @@ NOT_STARTED: Final = 127
 
 @frozen(kw_only=True)
 class Command:
-    """A program with its arguments, its working directory and its whole environment."""
+    """A program with its arguments, its working directory and its whole environment.
+
+    With a *confinement* and a *sandbox* other than none, it runs in that sandbox.
+    """
 
     argv: tuple[str, ...]
     working_dir: Path
     env: Mapping[str, str] = field(repr=False)
+    confinement: Confinement | None = None
+    sandbox: SandboxKind = SandboxKind.NONE
+
+    @property
+    def held_by(self) -> SandboxKind:
+        """The sandbox that it runs in."""
+        return SandboxKind.NONE if self.confinement is None else self.sandbox
 
     def __attrs_post_init__(self) -> None:
         if any("\0" in word for word in self.argv):
@@ -141,10 +153,12 @@ async def open_process_group(
     """Start a command; leaving the block stops it and everything it started.
 
     Output goes into a `BoundedOutput`, which fills while the block runs, or to a stream that the
-    caller requests with `subprocess.PIPE`. Raises `OSError` if the command cannot be started.
+    caller requests with `subprocess.PIPE`. Raises `OSError` if the command cannot be started, and
+    `NotConfined`, which is one, if its sandbox cannot enforce its confinement.
     *on_ended* is called once a guard was started, also if the block was not entered because of a
     cancel or because the command cannot be executed.
     """
+    enforced = await _enforced(command)
     guard = await start_guard(
         command.working_dir,
         command.env,
@@ -158,7 +172,7 @@ async def open_process_group(
         for stream, sink in ((guard.process.stdout, stdout), (guard.process.stderr, stderr))
         if isinstance(stream, trio.lowlevel.FdStream) and isinstance(sink, BoundedOutput)
     )
-    group = ProcessGroup(command, guard, sinks, clock)
+    group = ProcessGroup(command, enforced, guard, sinks, clock)
     try:
         await group.begin()
         async with open_hidden_nursery() as tasks:
@@ -174,11 +188,27 @@ async def open_process_group(
             on_ended(group.settle())
 
 
+async def _enforced(command: Command) -> Enforced:
+    """Return how the confinement of a command is enforced."""
+    if command.confinement is None or command.sandbox is SandboxKind.NONE:
+        await trio.lowlevel.checkpoint()
+        return PLAIN
+    return await trio.to_thread.run_sync(
+        enforce,
+        command.argv[0],
+        command.working_dir,
+        command.env.get("PATH", os.defpath),
+        command.confinement,
+        command.sandbox,
+    )
+
+
 @define(eq=False)
 class ProcessGroup:
     """A running command, made by `open_process_group`. `ended` is set when its block is left."""
 
     command: Command
+    _enforced: Enforced
     _guard: GuardLink
     _sinks: "Sinks"
     _clock: Clock
@@ -219,7 +249,7 @@ class ProcessGroup:
 
     async def begin(self) -> None:
         """Send the command to its guard; raise `OSError` if it cannot be executed."""
-        await self._guard.hand_over(self.command.argv)
+        await self._guard.hand_over(self._enforced.argv(self.command.argv), self._enforced.orders)
         report = self._guard.report
         if report.failure is not None:
             raise OSError(report.failure, os.strerror(report.failure), self.command.argv[0])

@@ -200,7 +200,7 @@ def test_a_time_is_told_in_the_largest_unit(seconds, text):
 
 def test_a_healthy_place_is_called_healthy(capsys, work):
     report = said(capsys, "doctor")
-    for subject in ("versions", "git", "rg", "server", "configuration", "model", "data"):
+    for subject in ("versions", "git", "rg", "server", "configuration", "sandbox", "model", "data"):
         assert subject in report
     assert "each command starts its own" in report
     assert "has no sessions yet" in report

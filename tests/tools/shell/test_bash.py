@@ -67,6 +67,8 @@ async def test_the_result_ends_with_the_directory_and_has_metadata_for_viewers(t
         "output": "out\n\nerr\nExit code 3",
         "description": "a test",
         "working_directory": f"{tmp_path}/sub",
+        "sandbox": tools.bench.sandbox.kind.value,
+        "approval": "approved",
     }
 
 

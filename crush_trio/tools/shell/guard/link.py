@@ -10,13 +10,13 @@ from contextlib import ExitStack, suppress
 from enum import Enum
 from pathlib import Path
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 import trio
 from attrs import define, evolve, field, frozen
 
 from crush_trio.tools.shell.guard.orphans import Traces, kill_orphans, with_mark
-from crush_trio.tools.shell.guard.pair import stop_limit
+from crush_trio.tools.shell.guard.pair import packed, stop_limit
 from crush_trio.tools.shell.guard.process_table import ProcessId
 
 log = logging.getLogger(__name__)
@@ -123,12 +123,12 @@ class GuardLink:
     _grace: float
     report: GuardReport = field(factory=GuardReport, init=False)
 
-    async def hand_over(self, argv: Iterable[str]) -> None:
+    async def hand_over(self, argv: Iterable[str], orders: Mapping[str, Any]) -> None:
         """Send the guard its command, and wait until it has started or failed to."""
         await trio.lowlevel.checkpoint()
-        request = b"\0".join(os.fsencode(word) for word in argv)
+        request = packed([os.fsencode(word) for word in argv], dict(orders))
         with suppress(trio.BrokenResourceError):  # it was killed
-            await self._channel.send_all(len(request).to_bytes(4, "big") + request)
+            await self._channel.send_all(request)
         while not (self.report.started or self.report.over) and await self._hear():
             pass
 

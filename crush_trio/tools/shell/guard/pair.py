@@ -11,7 +11,7 @@ its half, and the kernel does it if the server dies, even by SIGKILL. A parent-d
 would not work: Linux sends it when the *thread* that forked ends, and the server forks in worker
 threads. The guard has one thread, so its command gets that signal.
 
-The server sends the argument vector and gets lines back: `forked <pid>`, then `started`, and at the end
+The server sends the argument vector with the orders for a sandbox, and gets lines back: `forked <pid>`, then `started`, and at the end
 `ended`, `stopped` or `killed` (the guard was), the leader's wait status, the processes that were
 stopped, and those that could not be. Instead it gets `failed <errno>` if the command cannot be executed,
 or `withdrawn` if the server closed its half before. Linux only.
@@ -19,11 +19,13 @@ or `withdrawn` if the server closed its half before. Linux only.
 Part of the guard program: the package docstring says what it may import.
 """
 
+import marshal
 import os
 import select
 import signal
 from time import monotonic
 
+from crush_trio.tools.shell.guard.placeholder import Placeholders
 from crush_trio.tools.shell.guard.process_table import ProcessId
 from crush_trio.tools.shell.guard.subreaper import (
     KILL_LIMIT,
@@ -37,7 +39,9 @@ from crush_trio.tools.shell.guard.subreaper import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    Orders = dict[str, Any]
 
 PR_SET_PDEATHSIG = 1
 
@@ -80,33 +84,52 @@ def _csv(pids: "Iterable[int]") -> str:
     return ",".join(map(str, sorted(pids)[:MOST_NAMED])) or "-"
 
 
+def packed(argv: "list[bytes]", orders: "Orders") -> bytes:
+    """Return a request: a command, and what its sandbox needs from the guard.
+
+    Orders are `placeholders` (names to reserve), `namespace` (the leader is bubblewrap), and those of
+    `restriction.py`. The guard is the same Python as the server, so `marshal` suits, and costs no import.
+    """
+    request = marshal.dumps((argv, orders))
+    return len(request).to_bytes(4, "big") + request
+
+
 # ── The guard ───────────────────────────────────────────────────────────────────────────────────
 
 
 class Guard:
     """The parent of the command. *watcher* is a descriptor that ends with the watcher."""
 
-    def __init__(self, channel: int, watcher: int) -> None:
+    def __init__(self, channel: int, watcher: int, reserved: Placeholders) -> None:
         self._channel = channel
         self._watcher = watcher
+        self._reserved = reserved
         self._below = Subreaper(self._note)
         self._leader = 0
         self._status: int | None = None
 
-    def guard(self, argv: list[bytes], grace: float) -> None:
+    def guard(self, argv: list[bytes], orders: "Orders", grace: float) -> None:
         """Start the command, wait for its end or for the server, and stop everything below."""
         if self._below.pause(0, self._channel, self._watcher):
+            self._reserved.remove()
             report(self._channel, "withdrawn")
             return
         try:
-            self._leader = start(argv, lambda pid: report(self._channel, "forked", pid))
+            self._leader = start(argv, orders, lambda pid: report(self._channel, "forked", pid))
         except OSError as exc:
+            self._reserved.remove()
             report(self._channel, "failed", exc.errno)
             return
         report(self._channel, "started")
         _let_go()
         how = self._watch()
+        if "namespace" in orders and how == "stopped":
+            self._below.end_namespace(ProcessId(self._leader), grace)
+            grace = 0
+        elif "namespace" in orders:
+            self._below.await_kernel()
         left = self._below.stop(grace)
+        self._reserved.remove()
         status = signal.SIGKILL.value if self._status is None else self._status
         report_end(self._channel, how, status, self._below.stopped, left)
 
@@ -125,7 +148,7 @@ class Guard:
             self._status = status
 
 
-def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
+def start(argv: list[bytes], orders: "Orders", announce: "Callable[[int], None]") -> int:
     """Start a command and return its process id; raise `OSError` if it cannot be executed.
 
     The id is announced before the command runs, because the command may kill its guard at once.
@@ -137,7 +160,7 @@ def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
     if pid == 0:
         os.close(go)
         os.read(held, 1)
-        _become(argv, guard, failure)
+        _become(argv, orders, guard, failure)
     announce(pid)
     for descriptor in (held, go, failure):
         os.close(descriptor)
@@ -149,7 +172,7 @@ def start(argv: list[bytes], announce: "Callable[[int], None]") -> int:
     return pid
 
 
-def _become(argv: list[bytes], guard: int, failure: int) -> "NoReturn":
+def _become(argv: list[bytes], orders: "Orders", guard: int, failure: int) -> "NoReturn":
     """Exec the command in this process. A successful exec closes the pipe *failure*."""
     try:
         os.setsid()
@@ -157,6 +180,10 @@ def _become(argv: list[bytes], guard: int, failure: int) -> "NoReturn":
         if os.getppid() == guard:  # else the guard died before the line above
             for number in RESTORED:
                 signal.signal(number, signal.SIG_DFL)
+            if "restrict" in orders:
+                from crush_trio.tools.shell.guard.restriction import restrict
+
+                restrict(orders["restrict"])
             os.execvp(argv[0], argv)
     except OSError as exc:
         os.write(failure, str(exc.errno).encode())
@@ -224,18 +251,24 @@ def main(channel: int, grace: float) -> None:
         report(channel, "withdrawn")
         return
     become_subreaper()
+    _, orders = marshal.loads(request)
     watched, watching = os.pipe()
+    reserved: Placeholders | None = None
     try:
+        reserved = Placeholders(orders.get("placeholders", ()))
         guard = os.fork()
     except OSError as exc:
+        if reserved is not None:
+            reserved.remove()
         report(channel, "failed", exc.errno)
         return
     if guard == 0:
         os.close(watching)
-        _be_guard(channel, watched, request.split(b"\0"), grace)
+        _be_guard(channel, watched, reserved, request, grace)
     os.close(watched)
     _let_go()
     GuardWatcher(channel, ProcessId(guard)).watch(grace)
+    reserved.remove()
 
 
 def _request(channel: int) -> bytes | None:
@@ -250,12 +283,15 @@ def _request(channel: int) -> bytes | None:
     return None if ended else data[4:]
 
 
-def _be_guard(channel: int, watcher: int, argv: list[bytes], grace: float) -> "NoReturn":
+def _be_guard(
+    channel: int, watcher: int, reserved: Placeholders, request: bytes, grace: float
+) -> "NoReturn":
     """Run as the guard. The exit code tells the watcher whether it finished its work."""
     try:
         os.setsid()  # a signal to one process group must not kill guard and watcher
         become_subreaper()
-        Guard(channel, watcher).guard(argv, grace)
+        argv, orders = marshal.loads(request)
+        Guard(channel, watcher, reserved).guard(argv, orders, grace)
         os._exit(0)
     finally:
         os._exit(1)

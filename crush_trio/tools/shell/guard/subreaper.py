@@ -86,8 +86,34 @@ class Subreaper:
             self.pause(ROUND)
         return set()
 
-    def _signal_all(self, *numbers: int) -> None:
-        """Signal the groups of everything below, parents first.
+    def end_namespace(self, monitor: ProcessId, grace: float) -> None:
+        """Send SIGTERM to everything in the PID namespace of a sandbox; wait for it at most *grace*.
+
+        *monitor* is the leader, bubblewrap. It would end with the first process of the command, and the
+        kernel would then kill the others before they had their time. So it is halted meanwhile. Its
+        child, the init of the namespace, takes no SIGTERM and ends when all others have.
+        """
+        signal_child(monitor, signal.SIGSTOP)
+        deadline = monotonic() + grace
+        for init in children(monitor):
+            if not children(init):
+                continue  # the sandbox is not complete yet, or is ending
+            ended = os.pidfd_open(init)
+            self._signal_all(signal.SIGTERM, signal.SIGCONT, spared=monitor)
+            while monotonic() < deadline and not self.pause(deadline - monotonic(), ended):
+                pass
+            os.close(ended)
+        signal_child(monitor, signal.SIGCONT)
+        self.await_kernel(ROUND)
+
+    def await_kernel(self, seconds: float = KILL_LIMIT) -> None:
+        """Wait until the kernel has killed a PID namespace whose sandbox has ended."""
+        deadline = monotonic() + seconds
+        while self.reap() and monotonic() < deadline:
+            self.pause(deadline - monotonic())
+
+    def _signal_all(self, *numbers: int, spared: int = 0) -> None:
+        """Signal the groups of everything below, parents first, except the group *spared*.
 
         Each group is signalled only after one of its members was checked to exist: the id of a group
         that has ended may be reused by another.
@@ -95,7 +121,7 @@ class Subreaper:
         found = {process.pid: process for process in below(os.getpid()) if process.lives}
         self.stopped.update(found)
         for number in numbers:
-            signalled = {0, 1}
+            signalled = {0, 1, spared}
             for process in found.values():
                 if process.group not in signalled and _is_still(process, found):
                     signalled.add(process.group)

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from crush_trio.clock import SystemClock
+from crush_trio.tools.sandbox.machine import no_sandbox
 from crush_trio.tools.shell.guard import link
 from crush_trio.tools.shell.process import run_command
 from tests.tools.altered_guard import altered
@@ -59,7 +60,10 @@ async def test_what_a_command_leaves_behind_when_it_ends_is_named_too(probe, cap
 async def test_a_cancelled_tool_tells_what_is_left(probe):
     reaped = Reaped()
     with trio.fail_after(10), Mailbox(probe.directory) as mailbox:
-        async with open_shell_bench(probe.directory) as tools, trio.open_nursery() as nursery:
+        async with (
+            open_shell_bench(probe.directory, machine=no_sandbox()) as tools,
+            trio.open_nursery() as nursery,
+        ):
             script = stubborn(probe, f"echo ready > {mailbox}")
             nursery.start_soon(lambda: tools.bash(script, reaped=reaped))
             await mailbox.line()
@@ -71,7 +75,7 @@ async def test_a_cancelled_tool_tells_what_is_left(probe):
 async def test_a_job_that_is_killed_says_what_is_left(probe):
     reaped = Reaped()
     with trio.fail_after(10), Mailbox(probe.directory) as mailbox:
-        async with open_shell_bench(probe.directory) as tools:
+        async with open_shell_bench(probe.directory, machine=no_sandbox()) as tools:
             script = stubborn(probe, f"echo ready > {mailbox}")
             started = await tools.bash(script, run_in_background=True)
             await mailbox.line()
@@ -90,7 +94,10 @@ async def test_a_command_that_is_cancelled_while_it_is_opened_is_accounted_for(p
     monkeypatch.setattr(link, "GUARD", altered(link.GUARD, "say started", probe.token))
     reaped = Reaped()
     with trio.fail_after(10), Mailbox(probe.directory) as mailbox:
-        async with open_shell_bench(probe.directory) as tools, trio.open_nursery() as nursery:
+        async with (
+            open_shell_bench(probe.directory, machine=no_sandbox()) as tools,
+            trio.open_nursery() as nursery,
+        ):
             script = f"echo $$ > {mailbox}; exec {probe.sleep}"
             nursery.start_soon(lambda: tools.bash(script, reaped=reaped))
             leader = int(await mailbox.line())

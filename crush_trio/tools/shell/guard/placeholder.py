@@ -1,0 +1,101 @@
+"""Placeholders: empty directories that reserve a name while a sandboxed command runs.
+
+A sandbox keeps a command from making `.git/hooks` by mounting something read-only there, and a mount
+needs something to mount on. So the guard makes an empty directory where there is nothing, and removes
+it when the command has ended.
+
+Commands that run at the same time share a placeholder: each has a shared lock on it, and only the one
+that can turn its lock into an exclusive one removes it. (Removing it earlier would detach the mounts of
+the others: the kernel allows that from outside their mount namespace.) The kernel releases the lock of
+a guard that was killed; the next command then finds the directory, knows it by its mode and removes it.
+If another program has put something into it by then, it stays.
+
+Part of the guard program: the package docstring says what it may import.
+"""
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MODE = 0o1755
+"""The mode of a placeholder. No other program gives the sticky bit to a directory in a project."""
+
+TRIES = 100
+"""How often to try again if another guard removes the placeholder at the same moment."""
+
+
+def is_placeholder(path: "str | os.PathLike[str]") -> bool:
+    """Whether *path* is a placeholder, of this or of another command."""
+    try:
+        state = os.lstat(path)
+        marked = stat.S_ISDIR(state.st_mode) and stat.S_IMODE(state.st_mode) == MODE
+        return marked and not os.listdir(path)  # noqa: PTH208  # no time for pathlib
+    except OSError:
+        return False
+
+
+class Placeholders:
+    """The placeholders of one command, each open and locked.
+
+    The guard and its watcher share the locks, because one of them is forked from the other.
+    """
+
+    def __init__(self, paths: "Iterable[str]") -> None:
+        """Make the placeholders; raise `OSError` if one cannot be made."""
+        self._held: list[tuple[str, int]] = []
+        try:
+            for path in paths:
+                self._held.append((path, _hold(path)))
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove those that no other command uses. Can be called more than once."""
+        if not self._held:
+            return
+        import fcntl
+
+        for path, descriptor in self._held:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(path, descriptor) and is_placeholder(path):
+                    os.rmdir(path)  # noqa: PTH106  # no time for pathlib
+            except OSError:
+                pass  # another command uses it, or another program has filled it
+
+
+def _hold(path: str) -> int:
+    """Make a placeholder or join another command's; return a descriptor with a shared lock."""
+    import fcntl
+
+    for _ in range(TRIES):
+        mask = os.umask(0o777 & ~MODE)
+        try:
+            os.mkdir(path, MODE)  # noqa: PTH102  # no time for pathlib
+        except FileExistsError:
+            if not is_placeholder(path):
+                raise
+        finally:
+            os.umask(mask)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)
+    raise OSError(errno.EBUSY, "the sandbox could not reserve a protected name")
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    """Whether *path* is still the directory that is open."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except OSError:
+        return False
