@@ -81,6 +81,7 @@ _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event
 _FOREIGN_OWN: Final = "ignored: only the user's own files can set trusted directories and limits"
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
+_LINK_OUT: Final = "ignored: it is a link out of a project that is not trusted"
 _LEADS_OUT: Final = (
     "expected a directory within the project, got a link out of it; remove it, trust the project, or "
     "name another data directory in a file of your own"
@@ -130,8 +131,8 @@ def read_draft(
     overlay: Overlay | None = None,
 ) -> Draft:
     """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk."""
-    files = _Files(overlay or {}, places.data_file)
     project = find_project(places.directory)
+    files = _Files(overlay or {}, places.data_file, project)
     files.read(places.user_sources())
     trusted = _trusted(files, places)
     files.read(project.sources(trusted))
@@ -167,6 +168,7 @@ class _Files:
 
     overlay: Overlay
     data_file: Path
+    project: Project
     layers: list[Layer[Source]] = field(factory=list, init=False)
     warnings: list[ConfigWarning] = field(factory=list, init=False)
     own: list[ConfigFile] = field(factory=list, init=False)
@@ -177,8 +179,11 @@ class _Files:
         """Read the next files; those that do not exist are skipped."""
         for source in sources:
             resolved = real_path(source.path)
-            replaced = self.overlay.get(source.path)
-            tree = read_tree(source.path) if replaced is None else replaced
+            tree = self.overlay.get(source.path)
+            if tree is None and not source.may_run and not self.project.contains(resolved):
+                self._say(ConfigWarningKind.NOT_TRUSTED, source, "", _LINK_OUT)
+                continue
+            tree = read_tree(source.path, resolved) if tree is None else tree
             if tree is not None and resolved not in self._seen:
                 self._seen.add(resolved)
                 self._add(source, tree)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crush_trio import nofollow
 from crush_trio.config import ConfigInvalid, ConfigWarningKind, SourceKind
 from crush_trio.config.files import FILE_LIMIT
 from tests.config.homes import SECRET, custom, texts
@@ -120,7 +121,7 @@ async def test_where_only_such_a_link_is_left_the_workspace_is_refused(home, dan
 def private(home, monkeypatch):
     """Refuse to look into a directory, as for another user's; root could always."""
     place = home.root / "private"
-    stat, opened = Path.stat, os.open
+    stat, opened = Path.stat, nofollow.open_path
 
     def refuse(path):
         if os.path.realpath(path).startswith(str(place)):
@@ -135,7 +136,7 @@ def private(home, monkeypatch):
         return opened(path, *args, **options)
 
     monkeypatch.setattr(Path, "stat", refusing_stat)
-    monkeypatch.setattr(os, "open", refusing_open)
+    monkeypatch.setattr(nofollow, "open_path", refusing_open)
     return place
 
 
@@ -186,11 +187,13 @@ async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, cont
 
 async def test_a_file_that_cannot_be_read_is_such_an_error_too(home):
     home.project_file.mkdir()
-    with pytest.raises(ConfigInvalid, match=r"crush\.json: cannot be read: not a regular"):
+    with pytest.raises(
+        ConfigInvalid, match=r"crush\.json: cannot be read: it is a [a-z ]+, not a regular"
+    ):
         await home.load()
     home.project_file.rmdir()
     os.mkfifo(home.project_file)
-    with pytest.raises(ConfigInvalid, match="cannot be read: not a regular file"):
+    with pytest.raises(ConfigInvalid, match=r"cannot be read: it is a [a-z ]+, not a regular file"):
         await home.load()
 
 

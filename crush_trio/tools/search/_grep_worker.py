@@ -1,8 +1,8 @@
 """The search program of `grep` for machines without ripgrep; runs as a separate process.
 
 Python's regular expressions cannot be interrupted, and some take exponential time. Here they run in a
-process that the parent kills at the time limit. It imports only the standard library, because every
-search waits for it to start.
+process that the parent kills at the time limit. It imports only the standard library and
+`crush_trio.nofollow`, because every search waits for it to start.
 
 It reads null-separated records from standard input: a JSON object (`pattern`, `literal`, `limit`,
 `seconds`, `size`, `columns`), then the files in the order in which to search them. It writes one JSON
@@ -13,7 +13,6 @@ import json
 import os
 import re
 import resource
-import stat
 import sys
 
 TYPE_CHECKING = False
@@ -30,25 +29,35 @@ INVALID = 2
 """The exit code for an invalid expression; the same as ripgrep's."""
 
 
-def open_plain(path: str, flags: int) -> int:
-    """Open a regular file; raise `OSError` for a link, a pipe or a device."""
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("not a plain file")
-    return descriptor
-
-
 def lines_of(path: bytes, size: int) -> "Iterator[tuple[int, str]]":
-    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable."""
+    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable.
+
+    *path* is relative to the working directory. Links are not followed, nor those that were put in
+    place of a directory after the files were listed.
+    """
     try:
-        with open(path, "rb", opener=open_plain) as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             data = file.read(size + 1)
     except OSError:
         return
     if len(data) <= size and b"\0" not in data[:SNIFFED]:
         lines = data.decode("utf-8", "replace").split("\n")
         yield from enumerate((line.removesuffix("\r") for line in lines), start=1)
+
+
+def open_plain(path: bytes) -> int:
+    """Return a descriptor of a regular file below the working directory."""
+    from crush_trio.nofollow import kind_of, open_by_steps
+
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        handle = open_by_steps(os.fsdecode(path), os.O_RDONLY | os.O_NONBLOCK, at=here)
+    finally:
+        os.close(here)
+    if kind_of(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("not a regular file")
+    return handle
 
 
 def search(
@@ -84,4 +93,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.append(__file__.rpartition("/crush_trio/")[0])
     sys.exit(main())
