@@ -90,7 +90,8 @@ class Wanted:
     """A request for permission: what a tool wants to do (F10).
 
     `path` is what the action touches, absolute and resolved. `denied` is the metadata of the result
-    if permission is denied: the change that was not made (F5).
+    if permission is denied: the change that was not made (F5). `always` asks a person although a grant,
+    a hook or a list of allowed tools would settle it; only the user's skip mode asks nothing.
     """
 
     action: str
@@ -98,6 +99,7 @@ class Wanted:
     params: JsonObject | None = field(repr=False)
     path: Path
     denied: JsonObject = field(factory=dict, repr=False)
+    always: bool = False
 
 
 class Permit(Protocol):

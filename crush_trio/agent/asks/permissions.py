@@ -272,11 +272,12 @@ class Permissions:
     def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
         """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
-        if self.skip or policy.mode is PermissionMode.ALLOW:
+        if self.skip or (policy.mode is PermissionMode.ALLOW and not wanted.always):
             return Resolution.GRANTED
-        if in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action):
+        allowed = (*self.allowed_tools(), *policy.allow_list)
+        if not wanted.always and in_allow_list(allowed, tool_name, action):
             return Resolution.GRANTED
-        if call.approved:
+        if call.approved and not wanted.always:
             self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
             return Resolution.GRANTED
         request = PermissionRequest(
@@ -289,7 +290,9 @@ class Permissions:
             params=wanted.params,
             path=directory_of(wanted.path, self.directory),
         )
-        if call.session_id in self._auto_approved or self._grants.cover(request, call.run_id):
+        if not wanted.always and (
+            call.session_id in self._auto_approved or self._grants.cover(request, call.run_id)
+        ):
             return self._at_once(call, Resolution.GRANTED)
         if policy.mode is PermissionMode.DENY:
             return self._at_once(call, Resolution.DENIED)
@@ -302,16 +305,17 @@ class Permissions:
 
     # ── Asking ──────────────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, call: "CallPermit", request: PermissionRequest) -> Resolution:
+    async def ask(
+        self, call: "CallPermit", request: PermissionRequest, *, always: bool = False
+    ) -> Resolution:
         """Ask a request that no rule settles, and wait for the answer."""
-        ending = await self._asks.put(
-            request, call.run_id, partial(self._show, call, request), interactive=call.interactive
-        )
+        show = partial(self._show, call, request, always)
+        ending = await self._asks.put(request, call.run_id, show, interactive=call.interactive)
         return ending.resolution
 
-    def _show(self, call: "CallPermit", request: PermissionRequest) -> Ending | None:
+    def _show(self, call: "CallPermit", request: PermissionRequest, always: bool) -> Ending | None:
         """Publish the request, unless a grant was given while it was being stored."""
-        if self._grants.cover(request, call.run_id):
+        if not always and self._grants.cover(request, call.run_id):
             return Ending(self._at_once(call, Resolution.GRANTED))
         self.publish(permission_notice(call.tool_call_id))
         self.publish(
@@ -380,7 +384,7 @@ class CallPermit:
         verdict = self._permissions.judge(self, wanted)
         refusal = Refusal.FORBIDDEN
         if isinstance(verdict, PermissionRequest):
-            verdict = await self._permissions.ask(self, verdict)
+            verdict = await self._permissions.ask(self, verdict, always=wanted.always)
             unanswered = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
             refusal = Refusal.DENIED if verdict is Resolution.DENIED else unanswered
         if verdict is not Resolution.GRANTED:

@@ -207,7 +207,9 @@ class GrepTool(BuiltIn):
             separator=b"\n",
             seconds=max(left, search.seconds / 10),
             reaped=search.reaped,
-            feed=b"\0".join([_order(search), *map(os.fsencode, files)]),
+            feed=b"\0".join(
+                [_order(search), os.fsencode(search.place.root), *map(os.fsencode, files)]
+            ),
         )
         if heard.status == worker.INVALID:
             raise _invalid(heard)

@@ -79,7 +79,8 @@ class DownloadTool(BuiltIn):
         arguments = read_arguments(call.input, DownloadArguments)
         parse_url(arguments.url)
         target = await locate(self.bench, arguments.file_path)
-        await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target))
+        link = self.bench.link_out(arguments.file_path, target)
+        await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target, link))
         seconds = seconds_of(arguments.timeout, default=SECONDS, most=MOST_SECONDS)
         with trio.move_on_after(seconds) as limit:
             saved = await self._download(arguments.url, target)
@@ -109,17 +110,19 @@ class DownloadTool(BuiltIn):
         return ToolError(f"{url} is larger than the limit of {self.largest} bytes")
 
 
-def _wanted(arguments: DownloadArguments, target: Path) -> Wanted:
+def _wanted(arguments: DownloadArguments, target: Path, link: Path | None) -> Wanted:
     """Return what the user is asked; runs in a worker thread."""
     if target.is_dir():
         raise ToolError(f"{target} is a directory; give the name of a file in it")
     replaced = ", replacing the file that is there" if target.exists() else ""
+    through = "" if link is None else f", to which the link {link} leads"
     timeout = {"timeout": arguments.timeout} if arguments.timeout else {}
     return Wanted(
         action="download",
-        description=f"Download {arguments.url} to {target}{replaced}",
+        description=f"Download {arguments.url} to {target}{through}{replaced}",
         params={"url": arguments.url, "file_path": str(target), **timeout},
         path=target,
+        always=link is not None,
     )
 
 

@@ -180,9 +180,12 @@ async def test_mistakes_are_told(tmp_path, arguments, part):
 def test_files_that_are_too_large_are_not_looked_into(tmp_path):
     path = tmp_path / "a"
     path.write_text("hit\n")
-    assert list(worker.lines_of(os.fsencode(path), 4)) == [(1, "hit"), (2, "")]
-    assert list(worker.lines_of(os.fsencode(path), 3)) == []
-    assert list(worker.lines_of(os.fsencode(tmp_path), 10)) == []
+    root = worker.open_root(os.fsencode(tmp_path))
+    name = os.fsencode(path.relative_to(tmp_path))
+    assert list(worker.lines_of(name, 4, root)) == [(1, "hit"), (2, "")]
+    assert list(worker.lines_of(name, 3, root)) == []
+    assert list(worker.lines_of(b".", 10, root)) == []
+    os.close(root)
 
 
 # ── With ripgrep ────────────────────────────────────────────────────────────────────────────────
