@@ -13,6 +13,7 @@ Only the standard library is used: the search worker imports this module in a ba
 import errno
 import os
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -103,28 +104,20 @@ def _openat2() -> "Callable[[str, int, int, int | None], tuple[int, int]] | None
     try:
         import ctypes  # takes milliseconds, and the search worker does not need it
 
-        class How(ctypes.Structure):
-            _fields_ = (
-                ("flags", ctypes.c_uint64),
-                ("mode", ctypes.c_uint64),
-                ("resolve", ctypes.c_uint64),
-            )
-
         syscall = ctypes.CDLL(None, use_errno=True).syscall
-        syscall.restype = ctypes.c_long
     except (ImportError, OSError, AttributeError):
         return None
-    size = ctypes.c_size_t(ctypes.sizeof(How))
+    syscall.restype = ctypes.c_long
     number = ctypes.c_long(OPENAT2)
     nowhere = -100  # AT_FDCWD; only absolute paths are opened with it
 
     def call(path: str, flags: int, mode: int, at: int | None) -> tuple[int, int]:
         resolve = NO_SYMLINKS | NO_MAGIC_LINKS | (0 if path.startswith("/") else BENEATH)
-        how = How(flags, mode, resolve)
+        how = struct.pack("QQQ", flags, mode, resolve)
         folder = ctypes.c_int(nowhere if at is None else at)
-        name = os.fsencode(path)
+        name, size, handle = os.fsencode(path), ctypes.c_size_t(len(how)), -1
         for _ in range(_ATTEMPTS):
-            handle = syscall(number, folder, name, ctypes.byref(how), size)
+            handle = syscall(number, folder, name, how, size)
             if handle >= 0 or ctypes.get_errno() != errno.EAGAIN:
                 break
         return ctypes.get_errno(), handle

@@ -28,6 +28,7 @@ from crush_trio.agent.turn.title import Titles
 from crush_trio.agent.turn.tool_calls import ToolHooks
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
+from crush_trio.config.secrets import config_secrets, environment_secrets
 from crush_trio.config.snapshot import private_paths, told_config
 from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import (
@@ -54,8 +55,6 @@ from crush_trio.tools.info import (
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    config_secrets,
-    environment_secrets,
 )
 from crush_trio.tools.search.grep import GrepTool
 from crush_trio.tools.search.listing import GlobTool, LsTool
@@ -118,17 +117,18 @@ class Toolbox:
         """Return every tool, by name, as it is configured now."""
         config = self.live.current
         bench = evolve(self.bench, env=config.environment)
+        commands = evolve(self.bench, env=config.command_environment())
         limits = config.config.tools or ToolsConfig()
         return _by_name(
-            BashTool(bench, self.jobs),
+            BashTool(commands, self.jobs),
             JobOutputTool(self.jobs),
             JobKillTool(self.jobs),
             self._view(),
             EditTool(self._changes),
             MultiEditTool(self._changes),
             WriteTool(self._changes),
-            GlobTool(bench, limits=limits.glob),
-            GrepTool(bench, limits=limits.grep),
+            GlobTool(commands, limits=limits.glob),
+            GrepTool(commands, limits=limits.grep),
             LsTool(bench, limits=limits.ls),
             FetchTool(bench),
             DownloadTool(bench),
@@ -230,6 +230,7 @@ class Coordinator:
             asks.permissions,
             hooks=self.hooks,
             sizes=self.sizes,
+            secrets=self.config.current.secrets,
         )
         planner = ConfiguredPlanner(
             self.config,
@@ -322,7 +323,7 @@ async def open_coordinator(
             events=events,
             integrations=integrations,
             providers=providers,
-            jobs=Jobs(jobs, clock, opens),
+            jobs=Jobs(jobs, clock, opens, hide=config.current.secrets.redact),
             hooks=ConfiguredHooks(live=config, directory=directory, clock=clock, opens=opens),
             logs=RecentLogs() if logs is None else logs,
             clock=clock,

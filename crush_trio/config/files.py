@@ -11,7 +11,7 @@ call, and the kernel releases it if the process dies.
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,6 +22,7 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.config.errors import ConfigInvalid
+from crush_trio.config.secrets import CommandEnv
 from crush_trio.config.sources import Layers, S, Tree
 from crush_trio.errors import DecodeError
 from crush_trio.nofollow import open_regular
@@ -51,6 +52,8 @@ class OwnConfig:
     trusted_directories: OmitEmpty[tuple[str, ...]] = ()
     limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
     """Keyed by the names of `crush_trio.limits.SizeLimits`."""
+    command_env: OmitEmpty[CommandEnv | None] = None
+    """Variables that the agent's commands get, or do not get, in spite of their names."""
 
 
 @frozen(kw_only=True)
@@ -97,11 +100,27 @@ def parse_tree(data: bytes, path: Path) -> Tree:
 
 
 def check_types(tree: Tree, path: Path) -> ConfigFile:
-    """Return the values of a file, or raise `ConfigInvalid` for the first of the wrong type."""
+    """Return the values of a file, or raise `ConfigInvalid` for the first that cannot be right."""
     try:
-        return structure(tree, ConfigFile)
+        content = structure(tree, ConfigFile)
     except DecodeError as error:
         raise ConfigInvalid.at(path, "", error.detail) from None
+    own = content.crush_trio
+    wrong = None if own is None or own.command_env is None else own.command_env.invalid_name()
+    if wrong is not None:
+        key, name = wrong
+        expectation = f"expected names of variables, in which * stands for anything, got {name!r}"
+        raise ConfigInvalid.at(path, f"{OWN_KEY}.command_env.{key}", expectation)
+    return content
+
+
+def command_env(files: Iterable[ConfigFile]) -> CommandEnv:
+    """Return what *files* of the user say about the environment of commands, all together."""
+    whole = CommandEnv()
+    for each in files:
+        if each.crush_trio is not None and each.crush_trio.command_env is not None:
+            whole = whole.added(each.crush_trio.command_env)
+    return whole
 
 
 def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:

@@ -37,12 +37,14 @@ from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
     check_types,
+    command_env,
     merged_config,
     read_tree,
     unknown_keys,
 )
 from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import Known, enable_providers, select_models
+from crush_trio.config.secrets import CommandEnv, KnownSecrets
 from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
 from crush_trio.config.sources import (
     DataDir,
@@ -100,6 +102,7 @@ class Draft:
     data_dir: DataDir
     warnings: tuple[ConfigWarning, ...]
     trusted: Trusted = ()
+    command_env: CommandEnv = field(factory=CommandEnv)
 
 
 async def load_config(
@@ -108,6 +111,7 @@ async def load_config(
     catalogue: Sequence[CatalogProvider] = (),
     run_command: RunCommand = refuse_command,
     revision: int = 1,
+    secrets: KnownSecrets | None = None,
 ) -> LoadedConfig:
     """Return the configuration of a workspace as it is now.
 
@@ -116,7 +120,7 @@ async def load_config(
     """
     draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
     return await finish_draft(
-        draft, catalogue=catalogue, run_command=run_command, revision=revision
+        draft, catalogue=catalogue, run_command=run_command, revision=revision, secrets=secrets
     )
 
 
@@ -159,6 +163,7 @@ def read_draft(
         data_dir=chosen,
         warnings=(*scripts, *files.warnings, *kept.warnings),
         trusted=trusted,
+        command_env=command_env(files.own),
     )
 
 
@@ -261,8 +266,13 @@ async def finish_draft(
     run_command: RunCommand,
     revision: int,
     previous: LoadedConfig | None = None,
+    secrets: KnownSecrets | None = None,
 ) -> LoadedConfig:
-    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed."""
+    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed.
+
+    *secrets* are those that the workspace knows already; new ones are added to them.
+    """
+    secrets = KnownSecrets() if secrets is None else secrets
     expander = Expander(
         layers=draft.layers,
         tree=draft.tree,
@@ -270,6 +280,7 @@ async def finish_draft(
         data_file=draft.places.data_file,
         environment=draft.places.environment,
         run=run_command,
+        secrets=secrets,
     )
     await trio.lowlevel.checkpoint()
     if previous is not None and _same_env(draft, previous):
@@ -277,6 +288,7 @@ async def finish_draft(
     else:
         env = await _expand_env(draft.config.env, expander)
     expander = evolve(expander, environment={**expander.environment, **env.values})
+    secrets.learn_config(draft.config, expander.environment)
     templates = (expander.template_warning(text, keys) for keys, text in templates_of(draft.config))
     foreseen = [warning for warning in templates if warning is not None]
     enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
@@ -300,6 +312,7 @@ async def finish_draft(
         project=draft.project,
         pinned=draft.data_dir,
         trusted=draft.trusted,
+        command_env=draft.command_env,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

@@ -26,6 +26,7 @@ from crush_trio.config.errors import ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
+from crush_trio.config.secrets import CommandEnv, KnownSecrets
 from crush_trio.config.sources import (
     CONFIG_NAME,
     DataDir,
@@ -86,6 +87,7 @@ class LoadedConfig:
     pinned: DataDir
     trusted: Trusted = ()
     """The directories whose files the user trusts."""
+    command_env: CommandEnv = field(factory=CommandEnv)
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -106,6 +108,15 @@ class LoadedConfig:
     def environment(self) -> Mapping[str, str]:
         """All variables that the programs of the workspace are started with."""
         return self.expander.environment
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secrets that the workspace knows, of this snapshot and of earlier ones."""
+        return self.expander.secrets
+
+    def command_environment(self) -> dict[str, str]:
+        """Return the variables that the agent's commands get: `environment` without secrets."""
+        return self.command_env.apply(self.environment, self.secrets)
 
     # ── Origin and trust ────────────────────────────────────────────────────────────────────────
 

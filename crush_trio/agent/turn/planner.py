@@ -99,7 +99,9 @@ class ConfiguredPlanner:
         config = self.live.current
         if not (config.project.root / ".git").exists():
             return ""  # noqa: ASYNC910  # other parts of `plan` have checkpoints
-        return await git_state(config.project.directory, config.environment, self.desk.clock)
+        return await git_state(
+            config.project.directory, config.command_environment(), self.desk.clock
+        )
 
     def _tools(self, run: Run) -> Tools:
         """Return the tools that *run* may use now: those of the workspace that are not disabled."""
