@@ -110,7 +110,8 @@ class Toolbox:
 
     def __attrs_post_init__(self) -> None:
         self._history = History(self.bench)
-        self._changes = FileChanges(self.bench, self._history, self.lsp.changed)
+        hide = self.live.current.secrets.redact
+        self._changes = FileChanges(self.bench, self._history, self.lsp.changed, hide)
         self._extra = tuple(self.extra(self.bench))
 
     def tools(self) -> Tools:

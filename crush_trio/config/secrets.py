@@ -144,7 +144,8 @@ class KnownSecrets:
 
     def learn(self, values: Iterable[str]) -> None:
         """Add *values*; those that are too short or too plain are left out."""
-        bare = (_SCHEME.sub("", value.strip()) for value in values)
+        lines = (line for value in values for line in (value.strip(), *_long_lines(value)))
+        bare = (_SCHEME.sub("", line) for line in lines)
         new = {value for value in bare if _is_searchable(value)} - self.matcher.values
         if new:
             self.matcher = SecretMatcher(self.matcher.values | new)
@@ -161,6 +162,12 @@ class KnownSecrets:
     def redact_tree(self, value: Json) -> Json:
         """Return a copy of a tree of plain values without known secrets."""
         return map_text(value, self.matcher.redact)
+
+
+def _long_lines(value: str) -> list[str]:
+    """Return the lines of a long value such as a private key, which tools show one by one."""
+    lines = value.split("\n") if "\n" in value else ()
+    return [line.strip() for line in lines if len(line) >= 2 * PIECE and line[:2] != "--"]
 
 
 def _is_searchable(value: str) -> bool:

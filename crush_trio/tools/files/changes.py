@@ -17,6 +17,7 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.config.redaction import REDACTED
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, Wanted
 from crush_trio.tools.files.disk import (
     Snapshot,
@@ -83,6 +84,8 @@ class FileChanges:
     bench: Workbench
     history: History
     diagnose: Diagnose | None = field(default=None, repr=False)
+    hide: Callable[[str], str] = field(default=str, repr=False)
+    """Removes secrets from a text, as it is done with what the model reads."""
     _writer: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def find(self, file_path: str) -> TargetFile:
@@ -102,7 +105,7 @@ class FileChanges:
         """Compute the change; raise `ToolError` if nothing would change, or the file got too large."""
         if target.exists and after == target.text:
             raise ToolError(f"{target.path} already is exactly like that: nothing would change")
-        return await trio.to_thread.run_sync(_proposed, target, after)
+        return await trio.to_thread.run_sync(_proposed, target, after, self.hide)
 
     async def carry_out(
         self,
@@ -157,8 +160,14 @@ def _found(path: Path, link: Path | None) -> TargetFile:
     return TargetFile(path=path, text=text, snapshot=snapshot, link=link)
 
 
-def _proposed(target: TargetFile, after: FileText) -> Proposal:
+def _proposed(target: TargetFile, after: FileText, hide: Callable[[str], str]) -> Proposal:
+    before = target.text.plain
+    if after.plain.count(REDACTED) > before.count(REDACTED) and hide(before) != before:
+        raise ToolError(
+            f"{target.path} has a secret in it, which was shown to you as {REDACTED}; that text would "
+            "take its place. Use edit, and leave the secret out of old_string and new_string."
+        )
     if len(after.encoded()) > EDIT_LIMIT:
         raise ToolError(f"that would make {target.path} larger than {EDIT_LIMIT // 1024} KB")
-    compared = difference(target.text.plain, after.plain)
+    compared = difference(before, after.plain)
     return Proposal(target=target, after=after, difference=compared)
