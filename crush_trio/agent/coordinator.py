@@ -28,7 +28,7 @@ from crush_trio.agent.turn.title import Titles
 from crush_trio.agent.turn.tool_calls import ToolHooks
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
-from crush_trio.config.secrets import config_secrets, environment_secrets
+from crush_trio.config.secrets.known import config_secrets, environment_secrets
 from crush_trio.config.snapshot import private_paths, told_config
 from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import (

@@ -22,7 +22,7 @@ from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_di
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.live import Configuration, open_live_config
-from crush_trio.config.secrets import KnownSecrets
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.log import open_event_log

@@ -17,7 +17,7 @@ from attrs import evolve, field, frozen
 
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind, ExpansionFailed
 from crush_trio.config.redaction import is_secret_name
-from crush_trio.config.secrets import KnownSecrets
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import Layers, Source, Tree
 from crush_trio.config.template import (
     COMMAND_LIMIT,

@@ -22,7 +22,7 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.secrets import CommandEnv
+from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.sources import Layers, S, Tree
 from crush_trio.errors import DecodeError
 from crush_trio.nofollow import open_regular

@@ -30,7 +30,7 @@ from crush_trio.config.edits import (
     write_change,
 )
 from crush_trio.config.load import finish_draft, load_config, read_draft
-from crush_trio.config.secrets import KnownSecrets
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command

@@ -44,7 +44,8 @@ from crush_trio.config.files import (
 )
 from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import Known, enable_providers, select_models
-from crush_trio.config.secrets import CommandEnv, KnownSecrets
+from crush_trio.config.secrets.command_env import CommandEnv
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
 from crush_trio.config.sources import (
     DataDir,

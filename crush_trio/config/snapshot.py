@@ -26,7 +26,8 @@ from crush_trio.config.errors import ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
-from crush_trio.config.secrets import CommandEnv, KnownSecrets
+from crush_trio.config.secrets.command_env import CommandEnv
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import (
     CONFIG_NAME,
     DataDir,

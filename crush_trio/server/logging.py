@@ -22,7 +22,7 @@ import orjson
 from typing_extensions import override
 
 from crush_trio.config.redaction import redact, redact_text
-from crush_trio.config.secrets import map_text
+from crush_trio.config.secrets.known import map_text
 from crush_trio.log_context import hide_secrets, owner_field
 from crush_trio.wire.fields import Json
 

@@ -25,7 +25,7 @@ from trio.lowlevel import checkpoint
 from typing_extensions import override
 
 from crush_trio.config.redaction import redact_text
-from crush_trio.config.secrets import config_secrets
+from crush_trio.config.secrets.known import config_secrets
 from crush_trio.log_context import owner_field, owner_of
 from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolResult, read_arguments
 from crush_trio.wire.codec import unstructure

@@ -185,6 +185,27 @@ async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, cont
     assert caught.value.code == "config_invalid"
 
 
+async def test_a_file_that_is_a_link_out_of_an_untrusted_project_is_not_read(home):
+    outside = home.write(home.root / "outside.json", {"options": {"debug": True}})
+    home.project_file.symlink_to(outside)
+    loaded = await home.load()
+    assert not loaded.config.options.debug
+    [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
+    assert warning.startswith(f"{home.project_file}: ignored: it is a link out of a project")
+    home.trust()
+    assert (await home.load()).config.options.debug
+
+
+async def test_a_file_that_is_a_link_within_the_project_or_of_the_user_is_read(home):
+    home.write(home.project / "etc" / "c.json", {"options": {"debug": True}})
+    home.project_file.symlink_to("etc/c.json")
+    dots = home.write(home.root / "dots" / "crush.json", {"options": {"debug_lsp": True}})
+    home.user_file.parent.mkdir(parents=True)
+    home.user_file.symlink_to(dots)
+    options = (await home.load()).config.options
+    assert (options.debug, options.debug_lsp) == (True, True)
+
+
 async def test_a_file_that_cannot_be_read_is_such_an_error_too(home):
     home.project_file.mkdir()
     with pytest.raises(

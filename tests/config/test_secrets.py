@@ -6,7 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.secrets import CommandEnv, KnownSecrets, is_secret_variable
+from crush_trio.config.secrets.command_env import CommandEnv, is_secret_variable
+from crush_trio.config.secrets.known import KnownSecrets
 
 KEY = "sk-Zx81+/Qm7 t0p~LwE9"
 LONG = "ghp_" + "a1B2c3D4e5" * 4
@@ -56,6 +57,13 @@ def test_several_secrets_and_repetitions_are_all_hidden():
         "a": ["[redacted]", 1, None],
         KEY: "x",
     }
+
+
+def test_a_tree_that_is_too_deep_to_be_searched_is_left_out():
+    deep = "x"
+    for _ in range(5000):
+        deep = [deep]
+    assert knowing(KEY).redact_tree(deep) == {}
 
 
 @pytest.mark.parametrize(

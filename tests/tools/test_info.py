@@ -5,7 +5,7 @@ import logging
 import pytest
 from attrs import evolve
 
-from crush_trio.config.secrets import config_secrets, environment_secrets
+from crush_trio.config.secrets.known import config_secrets, environment_secrets
 from crush_trio.tools.info import (
     CrushInfoTool,
     CrushLogsTool,

@@ -11,7 +11,7 @@ from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
 from crush_trio.clock import Clock, IdSource
-from crush_trio.config.secrets import KnownSecrets
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.events.log import EventLog
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.providers.call import Patience

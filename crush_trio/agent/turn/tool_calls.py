@@ -26,7 +26,7 @@ from crush_trio.agent.record.transcript import TurnRecord, result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.turn.answer import StepAnswer
 from crush_trio.clock import Clock, IdSource
-from crush_trio.config.secrets import KnownSecrets
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdict, combine_answers
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
@@ -204,9 +204,11 @@ class ToolRunner:
         if not self.secrets.matcher.values:
             return shown  # noqa: ASYNC910  # most workspaces; a step less for each call
         if _size(shown) > LONG:
-            hidden: dict[str, Json] = await trio.to_thread.run_sync(self.secrets.redact_tree, shown)
-            return hidden
-        return dict(self.secrets.redact_tree(shown))  # noqa: ASYNC910
+            return await trio.to_thread.run_sync(self._hidden, shown)
+        return self._hidden(shown)  # noqa: ASYNC910
+
+    def _hidden(self, shown: dict[str, Json]) -> dict[str, Json]:
+        return {name: self.secrets.redact_tree(value) for name, value in shown.items()}
 
     def _reaped(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
         self.run.accepted.reaped.extend(stopped)
@@ -227,12 +229,17 @@ class ToolRunner:
 
 
 def _size(value: Json) -> int:
-    """Return the number of characters in a tree of plain values, names aside."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list | tuple) else 0
+    """Return the number of characters in a tree of plain values, names aside; it may be deep."""
+    size, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                size += len(text)
+            case Mapping() as tree:
+                waiting += tree.values()
+            case list() | tuple() as items:
+                waiting += items
+    return size
 
 
 async def _use(tool: Tool, call: ToolCall) -> ToolResult:
