@@ -28,6 +28,7 @@ from crush_trio.agent.turn.title import Titles
 from crush_trio.agent.turn.tool_calls import ToolHooks
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
+from crush_trio.config.secrets.known import config_secrets, environment_secrets
 from crush_trio.config.snapshot import private_paths, told_config
 from crush_trio.events.log import EventLog
 from crush_trio.integrations.base import (
@@ -54,8 +55,6 @@ from crush_trio.tools.info import (
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    config_secrets,
-    environment_secrets,
 )
 from crush_trio.tools.sandbox.machine import MachineSandbox, no_sandbox
 from crush_trio.tools.sandbox.settings import CommandSandbox
@@ -113,24 +112,26 @@ class Toolbox:
 
     def __attrs_post_init__(self) -> None:
         self._history = History(self.bench)
-        self._changes = FileChanges(self.bench, self._history, self.lsp.changed)
+        hide = self.live.current.secrets.redact
+        self._changes = FileChanges(self.bench, self._history, self.lsp.changed, hide)
         self._extra = tuple(self.extra(self.bench))
 
     def tools(self) -> Tools:
         """Return every tool, by name, as it is configured now."""
         config = self.live.current
         bench = evolve(self.bench, env=config.environment)
+        commands = evolve(self.bench, env=config.command_environment())
         limits = config.config.tools or ToolsConfig()
         return _by_name(
-            BashTool(bench, self.jobs),
+            BashTool(commands, self.jobs),
             JobOutputTool(self.jobs),
             JobKillTool(self.jobs),
             self._view(),
             EditTool(self._changes),
             MultiEditTool(self._changes),
             WriteTool(self._changes),
-            GlobTool(bench, limits=limits.glob),
-            GrepTool(bench, limits=limits.grep),
+            GlobTool(commands, limits=limits.glob),
+            GrepTool(commands, limits=limits.grep),
             LsTool(bench, limits=limits.ls),
             FetchTool(bench),
             DownloadTool(bench),
@@ -233,6 +234,7 @@ class Coordinator:
             asks.permissions,
             hooks=self.hooks,
             sizes=self.sizes,
+            secrets=self.config.current.secrets,
         )
         planner = ConfiguredPlanner(
             self.config,
@@ -331,7 +333,7 @@ async def open_coordinator(
             events=events,
             integrations=integrations,
             providers=providers,
-            jobs=Jobs(jobs, clock, opens),
+            jobs=Jobs(jobs, clock, opens, hide=config.current.secrets.redact),
             hooks=ConfiguredHooks(
                 live=config, directory=directory, clock=clock, opens=opens, sandbox=sandbox
             ),

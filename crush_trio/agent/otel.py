@@ -24,7 +24,9 @@ from opentelemetry.util.types import AttributeValue
 from crush_trio import __version__
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.config.redaction import redact, redact_text
+from crush_trio.config.secrets.known import map_text
 from crush_trio.errors import CrushError
+from crush_trio.log_context import hide_secrets
 from crush_trio.providers.base import Finished, ModelRequest, Usage
 from crush_trio.runtime.run import Run
 from crush_trio.tools.base import ToolResult
@@ -155,7 +157,7 @@ class OtelSpans:
         }
         with self._open(f"execute_tool {call.name}", attributes) as span:
             if self.content:
-                span.set_attribute("gen_ai.tool.call.arguments", redact_text(call.input))
+                span.set_attribute("gen_ai.tool.call.arguments", _hidden(call.input))
             yield _Tool(span, self.content)
 
     @contextmanager
@@ -212,7 +214,7 @@ class _Tool:
         if result.is_error:
             _set_failure(self.span, RunState.ERRORED, "tool_error")
         if self.content:
-            self.span.set_attribute("gen_ai.tool.call.result", redact_text(result.content))
+            self.span.set_attribute("gen_ai.tool.call.result", _hidden(result.content))
 
 
 def _model(provider: str, model: str) -> dict[str, AttributeValue]:
@@ -233,13 +235,18 @@ def _usage(usage: Usage) -> dict[str, AttributeValue]:
     }
 
 
+def _hidden(text: str) -> str:
+    """Return *text* without secrets: what looks like one, and those that the workspace knows."""
+    return hide_secrets(redact_text(text))
+
+
 def _set_json(span: Span, name: str, make: Callable[[], Json]) -> None:
     """Record content; values that are nested too deeply are left out.
 
     Uses the standard encoder because orjson refuses some values, such as integers over 64 bits.
     """
     with suppress(RecursionError):
-        span.set_attribute(name, json.dumps(redact(make())))
+        span.set_attribute(name, json.dumps(map_text(redact(make()), hide_secrets)))
 
 
 # ── Failures ────────────────────────────────────────────────────────────────────────────────────

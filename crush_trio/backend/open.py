@@ -22,6 +22,7 @@ from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_di
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.live import Configuration, open_live_config
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import Places
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.events.log import open_event_log
@@ -54,10 +55,12 @@ async def open_hosted_workspace(
     a directory that cannot be used, and what the configuration and the store raise.
     """
     clock, ids, directory = settings.clock, settings.ids, Path(plan.key)
-    with logged_for(plan.id):
+    secrets = KnownSecrets()
+    secrets.learn(settings.secrets)
+    with logged_for(plan.id, secrets.redact):
         await _prepare(plan, settings)
         async with (
-            _open_config(plan, settings) as config,
+            _open_config(plan, settings, secrets) as config,
             _open_store(config, settings) as store,
             open_event_log(store.boot_id) as events,
             _open_integrations(
@@ -147,7 +150,7 @@ async def _prepare(plan: WorkspacePlan, settings: WorkspaceSettings) -> None:
 
 
 def _open_config(
-    plan: WorkspacePlan, settings: WorkspaceSettings
+    plan: WorkspacePlan, settings: WorkspaceSettings, secrets: KnownSecrets
 ) -> AbstractAsyncContextManager[Configuration]:
     """Open the configuration; by default from files, with commands that really run.
 
@@ -159,7 +162,10 @@ def _open_config(
     known = catalog_providers() if settings.catalogue is None else settings.catalogue
     own = (CatalogProvider(id=name, name=name) for name in settings.providers)
     return open_live_config(
-        places, catalogue=(*known, *own), run_command=config_commands(settings.clock)
+        places,
+        catalogue=(*known, *own),
+        run_command=config_commands(settings.clock),
+        secrets=secrets,
     )
 
 

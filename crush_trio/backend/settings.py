@@ -175,6 +175,8 @@ class WorkspaceSettings:
     """The user's environment; what a client sends along when it creates a workspace wins over it."""
     home: Path = Path("/")
     """The user's home directory."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Texts to hide in every workspace, such as the server's own token."""
     extra_tools: "ExtraTools | None" = field(default=None, repr=False)
     """Makes the tools that agents have besides the built-in ones; called once per workspace."""
     providers: "Mapping[str, Provider]" = field(factory=dict, repr=False)

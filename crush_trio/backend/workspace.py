@@ -140,7 +140,9 @@ class HostedWorkspace:
         self.check_ready()
         if submission.model is not None:
             self.config.current.named_model(submission.model)
-        with logged_for(self.id):  # the run inherits it from here, not from its nursery
+        with logged_for(
+            self.id, self.config.current.secrets.redact
+        ):  # the run inherits it from here, not from its nursery
             accepted = self.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
             self.runs.services.start_soon(_call_after, accepted, released)
@@ -164,7 +166,7 @@ class HostedWorkspace:
         """Run a command that a person typed, and keep it in the session, if there is one (D34)."""
         bench = self.agent.bench()
         try:
-            with logged_for(self.id):
+            with logged_for(self.id, self.config.current.secrets.redact):
                 ran = await run_shell(bench, self.agent.jobs, command, columns=columns)
         except ToolError as refused:
             raise TooManyCommands(str(refused)) from refused

@@ -10,14 +10,15 @@ so. An empty directory needs no set-up.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import field, frozen
 
-from crush_trio.config.files import DIRECTORY_MODE, FILE_MODE, read_file
-from crush_trio.config.sources import Project
+from crush_trio.config.files import DIRECTORY_MODE, FILE_MODE, read_plain_file
+from crush_trio.config.sources import Project, real_path
 
 CONTEXT_NAMES: Final = (
     ".github/copilot-instructions.md",
@@ -93,10 +94,10 @@ def _read_all(project: Project, wanted: tuple[ContextPath, ...]) -> tuple[Contex
     found: dict[str, ContextFile] = {}
     for each in (*known, *wanted):
         for path in _files(each.path):
-            name = str(path).casefold()
-            if name in found or (each.confined and not project.contains(path)):
+            name, real = str(path).casefold(), real_path(path)
+            if name in found or (each.confined and not real.is_relative_to(project.root)):
                 continue
-            text = _read(path)
+            text = _read(real)
             if text is not None:
                 found[name] = ContextFile(path=path, text=text)
     return tuple(found.values())
@@ -133,8 +134,9 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str | None:
+    """Return the text of a resolved path; None if it cannot be read."""
     try:
-        data = read_file(path, SIZE_LIMIT + 1)
+        data = read_plain_file(path, SIZE_LIMIT + 1)
     except OSError:
         return None
     if data is None:
@@ -172,4 +174,6 @@ def _needs_init(directory: Path, data_dir: Path) -> bool:
 
 def _mark(data_dir: Path) -> None:
     data_dir.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    (data_dir / FLAG_NAME).touch(mode=FILE_MODE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # follows no link
+    with suppress(FileExistsError):
+        os.close(os.open(data_dir / FLAG_NAME, flags, FILE_MODE))

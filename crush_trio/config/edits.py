@@ -31,7 +31,7 @@ from crush_trio.config.files import (
     write_tree,
 )
 from crush_trio.config.load import Draft, read_draft
-from crush_trio.config.sources import CONFIG_NAME, DataDir, Places, Tree
+from crush_trio.config.sources import CONFIG_NAME, DataDir, Places, Tree, real_path
 from crush_trio.errors import DecodeError, ProviderKeyInvalid
 from crush_trio.wire.codec import structure, unstructure
 from crush_trio.wire.config import CatalogProvider, Config, OAuthToken, SelectedModel
@@ -191,7 +191,10 @@ def _rewrite(
 ) -> Draft | None:
     try:
         with locked(path):
-            before = read_tree(path) or {}
+            # The user's own file may be a link, as in a directory of dot files. In a checkout, one
+            # would copy the content of another file into the project.
+            plain = None if path == places.data_file else real_path(path.parent) / path.name
+            before = read_tree(path, plain) or {}
             after = edit(before, config)
             if after == before:
                 return None

@@ -16,6 +16,8 @@ import trio
 from attrs import evolve, field, frozen
 
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind, ExpansionFailed
+from crush_trio.config.redaction import is_secret_name
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import Layers, Source, Tree
 from crush_trio.config.template import (
     COMMAND_LIMIT,
@@ -66,6 +68,8 @@ class Expander:
     environment: Mapping[str, str] = field(repr=False)
     """The variables of the templates."""
     run: RunCommand = field(default=refuse_command, repr=False)
+    secrets: KnownSecrets = field(factory=KnownSecrets, repr=False)
+    """Collects the values of templates under a secret's name."""
 
     # ASYNC910: only commands are awaited. A run fills in half a dozen templates; with a checkpoint for
     # each, these were a fifth of all its scheduler steps.
@@ -78,7 +82,10 @@ class Expander:
             outputs = {}
             for command in template.commands(self.environment):
                 outputs[command] = await self._output(command)
-            return template.fill(self.environment, outputs)  # noqa: ASYNC910
+            value = template.fill(self.environment, outputs)
+            if any(is_secret_name(str(key)) for key in keys):
+                self.secrets.learn((value,))
+            return value  # noqa: ASYNC910
         except TemplateError as error:
             raise ExpansionFailed.at(_file(source), key_text(keys), str(error)) from None
 

@@ -8,10 +8,8 @@ content. The lock is for a process that reads in order to write. It is held duri
 call, and the kernel releases it if the process dies.
 """
 
-import errno
 import fcntl
 import os
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,8 +24,10 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.config.errors import ConfigInvalid
+from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.sources import Layers, S, Tree, merge
 from crush_trio.errors import DecodeError
+from crush_trio.nofollow import open_regular
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.config import Config
 from crush_trio.wire.converters import key_step
@@ -36,8 +36,7 @@ from crush_trio.wire.fields import Json, OmitEmpty, wire_fields
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not block
-_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOCK: Final = os.O_RDWR | os.O_CREAT
 
 
 FILE_LIMIT: Final = 4 * 1024 * 1024
@@ -91,6 +90,8 @@ class OwnConfig:
     limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
     """Keyed by the names of `crush_trio.limits.SizeLimits`."""
     sandbox: OmitEmpty[SandboxConfig] = SandboxConfig()
+    command_env: OmitEmpty[CommandEnv | None] = None
+    """Variables that the agent's commands get, or do not get, in spite of their names."""
 
 
 @frozen(kw_only=True)
@@ -100,13 +101,17 @@ class ConfigFile(Config):
     crush_trio: OmitEmpty[OwnConfig | None] = None
 
 
-def read_tree(path: Path) -> Tree | None:
+def read_tree(path: Path, resolved: Path | None = None) -> Tree | None:
     """Return the object in a file, or None if there is no such file. Touches the disk.
 
-    Raises `ConfigInvalid` if it is not JSON, too large or unreadable.
+    *resolved* is where the path leads, if the caller has judged that; then no link is followed any
+    more. Raises `ConfigInvalid` if the file is not JSON, too large or unreadable.
     """
     try:
-        data = read_file(path, FILE_LIMIT + 1)
+        if resolved is None:
+            data = read_file(path, FILE_LIMIT + 1)
+        else:
+            data = read_plain_file(resolved, FILE_LIMIT + 1)
     except OSError as error:
         raise ConfigInvalid.at(
             path, "", f"cannot be read: {error.strerror}{_access(error)}"
@@ -133,11 +138,27 @@ def parse_tree(data: bytes, path: Path) -> Tree:
 
 
 def check_types(tree: Tree, path: Path) -> ConfigFile:
-    """Return the values of a file, or raise `ConfigInvalid` for the first of the wrong type."""
+    """Return the values of a file, or raise `ConfigInvalid` for the first that cannot be right."""
     try:
-        return structure(tree, ConfigFile)
+        content = structure(tree, ConfigFile)
     except DecodeError as error:
         raise ConfigInvalid.at(path, "", error.detail) from None
+    own = content.crush_trio
+    wrong = None if own is None or own.command_env is None else own.command_env.invalid_name()
+    if wrong is not None:
+        key, name = wrong
+        expectation = f"expected names of variables, in which * stands for anything, got {name!r}"
+        raise ConfigInvalid.at(path, f"{OWN_KEY}.command_env.{key}", expectation)
+    return content
+
+
+def command_env(files: Iterable[ConfigFile]) -> CommandEnv:
+    """Return what *files* of the user say about the environment of commands, all together."""
+    whole = CommandEnv()
+    for each in files:
+        if each.crush_trio is not None and each.crush_trio.command_env is not None:
+            whole = whole.added(each.crush_trio.command_env)
+    return whole
 
 
 def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:
@@ -199,18 +220,21 @@ class LockHeld(Exception):
 
 
 def read_file(path: Path, limit: int) -> bytes | None:
-    """Return the first *limit* bytes of a regular file, or None if it does not exist."""
+    """Return the first *limit* bytes of a regular file, or None if it does not exist.
+
+    Links are followed, once: what is read is the file to which they led at that moment.
+    """
+    return read_plain_file(Path(os.path.realpath(path)), limit)
+
+
+def read_plain_file(path: Path, limit: int) -> bytes | None:
+    """Do the same for a resolved path: a link in it, put there meanwhile, is an error."""
     try:
-        handle = os.open(path, _READ)
+        handle = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
-        os.close(handle)
+    with os.fdopen(handle, "rb") as file:
+        return file.read(limit)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -239,7 +263,8 @@ def locked(path: Path) -> Iterator[None]:
     The lock file is never deleted: two processes could then lock two files of the same name.
     """
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    handle = os.open(path.with_name(f"{path.name}.lock"), _LOCK, FILE_MODE)
+    beside = path.with_name(f"{path.name}.lock")
+    handle = open_regular(Path(os.path.realpath(beside.parent)) / beside.name, _LOCK, FILE_MODE)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,6 +30,7 @@ from crush_trio.config.edits import (
     write_change,
 )
 from crush_trio.config.load import finish_draft, load_config, read_draft
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command
@@ -227,6 +228,7 @@ class LiveConfig:
             run_command=self._run_command,
             revision=now.revision + 1,
             previous=None if change is None else now,
+            secrets=now.secrets,
         )
         self._newer.unpark_all()
         return True
@@ -243,14 +245,16 @@ async def open_live_config(
     *,
     catalogue: Sequence[CatalogProvider] = (),
     run_command: RunCommand = refuse_command,
+    secrets: KnownSecrets | None = None,
 ) -> AsyncIterator[LiveConfig]:
     """Load the configuration of a workspace and run the task that changes it, during the block.
 
     The data directory is chosen now and does not change: the workspace's store is in it. A change
-    of `options.data_directory` takes effect at the next opening. Raises `ConfigInvalid` if a file
+    of `options.data_directory` takes effect at the next opening. Secrets that are found are added to
+    *secrets*. Raises `ConfigInvalid` if a file
     is not valid.
     """
-    first = await load_config(places, catalogue=catalogue, run_command=run_command)
+    first = await load_config(places, catalogue=catalogue, run_command=run_command, secrets=secrets)
     sender, receiver = trio.open_memory_channel[_Request](math.inf)
     live = LiveConfig(first, catalogue, run_command, sender)
     async with open_hidden_nursery() as nursery:

@@ -39,6 +39,7 @@ from crush_trio.config.files import (
     ConfigFile,
     SandboxConfig,
     check_types,
+    command_env,
     merged_config,
     merged_sandbox,
     read_tree,
@@ -46,6 +47,8 @@ from crush_trio.config.files import (
 )
 from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import Known, enable_providers, select_models
+from crush_trio.config.secrets.command_env import CommandEnv
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
 from crush_trio.config.sources import (
     DataDir,
@@ -81,11 +84,10 @@ _SCRIPT: Final = (
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
 _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
-_FOREIGN_OWN: Final = (
-    "ignored: only the user's own files can set trusted directories, limits and the sandbox"
-)
+_FOREIGN_OWN: Final = "ignored: only the user's own files can set this key"
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
+_LINK_OUT: Final = "ignored: it is a link out of a project that is not trusted"
 _LEADS_OUT: Final = (
     "expected a directory within the project, got a link out of it; remove it, trust the project, or "
     "name another data directory in a file of your own"
@@ -105,6 +107,7 @@ class Draft:
     warnings: tuple[ConfigWarning, ...]
     trusted: Trusted = ()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
+    command_env: CommandEnv = field(factory=CommandEnv)
 
 
 async def load_config(
@@ -113,6 +116,7 @@ async def load_config(
     catalogue: Sequence[CatalogProvider] = (),
     run_command: RunCommand = refuse_command,
     revision: int = 1,
+    secrets: KnownSecrets | None = None,
 ) -> LoadedConfig:
     """Return the configuration of a workspace as it is now.
 
@@ -121,7 +125,7 @@ async def load_config(
     """
     draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
     return await finish_draft(
-        draft, catalogue=catalogue, run_command=run_command, revision=revision
+        draft, catalogue=catalogue, run_command=run_command, revision=revision, secrets=secrets
     )
 
 
@@ -136,8 +140,8 @@ def read_draft(
     overlay: Overlay | None = None,
 ) -> Draft:
     """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk."""
-    files = _Files(overlay or {}, places.data_file)
     project = find_project(places.directory)
+    files = _Files(overlay or {}, places.data_file, project)
     files.read(places.user_sources())
     trusted = _trusted(files, places)
     files.read(project.sources(trusted))
@@ -165,6 +169,7 @@ def read_draft(
         warnings=(*scripts, *files.warnings, *kept.warnings),
         trusted=trusted,
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
+        command_env=command_env(files.own),
     )
 
 
@@ -174,6 +179,7 @@ class _Files:
 
     overlay: Overlay
     data_file: Path
+    project: Project
     layers: list[Layer[Source]] = field(factory=list, init=False)
     warnings: list[ConfigWarning] = field(factory=list, init=False)
     own: list[ConfigFile] = field(factory=list, init=False)
@@ -184,8 +190,11 @@ class _Files:
         """Read the next files; those that do not exist are skipped."""
         for source in sources:
             resolved = real_path(source.path)
-            replaced = self.overlay.get(source.path)
-            tree = read_tree(source.path) if replaced is None else replaced
+            tree = self.overlay.get(source.path)
+            if tree is None and not source.may_run and not self.project.contains(resolved):
+                self._say(ConfigWarningKind.NOT_TRUSTED, source, "", _LINK_OUT)
+                continue
+            tree = read_tree(source.path, resolved) if tree is None else tree
             if tree is not None and resolved not in self._seen:
                 self._seen.add(resolved)
                 self._add(source, tree)
@@ -264,8 +273,13 @@ async def finish_draft(
     run_command: RunCommand,
     revision: int,
     previous: LoadedConfig | None = None,
+    secrets: KnownSecrets | None = None,
 ) -> LoadedConfig:
-    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed."""
+    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed.
+
+    *secrets* are those that the workspace knows already; new ones are added to them.
+    """
+    secrets = KnownSecrets() if secrets is None else secrets
     expander = Expander(
         layers=draft.layers,
         tree=draft.tree,
@@ -273,6 +287,7 @@ async def finish_draft(
         data_file=draft.places.data_file,
         environment=draft.places.environment,
         run=run_command,
+        secrets=secrets,
     )
     await trio.lowlevel.checkpoint()
     if previous is not None and _same_env(draft, previous):
@@ -280,6 +295,7 @@ async def finish_draft(
     else:
         env = await _expand_env(draft.config.env, expander)
     expander = evolve(expander, environment={**expander.environment, **env.values})
+    secrets.learn_config(draft.config, expander.environment)
     templates = (expander.template_warning(text, keys) for keys, text in templates_of(draft.config))
     foreseen = [warning for warning in templates if warning is not None]
     enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
@@ -304,6 +320,7 @@ async def finish_draft(
         pinned=draft.data_dir,
         trusted=draft.trusted,
         sandbox=draft.sandbox,
+        command_env=draft.command_env,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

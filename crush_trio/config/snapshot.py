@@ -27,6 +27,8 @@ from crush_trio.config.expander import Expander
 from crush_trio.config.files import SandboxConfig
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
+from crush_trio.config.secrets.command_env import CommandEnv
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import (
     CONFIG_NAME,
     DataDir,
@@ -89,6 +91,7 @@ class LoadedConfig:
     """The directories whose files the user trusts."""
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     """The sandbox of commands, from the user's files only."""
+    command_env: CommandEnv = field(factory=CommandEnv)
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -109,6 +112,15 @@ class LoadedConfig:
     def environment(self) -> Mapping[str, str]:
         """All variables that the programs of the workspace are started with."""
         return self.expander.environment
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secrets that the workspace knows, of this snapshot and of earlier ones."""
+        return self.expander.secrets
+
+    def command_environment(self) -> dict[str, str]:
+        """Return the variables that the agent's commands get: `environment` without secrets."""
+        return self.command_env.apply(self.environment, self.secrets)
 
     # ── Origin and trust ────────────────────────────────────────────────────────────────────────
 

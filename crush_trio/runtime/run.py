@@ -30,6 +30,7 @@ from crush_trio.errors import (
 from crush_trio.events.facts import Event
 from crush_trio.events.log import EventLog
 from crush_trio.limits import Limits
+from crush_trio.log_context import hide_secrets
 from crush_trio.runtime.accepted import AcceptedRun, RunLane
 from crush_trio.runtime.ending import EndingHost, wait_stored
 from crush_trio.runtime.journal import Journal, JournalEntry
@@ -261,7 +262,7 @@ def _failed(run: Run, exc: BaseException) -> Outcome:
             return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
         return Outcome.cancelled(CANCELLED_WHILE_ACTIVE)
     log.error("run.failed", extra=extra, exc_info=exc)
-    error, title = describe(exc), title_of(exc)
+    error, title = hide_secrets(describe(exc)), title_of(exc)
     with suppress(Exception):  # after a failure `partial` may fail too
         return Outcome.errored(error, run.partial(), title)
     return Outcome.errored(error, title=title)

@@ -1,8 +1,8 @@
 """The server's log: handlers and formats, one event per line, for people or for programs.
 
 A log record is an event with fields (`log.info("claim.expired", extra={…})`). The formatters here turn it
-into text, and remove secrets: by the names of fields, by what secrets look like, and those that the
-server itself was given. That holds for both formats, for the fields, the message and the exception.
+into text, and remove secrets: by the names of fields, by what secrets look like, those that the server
+itself was given, and those that the record's workspace knows. That holds for both formats, for the fields, the message and the exception.
 
 Prompts and answers are never logged. Our own code does not do it. Libraries do, below the level of a
 warning, so nothing below that level is taken from them, whatever level is asked for. `places` describes
@@ -22,7 +22,8 @@ import orjson
 from typing_extensions import override
 
 from crush_trio.config.redaction import redact, redact_text
-from crush_trio.log_context import owner_field
+from crush_trio.config.secrets.known import map_text
+from crush_trio.log_context import hide_secrets, owner_field
 from crush_trio.wire.fields import Json
 
 
@@ -117,7 +118,8 @@ class EventFormatter(logging.Formatter):
     def fields(self, record: logging.LogRecord) -> dict[str, Json]:
         """Return the fields of the event as plain values; its workspace comes last."""
         own = {name: _plain(each) for name, each in vars(record).items() if name not in _PLAIN}
-        return dict(redact({**own, **owner_field(record)}, secrets=self._secrets))
+        shown = redact({**own, **owner_field(record)}, secrets=self._secrets)
+        return dict(map_text(shown, hide_secrets))
 
     def exception(self, record: logging.LogRecord) -> str:
         """Return the traceback and the stack of the event, if it has any."""
@@ -129,7 +131,7 @@ class EventFormatter(logging.Formatter):
         return self._text("\n".join(told))
 
     def _text(self, text: str) -> str:
-        return redact_text(_encodable(text), secrets=self._secrets)
+        return hide_secrets(redact_text(_encodable(text), secrets=self._secrets))
 
 
 class HumanFormatter(EventFormatter):

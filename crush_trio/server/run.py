@@ -151,6 +151,7 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
         limits=Limits(courtesy=2),
         environment=settings.environment,
         home=settings.home,
+        secrets=(settings.guard.token,) if settings.guard.token else (),
         logs=logs,
         patience=settings.patience,
         sizes=settings.sizes,

@@ -73,6 +73,7 @@ STATUS: Final[Mapping[str, int]] = {
     "store_busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_corrupt": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "store_file_foreign": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_locked": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_read_only": HTTPStatus.SERVICE_UNAVAILABLE,
     "store_too_new": HTTPStatus.SERVICE_UNAVAILABLE,

@@ -54,6 +54,19 @@ class StoreLost(StoreUnavailable):
     )
 
 
+class StoreFileForeign(StoreUnavailable):
+    """A file of the store is a link, a pipe or another user's; the detail names it.
+
+    A checkout can contain such a file, to make the server write somewhere else.
+    """
+
+    code = "store_file_foreign"
+    message = (
+        "a file of the data directory is not one that this program made, and it was not opened; move"
+        " it away, or choose another data directory"
+    )
+
+
 class StoreBusy(StoreUnavailable):
     """Another program kept the database file locked for longer than we wait."""
 

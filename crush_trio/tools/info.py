@@ -5,8 +5,8 @@ configuration key that is not listed here does not appear. The text is redacted 
 command line or an error may contain a secret.
 
 `RecentLogs` is a `logging` handler that the server installs. It keeps the most recent records in
-memory, bounded by number and by size. A record that belongs to a workspace (`log_context.py`) is shown
-in that workspace only; a record without workspace concerns the whole process and is shown in all.
+memory, bounded by number and by size. A record is shown in the workspace that it belongs to
+(`log_context.py`) and in no other; one without workspace is shown in none.
 """
 
 import logging
@@ -25,7 +25,8 @@ from trio.lowlevel import checkpoint
 from typing_extensions import override
 
 from crush_trio.config.files import SandboxConfig
-from crush_trio.config.redaction import is_secret_name, redact_text, searchable_secrets
+from crush_trio.config.redaction import redact_text
+from crush_trio.config.secrets.known import config_secrets
 from crush_trio.log_context import owner_field, owner_of
 from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolResult, read_arguments
 from crush_trio.tools.sandbox.confinement import SandboxKind
@@ -37,7 +38,6 @@ from crush_trio.wire.config import (
     ProviderConfig,
     SelectedModel,
 )
-from crush_trio.wire.fields import Json
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, SkillState
 
 T = TypeVar("T")
@@ -206,27 +206,6 @@ def _options(config: Config) -> list[str]:
     ]
 
 
-def config_secrets(config: Config) -> frozenset[str]:
-    """Return the values of the secret keys in a configuration."""
-    return searchable_secrets(_secrets(unstructure(config), False))
-
-
-def environment_secrets(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the values of the secret variables in an environment."""
-    return searchable_secrets(value for name, value in environment.items() if is_secret_name(name))
-
-
-def _secrets(value: Json, secret: bool) -> Iterator[str]:
-    if isinstance(value, str) and secret:
-        yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _secrets(item, secret or is_secret_name(str(name)))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _secrets(item, secret)
-
-
 MAX_RECORDS: Final = 2000
 MAX_CHARACTERS: Final = 4 * 1024 * 1024
 MAX_LINE_LENGTH: Final = 1024 * 1024
@@ -282,18 +261,14 @@ class RecentLogs(logging.Handler):
         message = record.getMessage().replace("\n", "\\n")
         return f"{when} {record.levelname} {record.name} {message}{fields}{failure}"
 
-    def tail(
-        self, count: int, *, workspace_id: str | None, secrets: Collection[str] = ()
-    ) -> list[str]:
-        """Return the last *count* lines that this workspace may see, oldest first, redacted."""
+    def tail(self, count: int, *, workspace_id: str, secrets: Collection[str] = ()) -> list[str]:
+        """Return the last *count* lines of a workspace, oldest first, redacted."""
         self.acquire()
         try:
             lines = tuple(self._lines)
         finally:
             self.release()
-        visible = (
-            line.text for line in reversed(lines) if line.workspace_id in {None, workspace_id}
-        )
+        visible = (line.text for line in reversed(lines) if line.workspace_id == workspace_id)
         return [redact_text(text, secrets=secrets) for text in islice(visible, count)][::-1]
 
 

@@ -12,6 +12,7 @@ Storing a version and publishing it is shielded from cancellation. Otherwise a c
 would leave a version in the store that no client was told of.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -60,6 +61,15 @@ class Workbench:
         if home and (path == "~" or path.startswith("~/")):
             return Path(home, path[2:])
         return Path(path)
+
+    def link_out(self, path: str, resolved: Path) -> Path | None:
+        """Return *path* made absolute if it looks like one inside, but links led it elsewhere.
+
+        That is out of the workspace, or to something private. None otherwise.
+        """
+        named = Path(os.path.normpath(self.directory / self._expanded(path)))
+        misleading = self.inside(named) and named != resolved and not self.shared(resolved)
+        return named if misleading else None
 
     def inside(self, path: Path) -> bool:
         """Whether a resolved path lies in the workspace."""

@@ -6,6 +6,7 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from crush_trio.agent.otel import CAPTURE_VARIABLE, captures_content
+from crush_trio.log_context import logged_for
 from crush_trio.providers.base import Finished, Usage
 from crush_trio.testing.model.provider import ScriptedProvider
 from crush_trio.testing.model.script import CallTool, Say
@@ -132,6 +133,17 @@ async def test_content_that_is_asked_for_has_no_secrets_in_it():
     assert "[redacted]" in traced.text()
     assert SECRET not in traced.text()
     assert "plain" not in traced.one("execute_tool look").to_json()
+
+
+async def test_content_that_is_asked_for_has_none_of_the_workspaces_secrets_in_it():
+    known = "no-form-of-a-secret"
+    model = ScriptedProvider([[CallTool("look", {"at": known})], [Say(f"it is {known}")]])
+    look = ScriptedTool("look", lambda _: ToolResult(content=f"{known} again"))
+    async with open_traced_agent(model, [look], content=True) as (bench, traced):
+        with logged_for("w", lambda text: text.replace(known, "[hidden]")):
+            await bench.accept(f"my key is {known}").wait()
+    assert "[hidden] again" in traced.text()
+    assert known not in traced.text()
 
 
 async def test_arguments_that_nobody_can_read_do_not_end_the_run():

@@ -35,8 +35,7 @@ async def test_a_project_sets_no_limit_and_is_told_so_even_if_it_is_trusted(home
     home.trust()
     loaded = await home.load()
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [
-        f"{file}: crush_trio: ignored: only the user's own files can set trusted directories, "
-        "limits and the sandbox"
+        f"{file}: crush_trio: ignored: only the user's own files can set this key"
     ]
 
 

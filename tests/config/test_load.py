@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crush_trio import nofollow
 from crush_trio.config import ConfigInvalid, ConfigWarningKind, SourceKind
 from crush_trio.config.files import FILE_LIMIT
 from tests.config.homes import SECRET, custom, texts
@@ -120,7 +121,7 @@ async def test_where_only_such_a_link_is_left_the_workspace_is_refused(home, dan
 def private(home, monkeypatch):
     """Refuse to look into a directory, as for another user's; root could always."""
     place = home.root / "private"
-    stat, opened = Path.stat, os.open
+    stat, opened = Path.stat, nofollow.open_path
 
     def refuse(path):
         if os.path.realpath(path).startswith(str(place)):
@@ -135,7 +136,7 @@ def private(home, monkeypatch):
         return opened(path, *args, **options)
 
     monkeypatch.setattr(Path, "stat", refusing_stat)
-    monkeypatch.setattr(os, "open", refusing_open)
+    monkeypatch.setattr(nofollow, "open_path", refusing_open)
     return place
 
 
@@ -184,13 +185,36 @@ async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, cont
     assert caught.value.code == "config_invalid"
 
 
+async def test_a_file_that_is_a_link_out_of_an_untrusted_project_is_not_read(home):
+    outside = home.write(home.root / "outside.json", {"options": {"debug": True}})
+    home.project_file.symlink_to(outside)
+    loaded = await home.load()
+    assert not loaded.config.options.debug
+    [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
+    assert warning.startswith(f"{home.project_file}: ignored: it is a link out of a project")
+    home.trust()
+    assert (await home.load()).config.options.debug
+
+
+async def test_a_file_that_is_a_link_within_the_project_or_of_the_user_is_read(home):
+    home.write(home.project / "etc" / "c.json", {"options": {"debug": True}})
+    home.project_file.symlink_to("etc/c.json")
+    dots = home.write(home.root / "dots" / "crush.json", {"options": {"debug_lsp": True}})
+    home.user_file.parent.mkdir(parents=True)
+    home.user_file.symlink_to(dots)
+    options = (await home.load()).config.options
+    assert (options.debug, options.debug_lsp) == (True, True)
+
+
 async def test_a_file_that_cannot_be_read_is_such_an_error_too(home):
     home.project_file.mkdir()
-    with pytest.raises(ConfigInvalid, match=r"crush\.json: cannot be read: not a regular"):
+    with pytest.raises(
+        ConfigInvalid, match=r"crush\.json: cannot be read: it is a [a-z ]+, not a regular"
+    ):
         await home.load()
     home.project_file.rmdir()
     os.mkfifo(home.project_file)
-    with pytest.raises(ConfigInvalid, match="cannot be read: not a regular file"):
+    with pytest.raises(ConfigInvalid, match=r"cannot be read: it is a [a-z ]+, not a regular file"):
         await home.load()
 
 
@@ -296,7 +320,7 @@ async def test_a_project_cannot_say_whom_to_trust(home):
     loaded = await home.load()
     assert loaded.env == {}
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED)[0].endswith(
-        "can set trusted directories, limits and the sandbox"
+        "crush_trio: ignored: only the user's own files can set this key"
     )
 
 

@@ -5,13 +5,12 @@ import logging
 import pytest
 from attrs import evolve
 
+from crush_trio.config.secrets.known import config_secrets, environment_secrets
 from crush_trio.tools.info import (
     CrushInfoTool,
     CrushLogsTool,
     InfoReport,
     RecentLogs,
-    config_secrets,
-    environment_secrets,
     format_report,
 )
 from crush_trio.wire.config import (

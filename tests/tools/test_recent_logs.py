@@ -14,7 +14,8 @@ def logger(request):
     logger = logging.getLogger(f"test.{request.node.name}")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
-    yield logger
+    with logged_for("w1"):
+        yield logger
     logger.handlers.clear()
 
 
@@ -25,7 +26,9 @@ def attached(logger, **bounds):
 
 
 def messages(logs, workspace_id="w1", count=100):
-    return [line.split(" ", 3)[3] for line in logs.tail(count, workspace_id=workspace_id)]
+    """Return the messages of a workspace, without its id."""
+    lines = (line.split(" ", 3)[3] for line in logs.tail(count, workspace_id=workspace_id))
+    return [line.replace(f" workspace_id='{workspace_id}'", "") for line in lines]
 
 
 def test_record_is_one_line_with_its_fields(logger):
@@ -33,8 +36,8 @@ def test_record_is_one_line_with_its_fields(logger):
     logger.info("claim.expired", extra={"client_id": "c", "at": 3})
     logger.warning("two\nlines %s", "x")
     first, second = logs.tail(9, workspace_id="w1")
-    assert first.endswith(f" INFO {logger.name} claim.expired at=3 client_id='c'")
-    assert second.endswith(rf" WARNING {logger.name} two\nlines x")
+    assert first.endswith(f" INFO {logger.name} claim.expired at=3 client_id='c' workspace_id='w1'")
+    assert second.endswith(rf" WARNING {logger.name} two\nlines x workspace_id='w1'")
     assert first.index("T") == 10
 
 
@@ -71,22 +74,20 @@ def test_lines_that_are_too_long_are_skipped(logger):
     assert messages(logs) == ["short"]
 
 
-def test_other_workspaces_stay_unseen(logger):
+def test_other_workspaces_and_the_process_itself_stay_unseen():
+    logger = logging.getLogger("test.unseen")
+    logger.setLevel(logging.DEBUG)
     logs = attached(logger)
-    logger.info("mine", extra={"workspace_id": "w1"})
-    logger.info("theirs", extra={"workspace_id": "w2"})
-    logger.info("everybody's")
-    assert messages(logs, "w1") == ["mine workspace_id='w1'", "everybody's"]
-    assert messages(logs, "w2") == ["theirs workspace_id='w2'", "everybody's"]
-
-
-def test_records_belong_to_the_workspace_whose_work_is_done(logger):
-    logs = attached(logger)
-    with logged_for("w1"):
-        logger.info("mine")
-    logger.info("everybody's")
-    assert messages(logs, "w1") == ["mine workspace_id='w1'", "everybody's"]
-    assert messages(logs, "w2") == ["everybody's"]
+    try:
+        logger.info("mine", extra={"workspace_id": "w1"})
+        logger.info("theirs", extra={"workspace_id": "w2"})
+        with logged_for("w2"):
+            logger.info("theirs too")
+        logger.info("of the whole process")
+    finally:
+        logger.handlers.clear()
+    assert messages(logs, "w1") == ["mine"]
+    assert messages(logs, "w2") == ["theirs", "theirs too"]
 
 
 def test_secrets_are_taken_out(logger):

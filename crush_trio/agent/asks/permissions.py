@@ -307,16 +307,17 @@ class Permissions:
 
     # ── Asking ──────────────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, call: "CallPermit", request: PermissionRequest) -> Resolution:
+    async def ask(
+        self, call: "CallPermit", request: PermissionRequest, *, always: bool = False
+    ) -> Resolution:
         """Ask a request that no rule settles, and wait for the answer."""
-        ending = await self._asks.put(
-            request, call.run_id, partial(self._show, call, request), interactive=call.interactive
-        )
+        show = partial(self._show, call, request, always)
+        ending = await self._asks.put(request, call.run_id, show, interactive=call.interactive)
         return ending.resolution
 
-    def _show(self, call: "CallPermit", request: PermissionRequest) -> Ending | None:
+    def _show(self, call: "CallPermit", request: PermissionRequest, always: bool) -> Ending | None:
         """Publish the request, unless a grant was given while it was being stored."""
-        if self._grants.cover(request, call.run_id):
+        if not always and self._grants.cover(request, call.run_id):
             return Ending(self._at_once(call, Resolution.GRANTED))
         self.publish(permission_notice(call.tool_call_id))
         self.publish(
@@ -385,7 +386,7 @@ class CallPermit:
         verdict = self._permissions.judge(self, wanted)
         refusal = Refusal.FORBIDDEN
         if isinstance(verdict, PermissionRequest):
-            verdict = await self._permissions.ask(self, verdict)
+            verdict = await self._permissions.ask(self, verdict, always=wanted.always)
             unanswered = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
             refusal = Refusal.DENIED if verdict is Resolution.DENIED else unanswered
         if verdict is not Resolution.GRANTED:

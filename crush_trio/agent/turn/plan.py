@@ -11,6 +11,7 @@ from crush_trio.agent.spans import Spans, configured_spans
 from crush_trio.agent.turn.model import ChosenModel
 from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.events.log import EventLog
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.providers.call import Patience
@@ -66,6 +67,7 @@ class Desk:
     spans: Spans = field(factory=configured_spans, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
+    secrets: KnownSecrets = field(factory=KnownSecrets, repr=False)
 
     def turn(self, run: Run) -> TurnRecord:
         """Return the record of a run's turn."""

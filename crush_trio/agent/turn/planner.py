@@ -104,7 +104,7 @@ class ConfiguredPlanner:
         if not (config.project.root / ".git").exists():
             return ""  # noqa: ASYNC910  # other parts of `plan` have checkpoints
         return await git_state(
-            config.project.directory, config.environment, self.desk.clock, self.sandbox
+            config.project.directory, config.command_environment(), self.desk.clock, self.sandbox
         )
 
     def _tools(self, run: Run) -> Tools:

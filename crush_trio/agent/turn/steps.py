@@ -117,6 +117,7 @@ class Steps:
             spans=self.desk.spans,
             hooks=self.desk.hooks,
             kept=self.desk.sizes.tool_output,
+            secrets=self.desk.secrets,
         )
 
     async def play(self) -> Completion:

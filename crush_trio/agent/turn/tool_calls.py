@@ -14,6 +14,7 @@ that started the task had them.
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -25,13 +26,23 @@ from crush_trio.agent.record.transcript import TurnRecord, result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.turn.answer import StepAnswer
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdict, combine_answers
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
-from crush_trio.tools.base import INVALID_JSON, Permit, Tool, ToolCall, ToolError, ToolResult
+from crush_trio.tools.base import (
+    INVALID_JSON,
+    Permit,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Wanted,
+)
 from crush_trio.tools.shell.output import Excerpt
 from crush_trio.wire.config import HookConfig
+from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import MessageId, RunId
 from crush_trio.wire.messages import ToolCallPart, ToolResultPart
 from crush_trio.wire.runs import RunKind
@@ -85,6 +96,9 @@ class NoHooks:
 
 NO_HOOKS: Final = NoHooks()
 
+LONG: Final = 64 * 1024
+"""Characters of a result that are searched for secrets in Trio's thread; more in another one."""
+
 _NOT_MADE: Final = ToolResult(
     content="this call was not made: the turn was stopped by the one before it", is_error=True
 )
@@ -105,6 +119,8 @@ class ToolRunner:
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
     kept: int = DEFAULTS.tool_output
     """Maximum bytes kept of a tool result."""
+    secrets: KnownSecrets = field(factory=KnownSecrets, repr=False)
+    """What is hidden in the results of tools and in what they ask a person."""
 
     async def run_all(self, answer: StepAnswer, tools: Mapping[str, Tool]) -> list[ToolResult]:
         """Run the calls of *answer*; return their results in the order of the calls."""
@@ -135,6 +151,8 @@ class ToolRunner:
                 result = ToolResult(content=INVALID_JSON, is_error=True)
             else:
                 said = await self._call(answer.opened.id, tools.get(call.name), call)
+                hidden = await self._hide({"content": said.content, "metadata": said.metadata})
+                said = evolve(said, **hidden)
                 result = evolve(said, content=str(Excerpt.of(said.content, self.kept)))
             span.returned(result)
         results[index] = result
@@ -154,7 +172,7 @@ class ToolRunner:
             session_id=self.run.session_id,
             run_id=self.run.id,
             message_id=message_id,
-            permit=permit,
+            permit=partial(self._permit, permit),
             images=self.images,
             interactive=self.interactive,
             reaped=self._reaped,
@@ -168,6 +186,29 @@ class ToolRunner:
         if verdict.combined.decision is Decision.ALLOW:
             permit.approve()
         return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
+
+    async def _permit(self, permit: Permit, wanted: Wanted, /) -> None:
+        """Ask for permission, without showing known secrets: requests are stored and published."""
+        shown = {
+            "description": wanted.description,
+            "params": wanted.params,
+            "denied": wanted.denied,
+        }
+        await permit(evolve(wanted, **await self._hide(shown)))
+
+    async def _hide(self, shown: dict[str, Json]) -> dict[str, Json]:
+        """Return texts and trees without known secrets; nothing has been cut off from them yet.
+
+        Whole files are searched in another thread, because that takes milliseconds.
+        """
+        if not self.secrets.matcher.values:
+            return shown  # noqa: ASYNC910  # most workspaces; a step less for each call
+        if _size(shown) > LONG:
+            return await trio.to_thread.run_sync(self._hidden, shown)
+        return self._hidden(shown)  # noqa: ASYNC910
+
+    def _hidden(self, shown: dict[str, Json]) -> dict[str, Json]:
+        return {name: self.secrets.redact_tree(value) for name, value in shown.items()}
 
     def _reaped(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
         self.run.accepted.reaped.extend(stopped)
@@ -185,6 +226,20 @@ class ToolRunner:
         await trio.lowlevel.checkpoint()
         for call in calls:
             await self.write(call, ToolResult(content=why, is_error=True))
+
+
+def _size(value: Json) -> int:
+    """Return the number of characters in a tree of plain values, names aside; it may be deep."""
+    size, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                size += len(text)
+            case Mapping() as tree:
+                waiting += tree.values()
+            case list() | tuple() as items:
+                waiting += items
+    return size
 
 
 async def _use(tool: Tool, call: ToolCall) -> ToolResult:

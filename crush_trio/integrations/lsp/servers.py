@@ -309,7 +309,7 @@ class WorkspaceLanguageServers:
         """Return *text* without the secrets of the configuration and environment."""
         if not text:
             return ""
-        from crush_trio.tools.info import config_secrets, environment_secrets
+        from crush_trio.config.secrets.known import config_secrets, environment_secrets
 
         config = self._surroundings.live.current
         secrets = config_secrets(config.config) | environment_secrets(config.environment)

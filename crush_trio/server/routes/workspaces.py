@@ -34,7 +34,8 @@ _ADMISSION: Final = (
     *("channel_mismatch", "client_retired", "server_shutting_down", "too_many_workspaces"),
 )
 _OPENING: Final = (
-    *("config_invalid", "migration_failed", "store_corrupt", "store_locked", "store_too_new"),
+    *("config_invalid", "migration_failed", "store_corrupt", "store_file_foreign", "store_locked"),
+    "store_too_new",
 )
 
 _STREAM_HEADERS: Final = (

@@ -15,7 +15,7 @@ import os
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -26,13 +26,20 @@ from attrs import define, frozen
 
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.store.base import StoreLoad, StoreWarning
-from crush_trio.store.errors import MigrationFailed, StoreCorrupt, StoreLost, StoreTooNew
+from crush_trio.store.errors import (
+    MigrationFailed,
+    StoreCorrupt,
+    StoreFileForeign,
+    StoreLost,
+    StoreTooNew,
+)
 from crush_trio.store.sqlite.directory import (
     LOCK_NAME,
     FilesInPlace,
     Owner,
     Release,
     locking_enabled,
+    must_be_own,
     take_lock,
 )
 from crush_trio.store.sqlite.faults import Health, translated
@@ -42,6 +49,9 @@ from crush_trio.store.sqlite.writer import CLOSE_LIMIT, Work, Writer, WriteReque
 T = TypeVar("T")
 
 DATABASE_NAME: Final = "crush-trio.db"
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
+"""What SQLite appends to the name of a database for the files beside it."""
+
 BUSY_TIMEOUT: Final = 30.0
 
 CACHE_KIB: Final = 512
@@ -245,18 +255,39 @@ def _make_directory(directory: Path) -> None:
     """Create the data directory, readable by its owner only and ignored by git."""
     with translated(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ignore = directory / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        _create(directory / ".gitignore", b"*\n", mode=0o644)
+
+
+def _create(path: Path, content: bytes = b"", *, mode: int = 0o600) -> None:
+    """Create a file unless there is something of that name; follows no link, not even a dangling one.
+
+    An existing file is not opened: closing it again would drop SQLite's locks on it.
+    """
+    with suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            os.write(handle, content)
+        finally:
+            os.close(handle)
 
 
 def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
-    """Open the write connection, which the writer's thread will own."""
+    """Open the write connection, which the writer's thread will own.
+
+    SQLite resolves links in the path of the main file, and may wait for a pipe in place of the
+    others. So all of them are checked first, and afterwards that the main file is still the same.
+    """
     with translated(path):
-        path.touch(mode=0o600)
-        return sqlite3.connect(
+        _create(path)
+        before = path.lstat()
+        must_be_own(path, *(path.with_name(path.name + ending) for ending in COMPANIONS))
+        connection = sqlite3.connect(
             path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
         )
+        if not os.path.samestat(before, path.lstat()):
+            connection.close()
+            raise StoreFileForeign(f"{path} was replaced while it was opened")
+        return connection
 
 
 # ── Migrations ──────────────────────────────────────────────────────────────────────────────────

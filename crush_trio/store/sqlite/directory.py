@@ -6,6 +6,10 @@ even after `kill -9`. The lock file names its owner, for the error message of th
 never removed: if one process deleted it, two others could lock two different files of the same
 name.
 
+A checkout can contain a data directory with anything in it. So the files of a store are opened
+without following links, and a link, a pipe or a file of another user in their place is refused
+before anything is written (`StoreFileForeign`).
+
 A file that is removed while it is open can still be written, but the data is lost when it is
 closed. So in each transaction, before its writes, the writer checks that the paths of the store
 still lead to its open files. `git clean -fdx`, `rm -rf`, a renamed directory and a replaced file
@@ -17,6 +21,7 @@ seen just now proves nothing, because the clocks of file systems are coarse: unt
 same for `SETTLE_SECONDS`, every file is checked.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -29,7 +34,8 @@ from typing import Final
 
 from attrs import asdict, define, field, frozen
 
-from crush_trio.store.errors import StoreLocked, StoreLost
+from crush_trio.nofollow import kind_of
+from crush_trio.store.errors import StoreFileForeign, StoreLocked, StoreLost
 from crush_trio.store.sqlite.faults import translated
 
 LOCK_NAME: Final = "crush-trio.lock"
@@ -39,6 +45,9 @@ Release = Callable[[], None]
 
 SETTLE_SECONDS: Final = 3.0
 """Seconds after which a change of a directory shows in its modification time, on any file system."""
+
+OWNER_LIMIT: Final = 4096
+"""Bytes that are read of a lock file."""
 
 _Identity = tuple[int, ...]
 
@@ -73,15 +82,55 @@ def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.
         return ExitStack().close
     path = directory / LOCK_NAME
     with translated(path), ExitStack() as undo:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = open_own(path, os.O_RDWR | os.O_CREAT)
         undo.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(f"{directory} belongs to {_read_owner(path)}") from None
+            raise StoreLocked(f"{directory} belongs to {_read_owner(handle)}") from None
         undo.callback(_write_owner, handle, b"")
         _write_owner(handle, json.dumps(asdict(owner)).encode())
         return undo.pop_all().close
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file of a store, with mode 0600 if it is created; return its descriptor.
+
+    Raises `StoreFileForeign` if it is not a regular file, or of a user other than ours and other
+    than the directory's. A pipe does not block.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+            must_be_own(path)
+        raise
+    with ExitStack() as undo:
+        undo.callback(os.close, handle)
+        _must_be_own(path, os.fstat(handle))
+        undo.pop_all()
+        return handle
+
+
+def must_be_own(*paths: Path) -> None:
+    """Raise `StoreFileForeign` for the first that exists and that `open_own` would refuse."""
+    for path in paths:
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        _must_be_own(path, found)
+
+
+def _must_be_own(path: Path, found: os.stat_result) -> None:
+    """Raise unless the file is regular, and belongs to us or to the owner of its directory.
+
+    The latter is for file systems that show one owner for everything, and for a server run by root.
+    """
+    if kind := kind_of(found.st_mode):
+        raise StoreFileForeign(f"{path} is {kind}")
+    if found.st_uid not in {os.geteuid(), path.parent.stat().st_uid}:
+        raise StoreFileForeign(f"{path} belongs to the user {found.st_uid}")
 
 
 def _write_owner(handle: int, content: bytes) -> None:
@@ -90,10 +139,10 @@ def _write_owner(handle: int, content: bytes) -> None:
     os.pwrite(handle, content, 0)
 
 
-def _read_owner(path: Path) -> str:
+def _read_owner(handle: int) -> str:
     """Return one line about the owner in the lock file, which is empty just after locking."""
     try:
-        return Owner(**json.loads(path.read_bytes())).describe()
+        return Owner(**json.loads(os.pread(handle, OWNER_LIMIT, 0))).describe()
     except (OSError, ValueError, TypeError):
         return "an unknown process"
 

@@ -17,8 +17,16 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.config.redaction import REDACTED
 from crush_trio.tools.base import Metadata, ToolCall, ToolError, Wanted
-from crush_trio.tools.files.disk import Snapshot, locate, permission_path, read_file, replace_file
+from crush_trio.tools.files.disk import (
+    Snapshot,
+    display_path,
+    locate,
+    permission_path,
+    read_file,
+    replace_file,
+)
 from crush_trio.tools.files.text import Difference, FileText, difference
 from crush_trio.tools.workbench import History, Workbench
 
@@ -36,6 +44,8 @@ class TargetFile:
     path: Path
     text: FileText
     snapshot: Snapshot | None
+    link: Path | None = None
+    """The path in the workspace that was named, if links led from there out of it."""
 
     @property
     def exists(self) -> bool:
@@ -74,12 +84,15 @@ class FileChanges:
     bench: Workbench
     history: History
     diagnose: Diagnose | None = field(default=None, repr=False)
+    hide: Callable[[str], str] = field(default=str, repr=False)
+    """Removes secrets from a text, as it is done with what the model reads."""
     _writer: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
     async def find(self, file_path: str) -> TargetFile:
         """Read the file that the model named; it may not exist."""
         path = await locate(self.bench, file_path)
-        return await trio.to_thread.run_sync(_found, path)
+        link = self.bench.link_out(file_path, path)
+        return await trio.to_thread.run_sync(_found, path, link)
 
     async def must_be_fresh(self, call: ToolCall, target: TargetFile) -> None:
         """Raise unless the file exists and the session has read its current content."""
@@ -92,7 +105,7 @@ class FileChanges:
         """Compute the change; raise `ToolError` if nothing would change, or the file got too large."""
         if target.exists and after == target.text:
             raise ToolError(f"{target.path} already is exactly like that: nothing would change")
-        return await trio.to_thread.run_sync(_proposed, target, after)
+        return await trio.to_thread.run_sync(_proposed, target, after, self.hide)
 
     async def carry_out(
         self,
@@ -105,16 +118,21 @@ class FileChanges:
     ) -> str:
         """Ask for permission, write, and record; return the diagnostics of the file.
 
-        Raises `ToolError` if permission is denied or the file changed in the meantime.
+        A change through a link out of the workspace is always asked, with the path of the file that
+        would be changed. Raises `ToolError` if permission is denied or the file changed in the meantime.
         """
-        path = proposal.target.path
+        path, link = proposal.target.path, proposal.target.link
+        through = (
+            "" if link is None else f", to which the link {display_path(self.bench, link)} leads"
+        )
         await call.permit(
             Wanted(
                 action=action,
-                description=description,
+                description=f"{description}{through}",
                 params={"file_path": str(path), **proposal.contents},
                 path=permission_path(self.bench, path),
                 denied=denied,
+                always=link is not None,
             )
         )
         await self.write(call, proposal)
@@ -130,7 +148,7 @@ class FileChanges:
         await self.history.keep_after(call.session_id, path, after.content, modified)
 
 
-def _found(path: Path) -> TargetFile:
+def _found(path: Path, link: Path | None) -> TargetFile:
     snapshot = read_file(path, EDIT_LIMIT)
     data = b"" if snapshot is None else snapshot.data
     try:
@@ -139,11 +157,17 @@ def _found(path: Path) -> TargetFile:
         raise ToolError(f"{path} is not UTF-8 text") from None
     if "\0" in text.content:
         raise ToolError(f"{path} is a binary file")
-    return TargetFile(path=path, text=text, snapshot=snapshot)
+    return TargetFile(path=path, text=text, snapshot=snapshot, link=link)
 
 
-def _proposed(target: TargetFile, after: FileText) -> Proposal:
+def _proposed(target: TargetFile, after: FileText, hide: Callable[[str], str]) -> Proposal:
+    before = target.text.plain
+    if after.plain.count(REDACTED) > before.count(REDACTED) and hide(before) != before:
+        raise ToolError(
+            f"{target.path} has a secret in it, which was shown to you as {REDACTED}; that text would "
+            "take its place. Use edit, and leave the secret out of old_string and new_string."
+        )
     if len(after.encoded()) > EDIT_LIMIT:
         raise ToolError(f"that would make {target.path} larger than {EDIT_LIMIT // 1024} KB")
-    compared = difference(target.text.plain, after.plain)
+    compared = difference(before, after.plain)
     return Proposal(target=target, after=after, difference=compared)

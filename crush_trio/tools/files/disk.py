@@ -4,6 +4,11 @@ A path is resolved before it is classified, because `..` and symbolic links may 
 Permission for a path inside the workspace is asked for the whole workspace, so that one grant covers it
 (F1). Permission for private and outside paths is asked for each directory.
 
+Between that decision and the opening, another process can put a link in place of a directory. So a
+resolved path is opened without following any link (`crush_trio.nofollow`), and a file is replaced by
+descriptor: the temporary file, the check and the renaming all happen in the one directory that was
+opened.
+
 Reading and replacing is synchronous and runs in threads that are not abandoned on cancel. So a cancel
 takes effect before a file is replaced or after it, and the caller knows which. A file is replaced by
 renaming, so readers see the old content or the new, never a part.
@@ -17,7 +22,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -26,11 +31,14 @@ from typing import Final
 import trio
 from attrs import field, frozen
 
+from crush_trio import nofollow
+from crush_trio.nofollow import NotRegular, opened_directory
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.workbench import Workbench
 
 SUGGESTIONS: Final = 3
 _LOOKED_AT: Final = 2000
+_REPLACED: Final = "a symbolic link was put in its path meanwhile; try again"
 
 
 async def locate(bench: Workbench, path: str) -> Path:
@@ -74,7 +82,7 @@ def missing_file_error(path: Path) -> ToolError:
 def similar_names(path: Path) -> list[str]:
     """Return up to three names in the directory of *path* that look like its name."""
     try:
-        with os.scandir(path.parent) as entries:
+        with opened_directory(path.parent, os.O_RDONLY) as folder, os.scandir(folder) as entries:
             names = [entry.name for entry in islice(entries, _LOOKED_AT)]
     except OSError:
         return []
@@ -109,25 +117,19 @@ def os_errors_reported(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise ToolError(f"cannot {verb} {path}: {exc.strerror or exc}") from exc
+        why = _REPLACED if exc.errno == errno.ELOOP else exc.strerror or exc
+        raise ToolError(f"cannot {verb} {path}: {why}") from exc
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file to read its bytes; raise `ToolError` for anything else."""
-    return open(path, "rb", opener=_open_regular)
+def open_regular(path: Path, *, at: int | None = None) -> BufferedReader:
+    """Open a regular file to read its bytes; raise `ToolError` for a device, `OSError` for a link.
 
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open a path that must be a regular file."""
-    # O_NONBLOCK: opening a pipe must not wait for its other end. O_NOFOLLOW: the path was resolved, so
-    # a link here was put in its place afterwards.
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    kind = "a directory" if stat.S_ISDIR(mode) else "a device or pipe"
-    raise ToolError(f"{path} is {kind}, not a file")
+    *path* is resolved, or a name in the directory descriptor *at*.
+    """
+    try:
+        return os.fdopen(nofollow.open_regular(path, at=at), "rb")
+    except NotRegular as exc:
+        raise ToolError(f"{path} is {exc.kind}, not a file") from exc
 
 
 def modified_at(file: BufferedReader) -> int:
@@ -160,57 +162,71 @@ def replace_file(path: Path, data: bytes, expected: Snapshot | None) -> int:
     the file must not exist. The mode is kept, and the owner if that is allowed. Missing directories are
     created.
     """
-    temporary = path.with_name(f".crush-{token_hex(8)}.tmp")
     with os_errors_reported("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = nofollow.make_directories(path.parent, [])
         try:
-            modified = _write_beside(temporary, data, path)
-            _must_still_be(path, expected)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+            return _replace_in(folder, path, data, expected)
+        finally:
+            os.close(folder)
+
+
+def _replace_in(folder: int, path: Path, data: bytes, expected: Snapshot | None) -> int:
+    temporary = f".crush-{token_hex(8)}.tmp"
+    try:
+        modified = _write_beside(folder, temporary, data, path.name)
+        _must_still_be(folder, path, expected)
+        os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
     return modified
 
 
-def _write_beside(temporary: Path, data: bytes, path: Path) -> int:
+def create_beside(folder: int, name: str) -> BufferedWriter:
+    """Create a file in the directory descriptor *folder* and open it for writing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return os.fdopen(nofollow.open_path(name, flags, at=folder), "wb")
+
+
+def _write_beside(folder: int, temporary: str, data: bytes, name: str) -> int:
     """Write the temporary file, with mode and owner of the file that it will replace."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(temporary, flags, 0o666), "wb") as file:  # noqa: PTH123  # a descriptor
+    with create_beside(folder, temporary) as file:
         with suppress(FileNotFoundError):
-            _look_like(path, file.fileno())
+            _look_like(folder, name, file.fileno())
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_mtime_ns // _SECOND
 
 
-def _look_like(path: Path, descriptor: int) -> None:
-    """Give an open file the mode and, if that is allowed, the owner of *path*."""
-    found, own = path.stat(), os.fstat(descriptor)
+def _look_like(folder: int, name: str, descriptor: int) -> None:
+    """Give an open file the mode and, if that is allowed, the owner of the file *name*."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    own = os.fstat(descriptor)
     if (found.st_uid, found.st_gid) != (own.st_uid, own.st_gid):
         with suppress(PermissionError):
             os.fchown(descriptor, found.st_uid, found.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
 
 
-def _must_still_be(path: Path, expected: Snapshot | None) -> None:
+def _must_still_be(folder: int, path: Path, expected: Snapshot | None) -> None:
     """Raise unless the file has the *expected* content and is writable.
 
     Renaming needs no write permission for the file itself, so that is checked here.
     """
-    if not _holds(path, expected):
+    if not _holds(folder, path.name, expected):
         raise ToolError(
             f"{path} was changed by another program in the meantime, so it was not written. "
             "View it again and repeat the change."
         )
-    if expected is not None and not os.access(path, os.W_OK):
+    if expected is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def _holds(path: Path, expected: Snapshot | None) -> bool:
+def _holds(folder: int, name: str, expected: Snapshot | None) -> bool:
     try:
-        file = open_regular(path)
+        file = open_regular(Path(name), at=folder)
     except FileNotFoundError:
         return expected is None
     with file:

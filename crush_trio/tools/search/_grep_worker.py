@@ -1,11 +1,12 @@
 """The search program of `grep` for machines without ripgrep; runs as a separate process.
 
 Python's regular expressions cannot be interrupted, and some take exponential time. Here they run in a
-process that the parent kills at the time limit. It imports only the standard library, because every
-search waits for it to start.
+process that the parent kills at the time limit. It imports only the standard library and
+`crush_trio.nofollow`, because every search waits for it to start.
 
 It reads null-separated records from standard input: a JSON object (`pattern`, `literal`, `limit`,
-`seconds`, `size`, `columns`), then the files in the order in which to search them. It writes one JSON
+`seconds`, `size`, `columns`), the resolved directory, then the files in it in the order in which to
+search them. It writes one JSON
 array per matching line: number of the file, number of the line, text. It ends after `limit` lines.
 """
 
@@ -13,7 +14,6 @@ import json
 import os
 import re
 import resource
-import stat
 import sys
 
 TYPE_CHECKING = False
@@ -30,20 +30,19 @@ INVALID = 2
 """The exit code for an invalid expression; the same as ripgrep's."""
 
 
-def open_plain(path: str, flags: int) -> int:
-    """Open a regular file; raise `OSError` for a link, a pipe or a device."""
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("not a plain file")
-    return descriptor
+def lines_of(path: bytes, size: int, root: int) -> "Iterator[tuple[int, str]]":
+    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable.
 
+    *path* is relative to the directory descriptor *root*. Links are not followed, nor those that were
+    put in place of a directory after the files were listed.
+    """
+    from crush_trio.nofollow import kind_of, open_by_steps
 
-def lines_of(path: bytes, size: int) -> "Iterator[tuple[int, str]]":
-    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable."""
     try:
-        with open(path, "rb", opener=open_plain) as file:
-            data = file.read(size + 1)
+        handle = open_by_steps(os.fsdecode(path), os.O_RDONLY | os.O_NONBLOCK, at=root)
+        with os.fdopen(handle, "rb") as file:
+            regular = not kind_of(os.fstat(handle).st_mode)
+            data = file.read(size + 1) if regular else b""
     except OSError:
         return
     if len(data) <= size and b"\0" not in data[:SNIFFED]:
@@ -52,11 +51,11 @@ def lines_of(path: bytes, size: int) -> "Iterator[tuple[int, str]]":
 
 
 def search(
-    expression: "re.Pattern[str]", files: "list[bytes]", limit: int, size: int
+    expression: "re.Pattern[str]", root: int, files: "list[bytes]", limit: int, size: int
 ) -> "Iterator[tuple[int, int, str]]":
     """Yield the first *limit* lines in which the expression is found."""
     for number, path in enumerate(files):
-        for line, text in lines_of(path, size):
+        for line, text in lines_of(path, size, root):
             if expression.search(text):
                 yield number, line, text
                 limit -= 1
@@ -64,9 +63,19 @@ def search(
                     return
 
 
+def open_root(path: bytes) -> int:
+    """Return a descriptor of the directory to search; -1 if it is a link by now, or gone."""
+    from crush_trio.nofollow import open_by_steps
+
+    try:
+        return open_by_steps(os.fsdecode(path), os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return -1
+
+
 def main() -> int:
     """Read the request from standard input, and write the matches."""
-    request, *files = sys.stdin.buffer.read().split(b"\0")
+    request, directory, *files = sys.stdin.buffer.read().split(b"\0")
     order = json.loads(request)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     cpu = int(order["seconds"]) + 2  # in case the parent was killed and cannot stop this process
@@ -77,11 +86,15 @@ def main() -> int:
     except (re.error, OverflowError, RecursionError) as exc:
         sys.stderr.write(str(exc) or "too complicated")
         return INVALID
-    for number, line, text in search(expression, files, order["limit"], order["size"]):
+    root = open_root(directory)
+    if root < 0:
+        return 0
+    for number, line, text in search(expression, root, files, order["limit"], order["size"]):
         sys.stdout.write(json.dumps([number, line, text[: order["columns"]]]) + "\n")
         sys.stdout.flush()
     return 0
 
 
 if __name__ == "__main__":
+    sys.path.append(__file__.rpartition("/crush_trio/")[0])
     sys.exit(main())

@@ -7,7 +7,9 @@ limit, so an expression that takes exponential time does not block the server.
 
 import os
 import sys
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
+from io import BufferedReader
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -16,8 +18,9 @@ from typing import Annotated, Final
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
+from crush_trio.nofollow import open_regular
 from crush_trio.tools.base import (
     About,
     BuiltIn,
@@ -58,6 +61,8 @@ WORKER_MATCHES: Final = 200
 LARGEST: Final = 10 * 1024 * 1024
 """Bytes that a file may have for the worker to search it."""
 
+UTF_16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
+
 WORKER: Final = (sys.executable, "-I", "-S", str(worker.__file__))
 
 
@@ -86,7 +91,9 @@ class LineMatch:
 
     path: str
     line: int
-    text: str = field(repr=False)
+    text: str = field(default="", repr=False)
+    offset: int = 0
+    """Where the line begins in the file, in bytes; known of ripgrep's matches only."""
 
 
 @frozen(kw_only=True)
@@ -177,7 +184,9 @@ class GrepTool(BuiltIn):
         if heard.status == worker.INVALID and not matches:
             return None
         chosen = await trio.to_thread.run_sync(_newest_first, place, matches)
-        return Findings(matches=chosen, more=len(matches) >= POOL, cut_short=heard.cut_short)
+        lines = await trio.to_thread.run_sync(_read_lines, place.root, chosen[:SHOWN])
+        more = len(matches) >= POOL or len(chosen) > SHOWN
+        return Findings(matches=lines, more=more, cut_short=heard.cut_short)
 
     async def _ask_worker(self, search: Search) -> Findings:
         """Search with the worker, in the time that is left after the files were listed."""
@@ -198,7 +207,9 @@ class GrepTool(BuiltIn):
             separator=b"\n",
             seconds=max(left, search.seconds / 10),
             reaped=search.reaped,
-            feed=b"\0".join([_order(search), *map(os.fsencode, files)]),
+            feed=b"\0".join(
+                [_order(search), os.fsencode(search.place.root), *map(os.fsencode, files)]
+            ),
         )
         if heard.status == worker.INVALID:
             raise _invalid(heard)
@@ -233,8 +244,8 @@ def ripgrep_options(search: Search) -> tuple[str, ...]:
     include = "" if search.included is None else search.arguments.include
     return (
         *RIPGREP_OPTIONS,
-        *("--no-heading", "--with-filename", "--line-number"),
-        *(f"--max-columns={2 * COLUMNS}", "--max-columns-preview", f"--max-count={SHOWN + 1}"),
+        *("--no-heading", "--with-filename", "--line-number", "--byte-offset"),
+        *("--max-columns=1", f"--max-count={SHOWN + 1}"),
         *(("--fixed-strings",) if search.arguments.literal_text else ()),
         *((f"--glob={_literal_beginning(include)}",) if include else ()),
         f"--regexp={search.arguments.pattern}",
@@ -292,15 +303,17 @@ def _read_include(include: str) -> Patterns | None:
 
 
 def _read_match(record: bytes) -> LineMatch | None:
-    """Parse one line of ripgrep's output: path, null byte, line number, colon, text."""
+    """Parse one line of ripgrep's output: path, null byte, line number, byte offset, and the text.
+
+    The text is not used: see `_read_lines`.
+    """
     path, null, rest = record.partition(b"\0")
-    number, colon, text = rest.partition(b":")
-    if not null or not colon or not number.isdigit():
+    number, _, rest = rest.partition(b":")
+    offset, colon, _ = rest.partition(b":")
+    if not null or not colon or not number.isdigit() or not offset.isdigit():
         return None
     return LineMatch(
-        path=os.fsdecode(path).removeprefix("./"),
-        line=int(number),
-        text=text.decode("utf-8", "replace").removesuffix("\r"),
+        path=os.fsdecode(path).removeprefix("./"), line=int(number), offset=int(offset)
     )
 
 
@@ -328,6 +341,38 @@ def _newest_first(place: SearchScope, matches: list[LineMatch]) -> list[LineMatc
         for path in _by_age(place.root, kept)
         for match in sorted(by_path[path], key=attrgetter("line"))
     ]
+
+
+def _read_lines(root: Path, matches: list[LineMatch]) -> list[LineMatch]:
+    """Return *matches* with their lines, read here without following links.
+
+    Ripgrep opens files by name. A directory that was replaced by a link meanwhile leads it out of the
+    workspace, so what it read is not shown.
+    """
+    found: list[LineMatch] = []
+    for path, group in groupby(matches, key=attrgetter("path")):
+        try:
+            with os.fdopen(open_regular(root / path), "rb") as file:
+                found += (evolve(each, text=_line_at(file, each)) for each in group)
+        except OSError:
+            continue
+    return found
+
+
+def _line_at(file: BufferedReader, match: LineMatch) -> str:
+    """Return the beginning of a matching line."""
+    file.seek(0)
+    head = file.read(
+        len(BOM_UTF8)
+    )  # ripgrep does not count it, and decodes UTF-16 before it counts
+    if head[:2] in UTF_16:
+        file.seek(0)
+        lines = file.read(LARGEST).decode("utf-16", "replace").split("\n")
+        text = lines[match.line - 1] if match.line <= len(lines) else ""
+    else:
+        file.seek(match.offset + (len(BOM_UTF8) if head == BOM_UTF8 and match.line > 1 else 0))
+        text = file.readline(4 * COLUMNS).decode("utf-8", "replace")
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _is_searched(place: SearchScope, path: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.nofollow import is_regular
 from crush_trio.tools.base import (
     About,
     BuiltIn,
@@ -105,7 +106,7 @@ class GlobTool(BuiltIn):
             listing = await trio.to_thread.run_sync(_walk, place, patterns, seconds)
         else:
             listing = await self._ask_ripgrep(place.ripgrep, place, patterns, seconds, call.reaped)
-        return self._answer(place, listing, seconds)
+        return await trio.to_thread.run_sync(self._answer, place, listing, seconds)
 
     async def _ask_ripgrep(
         self,
@@ -141,12 +142,15 @@ class GlobTool(BuiltIn):
         return FoundPaths(paths=kept, cut_short=heard.cut_short, full=len(paths) >= POOL)
 
     def _answer(self, place: SearchScope, listing: FoundPaths, seconds: float) -> ToolResult:
+        """Return the result; runs in a worker thread."""
         if listing.cut_short and not listing.paths:
             raise ToolError(
                 f"nothing was found within {seconds:g} seconds, and there is more to search: "
                 "give a narrower pattern or path"
             )
-        shown = nsmallest(SHOWN, listing.paths, key=lambda path: (len(path), path))
+        shortest = nsmallest(SHOWN, listing.paths, key=lambda path: (len(path), path))
+        # Ripgrep opens directories by name: one that was replaced by a link meanwhile leads elsewhere.
+        shown = [path for path in shortest if is_regular(place.root / path)]
         truncated = len(listing.paths) > SHOWN or listing.cut_short or listing.full
         lines = [printable(display_path(self.bench, place.root / path)) for path in shown]
         if not lines:

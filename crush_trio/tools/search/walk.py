@@ -3,7 +3,8 @@
 A walk runs in a worker thread, because a directory can be slow to read. It checks regularly whether its
 task was cancelled, so that a cancelled run does not wait for it. It goes level by level, sorted by name,
 so a walk that is cut short has seen the upper levels completely. Symbolic links are listed but not
-followed, so there are no loops and no way out of the tree.
+followed, so there are no loops and no way out of the tree, also not through a link that is put in
+place of a directory during the walk.
 
 `.gitignore` and `.crushignore` follow Git's rules: the rules of a file apply to its directory and below,
 the nearest file decides, within a file the last matching rule, and nothing inside an ignored directory
@@ -17,7 +18,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -25,7 +25,7 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.tools.search._grep_worker import open_plain
+from crush_trio.nofollow import open_regular, opened_directory
 from crush_trio.tools.search.patterns import BadPattern, PathPattern, name_regex
 
 IGNORE_FILES: Final = (".gitignore", ".crushignore")
@@ -127,7 +127,7 @@ def _read_regular(path: str) -> str:
     Git does not follow such a link either, and opening a pipe would wait for its writer.
     """
     try:
-        with open(path, "rb", opener=open_plain) as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             return file.read(LARGEST).decode("utf-8", "surrogateescape")
     except OSError:
         return ""
@@ -281,16 +281,22 @@ class DirectoryWalk:
         for number, raw in enumerate(_sorted("/".join((str(self.ignoring.root), *directory)))):
             if number % STEP == STEP - 1:
                 self.check()
-            is_dir = raw.is_dir(follow_symlinks=False)
-            parts = (*directory, raw.name)
+            name, is_dir, is_file = raw
+            parts = (*directory, name)
             if not self.ignoring.leaves_out(parts, is_dir=is_dir):
-                yield WalkEntry(parts, is_dir=is_dir, is_file=raw.is_file(follow_symlinks=False))
+                yield WalkEntry(parts, is_dir=is_dir, is_file=is_file)
 
 
-def _sorted(directory: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory; none if it cannot be read."""
+def _sorted(directory: str) -> list[tuple[str, bool, bool]]:
+    """Return the names in a directory, each with whether it is a directory and a regular file.
+
+    Nothing if the directory cannot be read, or is a link by now.
+    """
     try:
-        with os.scandir(directory) as found:
-            return sorted(found, key=attrgetter("name"))
+        with opened_directory(directory, os.O_RDONLY) as handle, os.scandir(handle) as found:
+            return sorted(
+                (each.name, each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False))
+                for each in found
+            )
     except OSError:
         return []

@@ -107,6 +107,7 @@ class Job:
     sandbox: SandboxKind = SandboxKind.NONE
     """The sandbox that holds the command."""
     _merged: bool = False
+    _hide: Callable[[str], str] = field(default=str, repr=False)
     ended: CommandEnd | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
     kept: bool = field(default=False, init=False)
@@ -136,7 +137,7 @@ class Job:
 
     def output(self, columns: int | None = None) -> JobOutput:
         """Return the current output, at most *columns* display columns per stream."""
-        stdout, stderr = self._stdout.text(columns), self._stderr.text(columns)
+        stdout, stderr = (each.text(columns, self._hide) for each in (self._stdout, self._stderr))
         return JobOutput(stdout=stdout, stderr=stderr, ended=self.ended)
 
     async def wait(self) -> None:
@@ -201,6 +202,8 @@ class Jobs:
     _services: trio.Nursery = field(repr=False)
     _clock: Clock = field(repr=False)
     _opens: OpenCommand = field(default=open_process_group, repr=False)
+    _hide: Callable[[str], str] = field(default=str, repr=False)
+    """Removes secrets from the output of commands."""
     _jobs: dict[str, Job] = field(factory=dict, init=False, repr=False)
     _numbers: "count[int]" = field(factory=lambda: count(1), init=False, repr=False)
 
@@ -268,7 +271,14 @@ class Jobs:
         now = self._clock.unix() * 1000
         name = f"{next(self._numbers):03X}"
         job = Job(
-            name, script, description, command.working_dir, now, command.held_by, merged=merged
+            name,
+            script,
+            description,
+            command.working_dir,
+            now,
+            command.held_by,
+            merged=merged,
+            hide=self._hide,
         )
         work = partial(job.run, command, self._clock, self._opens)
         self._services.start_soon(work, name=f"job {job.id}")

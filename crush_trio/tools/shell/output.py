@@ -5,10 +5,11 @@ is read, and no character is split at a cut.
 """
 
 from codecs import getincrementaldecoder
+from collections.abc import Callable
 from typing import Final
 from unicodedata import category, east_asian_width
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from typing_extensions import override
 
 from crush_trio.limits import byte_size
@@ -56,9 +57,13 @@ class BoundedOutput:
         head = getincrementaldecoder("utf-8")("replace").decode(self._head)
         return Excerpt(head=head, lines=self._dropped_lines, tail=_whole(self._tail))
 
-    def text(self, columns: int | None = None) -> str:
-        """Return the kept text, at most *columns* display columns; a note replaces the rest."""
-        excerpt = self.excerpt()
+    def text(self, columns: int | None = None, hide: Callable[[str], str] = str) -> str:
+        """Return the kept text, at most *columns* display columns; a note replaces the rest.
+
+        *hide* removes secrets. It sees the text before it is cut, so that no part of one is left.
+        """
+        whole = self.excerpt()
+        excerpt = evolve(whole, head=hide(whole.head), tail=hide(whole.tail))
         return str(excerpt if columns is None else excerpt.clipped(columns))
 
     def _drop(self, size: int) -> None:

@@ -1,12 +1,12 @@
 """The tool `download`: saves a file from the web, all of it or nothing.
 
-The bytes go into a file beside the target, which is renamed to the target when it is complete. A
-download that fails, is too large or is cancelled leaves nothing behind, not even a directory.
+The bytes go into a file beside the target, which is renamed to the target when it is complete. Both
+happen in the directory that was opened at the beginning, without following links. A download that fails, is too large or is cancelled leaves nothing behind, not even a directory.
 """
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 from secrets import token_hex
@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.nofollow import make_directories, remove_directories
 from crush_trio.tools.base import (
     About,
     BuiltIn,
@@ -25,7 +26,12 @@ from crush_trio.tools.base import (
     Wanted,
     read_arguments,
 )
-from crush_trio.tools.files.disk import display_path, locate, os_errors_reported
+from crush_trio.tools.files.disk import (
+    create_beside,
+    display_path,
+    locate,
+    os_errors_reported,
+)
 from crush_trio.tools.web.fetch import open_answer, parse_url, seconds_of
 from crush_trio.tools.workbench import Workbench
 
@@ -73,7 +79,8 @@ class DownloadTool(BuiltIn):
         arguments = read_arguments(call.input, DownloadArguments)
         parse_url(arguments.url)
         target = await locate(self.bench, arguments.file_path)
-        await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target))
+        link = self.bench.link_out(arguments.file_path, target)
+        await call.permit(await trio.to_thread.run_sync(_wanted, arguments, target, link))
         seconds = seconds_of(arguments.timeout, default=SECONDS, most=MOST_SECONDS)
         with trio.move_on_after(seconds) as limit:
             saved = await self._download(arguments.url, target)
@@ -103,17 +110,19 @@ class DownloadTool(BuiltIn):
         return ToolError(f"{url} is larger than the limit of {self.largest} bytes")
 
 
-def _wanted(arguments: DownloadArguments, target: Path) -> Wanted:
+def _wanted(arguments: DownloadArguments, target: Path, link: Path | None) -> Wanted:
     """Return what the user is asked; runs in a worker thread."""
     if target.is_dir():
         raise ToolError(f"{target} is a directory; give the name of a file in it")
     replaced = ", replacing the file that is there" if target.exists() else ""
+    through = "" if link is None else f", to which the link {link} leads"
     timeout = {"timeout": arguments.timeout} if arguments.timeout else {}
     return Wanted(
         action="download",
-        description=f"Download {arguments.url} to {target}{replaced}",
+        description=f"Download {arguments.url} to {target}{through}{replaced}",
         params={"url": arguments.url, "file_path": str(target), **timeout},
         path=target,
+        always=link is not None,
     )
 
 
@@ -125,9 +134,11 @@ class Partial:
     """An unfinished file beside its target. `size` is the number of bytes written so far."""
 
     target: Path
-    path: Path
-    made: list[Path]
+    made: list[str]
     """Directories that were created for it, the uppermost first."""
+    _folder: int
+    """The descriptor of the target's directory."""
+    _name: str
     _file: BufferedWriter
     size: int = field(default=0, init=False)
     _completed: bool = field(default=False, init=False)
@@ -135,17 +146,15 @@ class Partial:
     @classmethod
     def create(cls, target: Path) -> "Partial":
         """Create the file, and the directories above it."""
-        path = target.with_name(f".crush-{token_hex(8)}.part")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os_errors_reported("write", target):
-            missing = [each for each in reversed(target.parents) if not each.exists()]
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file = open(os.open(path, flags, 0o666), "wb")  # noqa: PTH123, SIM115  # kept open
-            except OSError:
-                _remove(missing)
-                raise
-        return cls(target=target, path=path, made=missing, file=file)
+        name = f".crush-{token_hex(8)}.part"
+        made: list[str] = []
+        with os_errors_reported("write", target), ExitStack() as undo:
+            undo.callback(remove_directories, made)
+            folder = make_directories(target.parent, made)
+            undo.callback(os.close, folder)
+            file = create_beside(folder, name)
+            undo.pop_all()
+        return cls(target=target, made=made, folder=folder, name=name, file=file)
 
     async def write(self, piece: bytes) -> None:
         """Append *piece*. A cancel takes effect when it has been written."""
@@ -159,27 +168,26 @@ class Partial:
             await trio.to_thread.run_sync(self._complete)
 
     def _complete(self) -> None:
+        folder, name = self._folder, self.target.name
         with suppress(FileNotFoundError):
-            os.fchmod(self._file.fileno(), S_IMODE(self.target.stat().st_mode))
+            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            os.fchmod(self._file.fileno(), S_IMODE(there.st_mode))
         self._file.close()
-        self.path.replace(self.target)
+        os.replace(self._name, name, src_dir_fd=folder, dst_dir_fd=folder)
         self._completed = True
 
     def discard(self) -> None:
         """Close the file, and remove it with its directories unless it is complete."""
         with suppress(OSError):
             self._file.close()
-        if self._completed:
-            return
-        self.path.unlink(missing_ok=True)
-        _remove(self.made)
-
-
-def _remove(directories: list[Path]) -> None:
-    """Remove directories, the innermost first, unless something else is in them."""
-    for directory in reversed(directories):
-        with suppress(OSError):
-            directory.rmdir()
+        try:
+            if not self._completed:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._name, dir_fd=self._folder)
+        finally:
+            os.close(self._folder)
+        if not self._completed:
+            remove_directories(self.made)
 
 
 @asynccontextmanager

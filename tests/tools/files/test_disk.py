@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from crush_trio import nofollow
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.disk import Snapshot, modified_at, open_regular, read_file, replace_file
 
@@ -57,10 +58,13 @@ def test_a_device_is_refused():
 
 
 def test_a_directory_is_refused_and_closed(tmp_path, monkeypatch):
-    opened, real = [], os.open
-    monkeypatch.setattr(
-        os, "open", lambda *arguments: opened.append(real(*arguments)) or opened[-1]
-    )
+    opened, real = [], nofollow.open_path
+
+    def watched(*arguments, **options):
+        opened.append(real(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(nofollow, "open_path", watched)
     with pytest.raises(ToolError, match="is a directory"):
         seen(tmp_path)
     [descriptor] = opened
@@ -182,7 +186,7 @@ def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_text("old")
     path.chmod(0o444)
-    monkeypatch.setattr(os, "access", lambda path, wanted: not wanted & os.W_OK)
+    monkeypatch.setattr(os, "access", lambda path, wanted, dir_fd: not wanted & os.W_OK)
     with pytest.raises(ToolError, match="Permission denied"):
         replace_file(path, b"new", seen(path))
     assert (path.read_text(), mode_of(path)) == ("old", 0o444)

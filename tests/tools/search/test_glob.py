@@ -139,6 +139,8 @@ def marked(test):
 async def test_ripgrep_is_used_where_there_is_one(tmp_path):
     env = fake_ripgrep(tmp_path, r"sys.stdout.write('./b/c.py\0./a.py\0./a.txt\0./.x/h.py\0')")
     bench = search_bench(tmp_path, env=env)
+    for name in ("b/c.py", "a.py", "a.txt", ".x/h.py"):
+        bench.put(name)
     assert await found(bench, "**/*.py") == ["a.py", "b/c.py"]
     *options, last = noted_arguments(tmp_path)
     assert {"--files", "--null", "--no-config", "--glob=/**/*.py"} < set(options)
@@ -148,6 +150,7 @@ async def test_ripgrep_is_used_where_there_is_one(tmp_path):
 @marked
 async def test_pattern_that_ripgrep_reads_differently_is_not_given_to_it(tmp_path):
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, r"sys.stdout.write('./v1\0./vx\0')"))
+    bench.put("v1")
     assert await found(bench, "v[[:digit:]]") == ["v1"]
     assert not any(each.startswith("--glob") for each in noted_arguments(tmp_path))
 
@@ -157,6 +160,8 @@ async def test_what_ripgrep_lists_in_ignored_places_is_left_out(tmp_path):
     env = fake_ripgrep(tmp_path, r"sys.stdout.write('./gen/a.js\0./b.js\0./node_modules/c.js\0')")
     bench = search_bench(tmp_path, env=env)
     bench.put(".crushignore", "gen/\n")
+    for name in ("gen/a.js", "b.js", "node_modules/c.js"):
+        bench.put(name)
     assert await found(bench, "**/*.js") == ["b.js"]
 
 
@@ -173,6 +178,7 @@ async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_p
         tmp_path, r"sys.stdout.write('./a.py\0'); sys.stdout.flush(); time.sleep(60)"
     )
     bench = search_bench(tmp_path, env=env)
+    bench.put("a.py")
     tool = GlobTool(bench.bench, limits=SearchLimits(timeout=500_000_000))
     with trio.fail_after(10):
         result = await bench.run(tool, pattern="*.py")
@@ -187,6 +193,8 @@ async def test_ripgrep_is_not_heard_to_the_end_if_it_finds_too_much(tmp_path):
         sys.stdout.write(f'./{number}.py\0')
     """
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, body))
+    for number in range(SHOWN):
+        bench.put(f"{number}.py")
     result = await bench.run(GlobTool(bench.bench), pattern="*.py")
     assert result.metadata == {"number_of_files": SHOWN, "truncated": True}
     assert POOL >= 1000

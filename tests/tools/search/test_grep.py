@@ -180,20 +180,23 @@ async def test_mistakes_are_told(tmp_path, arguments, part):
 def test_files_that_are_too_large_are_not_looked_into(tmp_path):
     path = tmp_path / "a"
     path.write_text("hit\n")
-    assert list(worker.lines_of(os.fsencode(path), 4)) == [(1, "hit"), (2, "")]
-    assert list(worker.lines_of(os.fsencode(path), 3)) == []
-    assert list(worker.lines_of(os.fsencode(tmp_path), 10)) == []
+    root = worker.open_root(os.fsencode(tmp_path))
+    name = os.fsencode(path.relative_to(tmp_path))
+    assert list(worker.lines_of(name, 4, root)) == [(1, "hit"), (2, "")]
+    assert list(worker.lines_of(name, 3, root)) == []
+    assert list(worker.lines_of(b".", 10, root)) == []
+    os.close(root)
 
 
 # ── With ripgrep ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_ripgrep_is_used_where_there_is_one(tmp_path):
-    lines = r"./old.py\x007:x = 1\n./new.py\x003:  x:y\n./gen/z\x001:x\nnoise\n"
+    lines = r"./old.py\x007:0:-\n./new.py\x003:4:-\n./gen/z\x001:0:-\nnoise\n"
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, f"sys.stdout.write('{lines}')"))
     bench.put(".crushignore", "gen/")
-    bench.put("old.py", at=1000)
-    bench.put("new.py", at=2000)
+    bench.put("old.py", "x = 1\n", at=1000)
+    bench.put("new.py", "one\n  x:y\n", at=2000)
     assert await found(bench, "-x", literal_text=True, include="!*.py") == "No matches found."
     options = noted_arguments(tmp_path)
     assert {"--fixed-strings", "--regexp=-x", "--glob=\\!*.py", "--no-config"} < set(options)
@@ -210,9 +213,9 @@ async def test_what_ripgrep_cannot_do_our_own_program_does(tmp_path):
 
 
 async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_path):
-    body = r"sys.stdout.write('./a\x001:hit\n'); sys.stdout.flush(); time.sleep(60)"
+    body = r"sys.stdout.write('./a\x001:0:-\n'); sys.stdout.flush(); time.sleep(60)"
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, body))
-    bench.put("a")
+    bench.put("a", "hit")
     with trio.fail_after(10):
         content = await found(bench, "hit", limits=SearchLimits(timeout=500_000_000))
     assert "a\n  1: hit" in content
@@ -227,6 +230,7 @@ async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
     bench.put("b/c.py", "one hit\ntwo hits\n" + "x" * 3000 + "hit\n", at=1000)
     bench.put("d.py", "hit (literal)\n", at=2000)
     bench.put("binary", b"\0hit")
+    bench.put("marked.py", b"\xef\xbb\xbfone\r\n\xc3\xa9 hit\r\n", at=3000)
     quick = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
     for arguments in (
         {"pattern": "hit"},
@@ -237,6 +241,13 @@ async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
         {"pattern": "hit", "path": "a.log"},
     ):
         assert await found(quick, **arguments) == await found(bench, **arguments)
+
+
+@pytest.mark.needs("rg")
+async def test_ripgreps_matches_in_utf_16_are_shown(tmp_path):
+    bench = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
+    bench.put("wide.txt", "one\r\ntwo hits\r\n".encode("utf-16"))
+    assert await found(bench, "hit") == "1 match\n\nwide.txt\n  2: two hits"
 
 
 def test_more_is_taken_than_is_shown():

@@ -1,0 +1,1 @@
+"""The secrets that a workspace knows, and the environment of commands without them."""

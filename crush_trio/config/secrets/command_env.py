@@ -1,0 +1,83 @@
+"""`CommandEnv`: which variables of the environment the agent's commands get.
+
+Variables that have a secret's name or contain a known secret are left out, unless the user passes them
+on. Variables that a shell cannot do without are kept whatever they contain.
+"""
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Final
+
+from attrs import frozen
+
+from crush_trio.config.redaction import is_secret_name
+from crush_trio.config.secrets.known import KnownSecrets, SecretMatcher
+from crush_trio.wire.fields import Key, Marker
+
+_SECRET_VARIABLE: Final = re.compile(
+    r"(?:.*_)?(?:API_?KEY|KEY|TOKEN|SECRET|CREDENTIALS?)|.*(?:PASSWORD|PASSWD|PASSPHRASE).*"
+)
+_HARMLESS: Final = re.compile(
+    r"GIT_CONFIG_KEY_[0-9]+|.*_PUBLIC_KEY|.*_TOKENS|SSH_AUTH_SOCK|XAUTHORITY"
+)
+_NEEDED: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD"}
+)
+"""Variables that are kept even if a known secret occurs in their value."""
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable of this name is kept from commands."""
+    upper = name.upper()
+    if _HARMLESS.fullmatch(upper):
+        return False
+    return _SECRET_VARIABLE.fullmatch(upper) is not None or is_secret_name(name)
+
+
+@frozen(kw_only=True)
+class CommandEnv:
+    """Which variables the agent's commands get, besides the harmless ones; the user's files set it.
+
+    Both lists have names, in which `*` stands for any characters; case does not matter. What is in
+    both is dropped.
+    """
+
+    passed: Annotated[tuple[str, ...], Key("pass"), Marker.OMIT_EMPTY] = ()
+    dropped: Annotated[tuple[str, ...], Key("drop"), Marker.OMIT_EMPTY] = ()
+
+    def apply(self, environment: Mapping[str, str], secrets: KnownSecrets) -> dict[str, str]:
+        """Return the variables of *environment* that commands get."""
+        return {
+            name: value
+            for name, value in environment.items()
+            if self._keeps(name, value, secrets.matcher)
+        }
+
+    def _keeps(self, name: str, value: str, secrets: SecretMatcher) -> bool:
+        if _listed(name, self.dropped):
+            return False
+        if name in _NEEDED or _listed(name, self.passed):
+            return True
+        return not is_secret_variable(name) and secrets.redact(value) == value
+
+    def added(self, other: "CommandEnv") -> "CommandEnv":
+        """Return both together."""
+        return CommandEnv(
+            passed=(*self.passed, *other.passed), dropped=(*self.dropped, *other.dropped)
+        )
+
+    def invalid_name(self) -> tuple[str, str] | None:
+        """Return the key and the text of the first entry that cannot be a name."""
+        for key, names in (("pass", self.passed), ("drop", self.dropped)):
+            for name in names:
+                if not _NAME.fullmatch(name):
+                    return key, name
+        return None
+
+
+_NAME: Final = re.compile(r"[A-Za-z_*][A-Za-z0-9_*]*")
+
+
+def _listed(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
