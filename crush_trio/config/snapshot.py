@@ -26,6 +26,7 @@ from crush_trio.config.errors import ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
+from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.config.sources import (
     CONFIG_NAME,
     DataDir,
@@ -86,6 +87,8 @@ class LoadedConfig:
     pinned: DataDir
     trusted: Trusted = ()
     """The directories whose files the user trusts."""
+    rules: tuple[LoadedRule, ...] = ()
+    """The permission rules of all of the user's files, lowest first."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
