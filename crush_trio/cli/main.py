@@ -34,6 +34,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "cancel:cancel",
         "Cancel the runs of a session, or one run, and print the receipt.",
     ),
+    "permissions": (
+        "permissions:permissions",
+        "List the permission rules of your configuration, or add or remove one.",
+    ),
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
     "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),

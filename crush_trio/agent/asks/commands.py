@@ -99,13 +99,9 @@ def patterns_of(line: CommandLine, ground: Ground) -> tuple[CommandPattern, ...]
     parts = _parts(line, ground)
     if parts is None:
         return exact
-    found: dict[CommandPattern, None] = {}
-    for words in parts.commands:
-        if words[0] not in READERS:
-            found[_invocation(words)] = None
-    if parts.writes:
-        found[Output()] = None
-    return tuple(found) or exact
+    acting = (words for words in parts.commands if words[0] not in READERS)
+    found: dict[CommandPattern, None] = dict.fromkeys(map(_invocation, acting))
+    return (*found, *([Output()] if parts.writes else [])) or exact
 
 
 def is_covered(line: CommandLine, patterns: Collection[CommandPattern], ground: Ground) -> bool:
@@ -116,9 +112,9 @@ def is_covered(line: CommandLine, patterns: Collection[CommandPattern], ground: 
     if parts is None or (parts.writes and Output() not in patterns):
         return False
     invocations = [each for each in patterns if isinstance(each, Invocation)]
-    return all(
-        words[0] in READERS or any(_matches(each, words) for each in invocations)
-        for words in parts.commands
+    acting = [words for words in parts.commands if words[0] not in READERS]
+    return bool(acting or parts.writes) and all(
+        any(_matches(each, words) for each in invocations) for words in acting
     )
 
 

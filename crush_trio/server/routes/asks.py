@@ -2,9 +2,22 @@
 
 from typing import Final
 
-from crush_trio.errors import PermissionActionInvalid
+import trio
+
+from crush_trio.config.errors import ConfigInvalid
+from crush_trio.config.rules.rules import RuleProblem, check_rule, rule_id
+from crush_trio.errors import PermissionActionInvalid, RuleElsewhere
+from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
-from crush_trio.wire.asks import Grant, PermissionAction, PermissionRequest, QuestionRequest
+from crush_trio.wire.asks import (
+    Grant,
+    GrantScope,
+    PermissionAction,
+    PermissionRequest,
+    PermissionRule,
+    QuestionRequest,
+    RuleView,
+)
 from crush_trio.wire.ids import AskId
 from crush_trio.wire.requests import (
     AnswerRequest,
@@ -27,14 +40,20 @@ def skip(call: Call) -> None:
     call.workspace.asks.permissions.skip = call.body.skip
 
 
-def grant(call: Call) -> Resolved:
-    """Answer a permission request."""
+async def grant(call: Call) -> Resolved:
+    """Answer a permission request; for always, write the rules once this was the answer that counts."""
     body: GrantRequest = call.body
     if body.action not in set(PermissionAction):
         raise PermissionActionInvalid(body.action)
     action = PermissionAction(body.action)
-    permissions = call.workspace.asks.permissions
-    return _resolved(permissions.answer(body.permission.id, action, body.scope))
+    permissions, ask_id = call.workspace.asks.permissions, body.permission.id
+    always = body.scope is GrantScope.ALWAYS and action is not PermissionAction.DENY
+    rules = permissions.rules_for(ask_id) if always else ()
+    resolved = permissions.answer(ask_id, action, body.scope)
+    await trio.lowlevel.checkpoint()
+    if resolved and rules:
+        await call.workspace.config.add_rules(rules)
+    return _resolved(resolved)
 
 
 def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
@@ -50,6 +69,42 @@ def grants(call: Call) -> tuple[Grant, ...]:
 def revoke(call: Call) -> Resolved:
     """Revoke a grant."""
     return _resolved(call.workspace.asks.permissions.revoke(AskId(call.values["gid"])))
+
+
+# ── Rules ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def rules(call: Call) -> tuple[RuleView, ...]:
+    """Return the permission rules of the user's files."""
+    return _views(call)
+
+
+async def add_rule(call: Call) -> RuleView:
+    """Add a rule to the user's file; return it. A rule that is there already is not added twice."""
+    rule: PermissionRule = call.body
+    try:
+        check_rule(rule)
+    except RuleProblem as problem:
+        await trio.lowlevel.checkpoint()
+        raise ConfigInvalid.at("", problem.key, str(problem)) from None
+    await call.workspace.config.add_rules((rule,))
+    wanted = rule_id(rule)
+    return next(each for each in _views(call) if each.id == wanted)
+
+
+async def remove_rule(call: Call) -> Resolved:
+    """Remove a rule from the user's file."""
+    wanted = call.values["rid"]
+    found = [each for each in _views(call) if each.id == wanted]
+    if found and not any(each.removable for each in found):
+        await trio.lowlevel.checkpoint()
+        raise RuleElsewhere(found[0].file)
+    return _resolved(await call.workspace.config.remove_rule(wanted))
+
+
+def _views(call: Call) -> tuple[RuleView, ...]:
+    current = call.workspace.config.current
+    return tuple(each.view(current.places.data_file) for each in current.rules)
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +155,7 @@ ROUTES: Final = (
             grant,
             body=GrantRequest,
             answer=Resolved,
-            errors=("permission_action_invalid",),
+            errors=("permission_action_invalid", "rule_not_possible", *WRITING),
             direct=True,
         ),
         group="Permissions",
@@ -150,6 +205,30 @@ ROUTES: Final = (
             "Revoke a grant.",
             revoke,
             answer=Resolved,
+        ),
+        Route(
+            "GET",
+            "/permissions/rules",
+            "List the permission rules of the user's configuration.",
+            rules,
+            answer=tuple[RuleView, ...],
+        ),
+        Route(
+            "POST",
+            "/permissions/rules",
+            "Add a permission rule to the user's configuration.",
+            add_rule,
+            body=PermissionRule,
+            answer=RuleView,
+            errors=WRITING,
+        ),
+        Route(
+            "DELETE",
+            "/permissions/rules/{rid}",
+            "Remove a permission rule from the user's configuration.",
+            remove_rule,
+            answer=Resolved,
+            errors=("rule_elsewhere", *WRITING),
         ),
         Route(
             "GET",

@@ -68,7 +68,12 @@ def test_a_grant_covers_the_commands_that_were_shown(text, patterns):
         *("git archive --output=x HEAD", "docker run x", "npm exec x", "go generate ./..."),
         *("cp @list b", "cd /etc && touch x", "cd .. && touch x", "touch keys/one"),
         *("for x in a b; do touch x; done", "git", "touch 'unclosed", "gcc -B/tmp/x a.c"),
-        *("npm test --script-shell=./x", "touch a >& b", "alias touch=rm", "export PATH=.; touch a"),
+        *(
+            "npm test --script-shell=./x",
+            "touch a >& b",
+            "alias touch=rm",
+            "export PATH=.; touch a",
+        ),
     ],
 )
 def test_what_runs_other_programs_or_leads_out_is_covered_with_the_same_text_only(text):
@@ -172,8 +177,14 @@ def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():
     ("text", "firm"),
     [
         *((text, True) for text in ("rm .git/config", "touch a/.crush/x", "cat x > ~/.bashrc")),
-        *((text, True) for text in ("sh -c 'echo x >> .zshrc'", "cp x --target-directory=.git/hooks")),
-        *((text, True) for text in ("git -C.git gc", "echo $(cat .git/HEAD)", "cat 'x > .git/config")),
+        *(
+            (text, True)
+            for text in ("sh -c 'echo x >> .zshrc'", "cp x --target-directory=.git/hooks")
+        ),
+        *(
+            (text, True)
+            for text in ("git -C.git gc", "echo $(cat .git/HEAD)", "cat 'x > .git/config")
+        ),
         *((text, True) for text in ("bash <<EOF\nrm .git/index\nEOF", "cd .git && touch x")),
         *((text, False) for text in ("touch .gitignore", "git commit -m 'about .git'", "ls x.git")),
     ],
@@ -209,15 +220,17 @@ def test_a_rule_that_asks_or_denies_finds_its_command_anywhere(pattern, text, to
 
 # ── Properties ──────────────────────────────────────────────────────────────────────────────────
 
-PROGRAMS = sorted({"touch", "mkdir", "cp", "tee", "foo", "rm", "sh", "env", "cat", "git", "npm", "make"})
+PROGRAMS = sorted(
+    {"touch", "mkdir", "cp", "tee", "foo", "rm", "sh", "env", "cat", "git", "npm", "make"}
+)
 ARGUMENTS = [
     *("a", "b/c", "-r", "-f", "--x=y", "--exec", "commit", "push", "test", "../x", "/etc/x"),
     *("-c", "'a b'", '"$X"', "$(rm a)", "*.py", ".git/x", "~/x", "{a,b}", "-C/x", "a=b", "\\\n"),
 ]
 JOINS = [" && ", "; ", " | ", " & ", "\n", " || ", " > ", " >> ", " <", " 2>&1 | ", "\n(", ") ; "]
-commands = st.tuples(st.sampled_from(PROGRAMS), st.lists(st.sampled_from(ARGUMENTS), max_size=4)).map(
-    lambda found: " ".join([found[0], *found[1]])
-)
+commands = st.tuples(
+    st.sampled_from(PROGRAMS), st.lists(st.sampled_from(ARGUMENTS), max_size=4)
+).map(lambda found: " ".join([found[0], *found[1]]))
 lines = st.lists(st.tuples(commands, st.sampled_from(JOINS)), min_size=1, max_size=4).map(
     lambda found: "".join(part for pair in found for part in pair)[: -len(found[-1][1])]
 )
@@ -235,6 +248,7 @@ def programs_in(script):
     return found
 
 
+@pytest.mark.heavy
 @given(lines, lines)
 def test_a_grant_never_covers_a_line_with_a_program_that_it_does_not_name(text, later):
     patterns = patterns_of(line(text), GROUND)

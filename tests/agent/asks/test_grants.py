@@ -140,7 +140,11 @@ def test_a_grant_says_what_it_covers(request_, texts):
         (edit("/w/a"), edit("/w/data/crush.db", "/w/data"), False),
         (edit("/w/a"), edit("/etc/passwd", "/etc"), False),
         (edit("/home/u/a", "/home/u", "view"), edit("/home/u/b/c", "/home/u/b", "view"), True),
-        (edit("/home/u/a", "/home/u", "view"), edit("/home/u/.ssh/id", "/home/u/.ssh", "view"), False),
+        (
+            edit("/home/u/a", "/home/u", "view"),
+            edit("/home/u/.ssh/id", "/home/u/.ssh", "view"),
+            False,
+        ),
         (asked("fetch", url="https://a/x"), asked("fetch", url="https://a:443/y"), True),
         (asked("fetch", url="https://a/x"), asked("fetch", url="https://b/x"), False),
         (asked("fetch", url="https://a/x"), asked("fetch", url="https://a.evil/x"), False),
