@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import click
+import trio
+from attrs import define
 from rich.table import Table
 from rich.text import Text
 
+from crush_trio.cli.exits import RuleUnknown
 from crush_trio.cli.options import (
     Invocation,
     OneOf,
@@ -20,10 +23,11 @@ from crush_trio.cli.options import (
     print_report,
     write,
 )
-from crush_trio.cli.server_link import match_id, open_directory, open_link
+from crush_trio.cli.server_link import match_id, open_directory, open_link, places_of
 from crush_trio.cli.terminal.text import one_line
-from crush_trio.client.workspace import RemoteWorkspace
-from crush_trio.config.errors import NotConfigured
+from crush_trio.client.session_routes import PermissionRoutes
+from crush_trio.config.live import open_live_config
+from crush_trio.config.rules.book import RuleBook
 from crush_trio.wire.asks import PermissionRule, RuleDecision, RuleView
 from crush_trio.wire.codec import unstructure
 
@@ -42,7 +46,7 @@ _STYLES = {RuleDecision.ALLOW: "green", RuleDecision.ASK: "yellow", RuleDecision
 @debug_option
 @click.pass_context
 def permissions(context: click.Context, host: str | None, cwd: str, as_json: bool) -> int:
-    """List the permission rules of your configuration, or add or remove one.
+    """List your permission rules; add or remove one.
 
     Of the rules that match a request, one that denies wins over one that asks, and that over one that
     allows. docs/permissions.md describes the patterns.
@@ -94,20 +98,45 @@ def remove(context: click.Context, rule: str) -> int:
     return invocation.run(remove_rule, invocation.environ, context.meta["target"], rule)
 
 
+@define(eq=False)
+class LocalRules:
+    """The rules of the files on this machine, for when no server is running."""
+
+    _book: RuleBook
+
+    async def rules(self) -> tuple[RuleView, ...]:
+        """Return the rules."""
+        await trio.lowlevel.checkpoint()
+        return self._book.rules
+
+    async def add_rule(self, rule: PermissionRule) -> RuleView:
+        """Add a rule."""
+        return await self._book.add(rule)
+
+    async def remove_rule(self, rule: str) -> bool:
+        """Remove a rule."""
+        return await self._book.remove(rule)
+
+
 @asynccontextmanager
-async def _open(environ: Mapping[str, str], target: Target) -> AsyncIterator[RemoteWorkspace]:
+async def _open(
+    environ: Mapping[str, str], target: Target
+) -> AsyncIterator[LocalRules | PermissionRoutes]:
+    """Open the rules: of a running server, which applies changes at once, or else of the files."""
     host, directory = target
-    async with (
-        open_link(host, environ, embed=True) as link,
-        open_directory(link, directory, environ, init=False) as workspace,
-    ):
-        yield workspace
+    async with open_link(host, environ, embed=True) as link:
+        if link.embedded:
+            async with open_live_config(places_of(Path(directory), environ)) as live:
+                yield LocalRules(RuleBook(live))
+        else:
+            async with open_directory(link, directory, environ, init=False) as workspace:
+                yield workspace.permissions
 
 
 async def list_rules(environ: Mapping[str, str], target: Target, as_json: bool) -> int:
     """Print the rules."""
-    async with _open(environ, target) as workspace:
-        found = await workspace.permissions.rules()
+    async with _open(environ, target) as book:
+        found = await book.rules()
     if as_json:
         write(json_text([unstructure(each) for each in found], indent=True))
     elif found:
@@ -119,19 +148,19 @@ async def list_rules(environ: Mapping[str, str], target: Target, as_json: bool) 
 
 async def add_rule(environ: Mapping[str, str], target: Target, rule: PermissionRule) -> int:
     """Add a rule, and print it."""
-    async with _open(environ, target) as workspace:
-        added = await workspace.permissions.add_rule(rule)
+    async with _open(environ, target) as book:
+        added = await book.add_rule(rule)
     print_report(rules_table([added]))
     return 0
 
 
 async def remove_rule(environ: Mapping[str, str], target: Target, wanted: str) -> int:
     """Remove a rule."""
-    async with _open(environ, target) as workspace:
-        found = await workspace.permissions.rules()
+    async with _open(environ, target) as book:
+        found = await book.rules()
         rule_id = match_id(wanted, (each.id for each in found))
-        if rule_id is None or not await workspace.permissions.remove_rule(rule_id):
-            raise NotConfigured(f"permission rule {wanted}; list them: crush-trio permissions")
+        if rule_id is None or not await book.remove_rule(rule_id):
+            raise RuleUnknown(wanted)
     removed = next(each for each in found if each.id == rule_id)
     print(f"Removed: {removed.decision} {removed.tool} {one_line(removed.pattern)}".rstrip())
     return 0

@@ -4,9 +4,8 @@ from typing import Final
 
 import trio
 
-from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.rules.rules import RuleProblem, check_rule, rule_id
-from crush_trio.errors import PermissionActionInvalid, RuleElsewhere
+from crush_trio.config.rules.book import RuleBook
+from crush_trio.errors import PermissionActionInvalid
 from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
 from crush_trio.wire.asks import (
@@ -76,35 +75,17 @@ def revoke(call: Call) -> Resolved:
 
 def rules(call: Call) -> tuple[RuleView, ...]:
     """Return the permission rules of the user's files."""
-    return _views(call)
+    return RuleBook(call.workspace.config).rules
 
 
 async def add_rule(call: Call) -> RuleView:
-    """Add a rule to the user's file; return it. A rule that is there already is not added twice."""
-    rule: PermissionRule = call.body
-    try:
-        check_rule(rule)
-    except RuleProblem as problem:
-        await trio.lowlevel.checkpoint()
-        raise ConfigInvalid.at("", problem.key, str(problem)) from None
-    await call.workspace.config.add_rules((rule,))
-    wanted = rule_id(rule)
-    return next(each for each in _views(call) if each.id == wanted)
+    """Add a rule to the user's file; return it."""
+    return await RuleBook(call.workspace.config).add(call.body)
 
 
 async def remove_rule(call: Call) -> Resolved:
     """Remove a rule from the user's file."""
-    wanted = call.values["rid"]
-    found = [each for each in _views(call) if each.id == wanted]
-    if found and not any(each.removable for each in found):
-        await trio.lowlevel.checkpoint()
-        raise RuleElsewhere(found[0].file)
-    return _resolved(await call.workspace.config.remove_rule(wanted))
-
-
-def _views(call: Call) -> tuple[RuleView, ...]:
-    current = call.workspace.config.current
-    return tuple(each.view(current.places.data_file) for each in current.rules)
+    return _resolved(await RuleBook(call.workspace.config).remove(call.values["rid"]))
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
