@@ -64,6 +64,8 @@ _HOMES: Final[Homes] = {
         "PermissionMode",
         "PermissionPolicy",
         "PermissionRequest",
+        "PermissionRule",
+        "RuleDecision",
     ),
     "crush_trio.wire.events": (
         "Envelope",

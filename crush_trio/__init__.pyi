@@ -26,7 +26,14 @@ from crush_trio.tools.base import (
     read_arguments,
     schema_of,
 )
-from crush_trio.wire.asks import GrantScope, PermissionMode, PermissionPolicy, PermissionRequest
+from crush_trio.wire.asks import (
+    GrantScope,
+    PermissionMode,
+    PermissionPolicy,
+    PermissionRequest,
+    PermissionRule,
+    RuleDecision,
+)
 from crush_trio.wire.events import Envelope, EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId, WorkspaceId
 from crush_trio.wire.messages import (
@@ -64,9 +71,11 @@ __all__ = [
     "PermissionMode",
     "PermissionPolicy",
     "PermissionRequest",
+    "PermissionRule",
     "Provider",
     "ReceiptView",
     "Role",
+    "RuleDecision",
     "Run",
     "RunChange",
     "RunId",

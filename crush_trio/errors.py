@@ -107,6 +107,13 @@ class PermissionActionInvalid(BadRequest):
     message = "invalid permission action"
 
 
+class RuleNotPossible(BadRequest):
+    """No lasting rule can be made from a permission request; the detail says why."""
+
+    code = "rule_not_possible"
+    message = "no rule can be made from this request; allow it once or for the session"
+
+
 class AgentNotInitialized(BadRequest):
     """The workspace has no agent yet; initialise it first."""
 
@@ -280,6 +287,13 @@ class ChannelMismatch(Conflict):
 
     code = "channel_mismatch"
     message = "channel opt-in mismatch"
+
+
+class RuleElsewhere(Conflict):
+    """The rule is in a file that this program does not write; the detail names the file."""
+
+    code = "rule_elsewhere"
+    message = "the rule is in a file that is not changed from here; remove it there"
 
 
 class QueueFull(CrushError):

@@ -229,6 +229,7 @@ async def _publish_changes(workspace: HostedWorkspace) -> None:
         _log_warnings(warning for warning in newer.warnings if warning not in known.warnings)
         known = newer
         workspace.config_changed()
+        workspace.asks.permissions.apply_rules()
 
 
 def _log_warnings(warnings: Iterable[ConfigWarning]) -> None:

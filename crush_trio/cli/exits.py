@@ -25,6 +25,13 @@ class IdAmbiguous(CrushError):
     message = "several ids match"
 
 
+class RuleUnknown(CrushError):
+    """No permission rule has this id."""
+
+    code = "rule_unknown"
+    message = "there is no such permission rule; list them with: crush-trio permissions"
+
+
 class NothingToContinue(CrushError):
     """`--continue` in a directory that has no session."""
 

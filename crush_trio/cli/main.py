@@ -28,11 +28,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "attach": ("attach:attach", "Watch SESSION live and take part in it."),
     "sessions": (
         "sessions:sessions",
-        "List the sessions of a directory, or show, rename or delete one.",
+        "List the sessions of a directory; show, rename or delete one.",
     ),
     "cancel": (
         "cancel:cancel",
-        "Cancel the runs of a session, or one run, and print the receipt.",
+        "Cancel the runs of a session, or one run; print the receipt.",
+    ),
+    "permissions": (
+        "permissions:permissions",
+        "List your permission rules; add or remove one.",
     ),
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
     "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),

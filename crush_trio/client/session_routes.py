@@ -11,8 +11,10 @@ from crush_trio.wire.asks import (
     GrantScope,
     PermissionAction,
     PermissionRequest,
+    PermissionRule,
     QuestionRequest,
     QuestionResponse,
+    RuleView,
 )
 from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.fields import Timestamp
@@ -51,7 +53,10 @@ class PermissionRoutes:
         return (await self._calls.post("/permissions/grant", Resolved, body)).resolved
 
     async def grant(self, request: PermissionRequest, scope: GrantScope = GrantScope.ONCE) -> bool:
-        """Allow a request, and similar ones as far as *scope* reaches."""
+        """Allow a request, and similar ones as far as *scope* reaches.
+
+        With `GrantScope.ALWAYS`, raises `RuleNotPossible` for what no rule can allow.
+        """
         return await self.answer(request, PermissionAction.ALLOW, scope)
 
     async def deny(self, request: PermissionRequest) -> bool:
@@ -65,6 +70,22 @@ class PermissionRoutes:
     async def revoke(self, grant: AskId) -> bool:
         """Revoke a grant; return whether there was one."""
         path = f"/permissions/grants/{segment(grant)}"
+        return (await self._calls.ask("DELETE", path, Resolved)).resolved
+
+    async def rules(self) -> tuple[RuleView, ...]:
+        """Return the permission rules of the user's configuration."""
+        return await self._calls.get("/permissions/rules", tuple[RuleView, ...])
+
+    async def add_rule(self, rule: PermissionRule) -> RuleView:
+        """Add a rule to the user's configuration; raises an error with code `config_invalid`."""
+        return await self._calls.post("/permissions/rules", RuleView, rule)
+
+    async def remove_rule(self, rule: str) -> bool:
+        """Remove the rule with this id; return whether there was one.
+
+        Raises `RuleElsewhere` if it is in a file that the server does not write.
+        """
+        path = f"/permissions/rules/{segment(rule)}"
         return (await self._calls.ask("DELETE", path, Resolved)).resolved
 
     async def skipping(self) -> bool:

@@ -31,8 +31,10 @@ from crush_trio.config.files import (
     write_tree,
 )
 from crush_trio.config.load import Draft, read_draft
+from crush_trio.config.rules.rules import RULES_KEY, rule_id
 from crush_trio.config.sources import CONFIG_NAME, DataDir, Places, Tree, real_path
 from crush_trio.errors import DecodeError, ProviderKeyInvalid
+from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.codec import structure, unstructure
 from crush_trio.wire.config import CatalogProvider, Config, OAuthToken, SelectedModel
 from crush_trio.wire.converters import Mismatch, object_at, within
@@ -130,6 +132,43 @@ def trust_directory(directory: Path) -> Change:
         return tree if str(directory) in trusted else _with(tree, way, [*trusted, str(directory)])
 
     return Change(scope=Scope.GLOBAL, edit=edit)
+
+
+def add_rules(rules: Sequence[PermissionRule]) -> Change:
+    """Add permission rules to the user's file, except those that it has already."""
+
+    def edit(tree: Tree, _config: Config) -> Tree:
+        old = _rules_in(tree)
+        known = set(map(_id_of, old))
+        new = {rule_id(rule): unstructure(rule) for rule in rules}
+        more = [written for each, written in new.items() if each not in known]
+        return _with(tree, RULES_KEY, [*old, *more]) if more else tree
+
+    return Change(scope=Scope.GLOBAL, edit=edit)
+
+
+def remove_rule(wanted: str) -> Change:
+    """Remove the permission rule with this id from the user's file, if it is there."""
+
+    def edit(tree: Tree, _config: Config) -> Tree:
+        old = _rules_in(tree)
+        kept = [each for each in old if _id_of(each) != wanted]
+        return tree if len(kept) == len(old) else _with(tree, RULES_KEY, kept)
+
+    return Change(scope=Scope.GLOBAL, edit=edit)
+
+
+def _rules_in(tree: Tree) -> list[Json]:
+    found = _at(tree, RULES_KEY)
+    return found if isinstance(found, list) else []
+
+
+def _id_of(written: Json) -> str:
+    """Return the id of a rule in a file; empty for what is no rule."""
+    try:
+        return rule_id(structure(written, PermissionRule))
+    except DecodeError:
+        return ""
 
 
 def parse_key(key: str) -> tuple[str, ...]:

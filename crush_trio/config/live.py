@@ -21,6 +21,8 @@ from attrs import define, field
 from crush_trio.config.context_files import mark_initialized, needs_init
 from crush_trio.config.edits import (
     Change,
+    add_rules,
+    remove_rule,
     remove_value,
     set_compact_mode,
     set_model,
@@ -36,6 +38,7 @@ from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.config import CatalogProvider, SelectedModel
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType, Scope
@@ -93,6 +96,14 @@ class Configuration(Protocol):
         self, scope: Scope, provider_id: str, kind: str, api_key: Json
     ) -> bool:
         """Set a provider's key."""
+        ...
+
+    async def add_rules(self, rules: Sequence[PermissionRule]) -> bool:
+        """Add permission rules to the user's file."""
+        ...
+
+    async def remove_rule(self, rule_id: str) -> bool:
+        """Remove a permission rule from the user's file."""
         ...
 
     async def reload(self) -> LoadedConfig:
@@ -169,6 +180,14 @@ class LiveConfig:
     async def trust(self, directory: Path) -> bool:
         """Trust the files below *directory*, for all workspaces of the user."""
         return await self._ask(trust_directory(directory))
+
+    async def add_rules(self, rules: Sequence[PermissionRule]) -> bool:
+        """Add permission rules to the user's file, for all workspaces of the user."""
+        return await self._ask(add_rules(rules))
+
+    async def remove_rule(self, rule_id: str) -> bool:
+        """Remove the permission rule with this id from the user's file."""
+        return await self._ask(remove_rule(rule_id))
 
     async def reload(self) -> LoadedConfig:
         """Read all files again, run the commands of `env` again, and return the new snapshot."""

@@ -47,6 +47,7 @@ from crush_trio.config.files import (
 )
 from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import Known, enable_providers, select_models
+from crush_trio.config.rules.rules import LoadedRule, load_rules
 from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
@@ -85,6 +86,7 @@ _SCRIPT: Final = (
 )
 _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
 _FOREIGN_OWN: Final = "ignored: only the user's own files can set this key"
+_FOREIGN_RULES: Final = "ignored: only the user's own files can have permission rules"
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LINK_OUT: Final = "ignored: it is a link out of a project that is not trusted"
@@ -108,6 +110,7 @@ class Draft:
     trusted: Trusted = ()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     command_env: CommandEnv = field(factory=CommandEnv)
+    rules: tuple[LoadedRule, ...] = ()
 
 
 async def load_config(
@@ -164,12 +167,13 @@ def read_draft(
         project=project,
         layers=kept.layers,
         tree=tree,
-        config=config,
+        config=_with_rules(config, files.rules),
         data_dir=chosen,
         warnings=(*scripts, *files.warnings, *kept.warnings),
         trusted=trusted,
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
         command_env=command_env(files.own),
+        rules=tuple(files.rules),
     )
 
 
@@ -184,6 +188,8 @@ class _Files:
     warnings: list[ConfigWarning] = field(factory=list, init=False)
     own: list[ConfigFile] = field(factory=list, init=False)
     """Those of them that belong to the user."""
+    rules: list[LoadedRule] = field(factory=list, init=False)
+    """The permission rules of all of the user's files."""
     _seen: set[Path] = field(factory=set, init=False)
 
     def read(self, sources: Iterable[Source]) -> None:
@@ -201,14 +207,18 @@ class _Files:
 
     def _add(self, source: Source, tree: Tree) -> None:
         content = check_types(tree, source.path)
+        rules = () if content.permissions is None else content.permissions.rules
         if source.user_level:
             self.own.append(content)
             check_sandbox(content, source.path)
+            self.rules += load_rules(rules, source.path)
             if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
                 text = _LIMITS_ELSEWHERE.format(file=self.data_file)
                 self._say(ConfigWarningKind.NOT_USED, source, LIMITS_KEY, text)
         elif content.crush_trio is not None:
             self._say(ConfigWarningKind.NOT_TRUSTED, source, OWN_KEY, _FOREIGN_OWN)
+        if rules and not source.user_level:
+            self._say(ConfigWarningKind.NOT_TRUSTED, source, "permissions.rules", _FOREIGN_RULES)
         for key in unknown_keys(tree):
             self._say(ConfigWarningKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
         for event in unknown_events(content.hooks):
@@ -219,6 +229,14 @@ class _Files:
 
     def _say(self, kind: ConfigWarningKind, source: Source, key: str, text: str) -> None:
         self.warnings.append(ConfigWarning(kind=kind, file=source.path, key=key, text=text))
+
+
+def _with_rules(config: Config, rules: Sequence[LoadedRule]) -> Config:
+    """Return *config* with the rules of all of the user's files, and those of no other file."""
+    permissions = config.permissions
+    if permissions is None:
+        return config
+    return evolve(config, permissions=evolve(permissions, rules=tuple(each.rule for each in rules)))
 
 
 def _trusted(files: _Files, places: Places) -> Trusted:
@@ -321,6 +339,7 @@ async def finish_draft(
         trusted=draft.trusted,
         sandbox=draft.sandbox,
         command_env=draft.command_env,
+        rules=draft.rules,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

@@ -27,6 +27,7 @@ from crush_trio.config.expander import Expander
 from crush_trio.config.files import SandboxConfig
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
+from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.sources import (
@@ -92,6 +93,8 @@ class LoadedConfig:
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     """The sandbox of commands, from the user's files only."""
     command_env: CommandEnv = field(factory=CommandEnv)
+    rules: tuple[LoadedRule, ...] = ()
+    """The permission rules of all of the user's files, lowest first."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot

@@ -27,6 +27,8 @@ class GrantScope(StrEnum):
     SESSION = "session"
     PROJECT = "project"
     """Every session of the workspace."""
+    ALWAYS = "always"
+    """Written as rules into the user's configuration; see `PermissionRule`."""
 
 
 class PermissionMode(StrEnum):
@@ -48,6 +50,8 @@ class Refusal(StrEnum):
     """No client was attached to answer, for as long as a request waits."""
     UNANSWERED = "unanswered"
     """No client answered in that time, and the client of the run itself cannot."""
+    RULE = "rule"
+    """A rule of the user's configuration denies it."""
 
 
 REFUSAL_KEY: Final = "permission_refused"
@@ -120,10 +124,11 @@ class PermissionPolicy:
 
 @frozen(kw_only=True)
 class Grant:
-    """A permission for later requests, too: this action of this tool in this directory.
+    """A permission for later requests, too: this action of this tool, as far as `covers` says.
 
     `id` is the id of the request that was answered. `session_id` and `run_id` are those of that
-    request; `scope` says which of the two a later request must share.
+    request; `scope` says which of the two a later request must share. `covers` has patterns for
+    people to read: of a shell command, those that each command in it must match.
     """
 
     id: AskId
@@ -134,6 +139,46 @@ class Grant:
     action: str = ""
     path: str = ""
     granted_at: int = 0
+    covers: OmitEmpty[tuple[str, ...]] = ()
+
+
+class RuleDecision(StrEnum):
+    """What a permission rule does with the requests that it matches."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+@frozen(kw_only=True)
+class PermissionRule:
+    """A lasting decision about requests of a tool, in the user's configuration.
+
+    `pattern` says which requests of the tool: a command, a path or a host; empty for all. With a
+    `directory`, the rule holds only in workspaces at or below it.
+    """
+
+    decision: RuleDecision
+    tool: str
+    pattern: OmitEmpty[str] = ""
+    directory: OmitEmpty[str] = ""
+
+
+@frozen(kw_only=True)
+class RuleView:
+    """A permission rule as clients see it, with the file that it is written in.
+
+    `id` is made from the rule itself. `removable` is False for rules in files that this program does
+    not write.
+    """
+
+    id: str
+    decision: RuleDecision
+    tool: str
+    pattern: OmitEmpty[str] = ""
+    directory: OmitEmpty[str] = ""
+    file: OmitEmpty[str] = ""
+    removable: bool = False
 
 
 @frozen(kw_only=True)

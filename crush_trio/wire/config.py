@@ -12,6 +12,7 @@ from typing import Annotated
 
 from attrs import field, frozen
 
+from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.fields import Json, JsonObject, Key, Marker, OmitEmpty
 
 
@@ -229,9 +230,10 @@ class Options:
 
 @frozen(kw_only=True)
 class PermissionsConfig:
-    """Tools that need no permission: `tool` or `tool:action`."""
+    """Tools that need no permission, as `tool` or `tool:action`, and the user's rules."""
 
     allowed_tools: OmitEmpty[tuple[str, ...]] = ()
+    rules: OmitEmpty[tuple[PermissionRule, ...]] = ()
 
 
 @frozen(kw_only=True)

@@ -118,7 +118,7 @@ def test_the_version_is_there_at_once():
     [
         (["frobnicate"], "No such command 'frobnicate'."),
         (["rum"], "No such command 'rum'. Did you mean 'run'?"),
-        (["session"], "No such command 'session'. Did you mean 'sessions'?"),
+        (["session"], "No such command 'session'. Did you mean 'sessions' or 'permissions'?"),
         (["run", "--policy", "maybe", "x"], "choose from ask, deny, allow"),
         (["run", "--output", "xml", "x"], "choose from text, json, stream-json"),
         (["run", "--timeout", "soon", "x"], "write 0 or more"),

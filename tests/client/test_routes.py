@@ -20,7 +20,13 @@ from crush_trio.server.bodies import decode_body
 from crush_trio.server.routes import ROUTES
 from crush_trio.testing.server.client import MemoryTransport, open_test_client
 from crush_trio.testing.server.server import client_id, open_test_server
-from crush_trio.wire.asks import PermissionAction, PermissionRequest, QuestionResponse
+from crush_trio.wire.asks import (
+    PermissionAction,
+    PermissionRequest,
+    PermissionRule,
+    QuestionResponse,
+    RuleDecision,
+)
 from crush_trio.wire.config import OAuthToken, SelectedModel
 from crush_trio.wire.requests import WorkspaceRequest
 from crush_trio.wire.views import Session, WorkspaceView
@@ -37,6 +43,7 @@ BY_OPENING = {
 """What `open_workspace` does at its beginning, all the time, and at its end."""
 
 ASKED = PermissionRequest(id="p", session_id="s", tool_call_id="t", tool_name="bash")
+RULE = PermissionRule(decision=RuleDecision.ASK, tool="bash")
 ANSWER = QuestionResponse(request_id="q", yes=True)
 TOKEN = OAuthToken(access_token="secret")
 SELECTED = SelectedModel(model="m", provider="p")
@@ -96,6 +103,9 @@ WORKSPACE_CALLS = {
     "permissions.answer": lambda w: w.permissions.answer(ASKED, PermissionAction.ALLOW),
     "permissions.grants": lambda w: w.permissions.grants(),
     "permissions.revoke": lambda w: w.permissions.revoke("g"),
+    "permissions.rules": lambda w: w.permissions.rules(),
+    "permissions.add_rule": lambda w: w.permissions.add_rule(RULE),
+    "permissions.remove_rule": lambda w: w.permissions.remove_rule("0a1b"),
     "permissions.skipping": lambda w: w.permissions.skipping(),
     "permissions.skip": lambda w: w.permissions.skip(True),
     "project.needs_init": lambda w: w.project.needs_init(),
@@ -171,6 +181,8 @@ class Wire:
         self.sent.append(request)
         if re.search(r"/runs/[^/]+$", request.path):
             return answered({"state": "completed"})
+        if request.path.endswith("/permissions/rules") and request.method == "POST":
+            return answered({"decision": "ask"})
         if request.path.endswith("/sessions/s"):
             return answered({"id": "s"})
         return answered(b"null")

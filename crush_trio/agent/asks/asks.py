@@ -18,6 +18,7 @@ from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
+from crush_trio.config.snapshot import private_paths
 from crush_trio.events.facts import Fact
 from crush_trio.store.base import AskReads, Changes, PendingAsk
 from crush_trio.store.changes import AskResolved
@@ -57,6 +58,8 @@ def make_asks(
         ids=ids,
         attendance=attendance,
         allowed_tools=lambda: _allowed_tools(config),
+        rules=lambda: config.current.rules,
+        private=_PrivatePaths(config),
         skip=skip,
     )
     questions = Questions(store=store, publish=publish, clock=clock, ids=ids, attendance=attendance)
@@ -66,6 +69,21 @@ def make_asks(
 def _allowed_tools(config: Configuration) -> tuple[str, ...]:
     configured = config.current.config.permissions
     return () if configured is None else configured.allowed_tools
+
+
+@define(eq=False)
+class _PrivatePaths:
+    """The private directories of a configuration, resolved once for each revision."""
+
+    _config: Configuration
+    _revision: int = field(default=-1, init=False)
+    _paths: tuple[Path, ...] = field(default=(), init=False)
+
+    def __call__(self) -> tuple[Path, ...]:
+        current = self._config.current
+        if current.revision != self._revision:
+            self._revision, self._paths = current.revision, private_paths(current)
+        return self._paths
 
 
 # ── After a crash ───────────────────────────────────────────────────────────────────────────────

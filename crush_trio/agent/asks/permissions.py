@@ -8,18 +8,28 @@ Invariant: for each request that clients hear of, there is one notice that it is
 settled, however it is settled (F4).
 
 A `Grant` is an answer that also holds for later requests. What it covers comes from the request that was
-answered, never from the answer (L46). Grants last as long as their workspace is open (F7).
+answered, never from the answer (L46); see `coverage`. Grants last as long as their workspace is open (F7).
+An answer for always is written as rules into the user's configuration instead.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
+from crush_trio.agent.asks.coverage import (
+    Coverage,
+    Grants,
+    Subject,
+    decide,
+    in_allow_list,
+    rules_for,
+    subject_of,
+)
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
@@ -30,11 +40,13 @@ from crush_trio.agent.asks.pending import (
     Resolution,
     permission_notice,
 )
+from crush_trio.agent.asks.places import Ground, directory_of, without_links
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes
-from crush_trio.tools.base import LEAVE_SANDBOX, ToolError, Wanted
+from crush_trio.tools.base import ToolError, Wanted
 from crush_trio.wire.asks import (
     REFUSAL_KEY,
     Grant,
@@ -43,10 +55,12 @@ from crush_trio.wire.asks import (
     PermissionMode,
     PermissionPolicy,
     PermissionRequest,
+    PermissionRule,
     Refusal,
+    RuleDecision,
 )
 from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.ids import AskId, RunId, SessionId, ToolCallId
+from crush_trio.wire.ids import NO_ASK, AskId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 
 DENIED: Final = "User denied permission"
@@ -62,81 +76,8 @@ UNANSWERED: Final = "Permission denied: no answer within {seconds:g} seconds"
 """The tool error if an ask of a run was given up whose own client cannot answer."""
 
 
-# ── Grants: rules without I/O, except one check of a path ───────────────────────────────────────
-
-
-def in_allow_list(entries: Collection[str], tool_name: str, action: str) -> bool:
-    """Whether an allow-list contains the tool, or this action of it."""
-    return tool_name in entries or f"{tool_name}:{action}" in entries
-
-
-def directory_of(path: Path, working_directory: Path) -> str:
-    """Return the directory for which permission of an action on *path* is asked (F1).
-
-    That is the parent of an existing file, and any other path itself. The check needs no thread:
-    the tool has just resolved the path, so its entry is in the kernel's cache.
-    """
-    absolute = working_directory / path
-    try:
-        is_file = absolute.is_file()
-    except OSError:  # a parent directory may not be read
-        is_file = False
-    return str(absolute.parent if is_file else absolute)
-
-
-def covers(grant: Grant, request: PermissionRequest, run_id: RunId) -> bool:
-    """Whether *grant* settles a request of a run."""
-    same = (grant.tool_name, grant.action, grant.path) == (
-        request.tool_name,
-        request.action,
-        request.path,
-    )
-    match grant.scope:
-        case GrantScope.ONCE:
-            return False
-        case GrantScope.RUN:
-            return same and grant.run_id == run_id
-        case GrantScope.SESSION:
-            return same and grant.session_id == request.session_id
-        case GrantScope.PROJECT:
-            return same
-
-
-@define(eq=False)
-class Grants:
-    """The grants of one workspace."""
-
-    _by_id: dict[AskId, Grant] = field(factory=dict, init=False)
-
-    @property
-    def all(self) -> tuple[Grant, ...]:
-        """All grants, oldest first."""
-        return tuple(self._by_id.values())
-
-    def cover(self, request: PermissionRequest, run_id: RunId) -> bool:
-        """Whether any grant settles a request of a run."""
-        return any(covers(grant, request, run_id) for grant in self._by_id.values())
-
-    def remember(self, grant: Grant) -> None:
-        """Add *grant*."""
-        self._by_id[grant.id] = grant
-
-    def revoke(self, grant_id: AskId) -> bool:
-        """Remove a grant; False if the id is unknown."""
-        return self._by_id.pop(grant_id, None) is not None
-
-    def forget_run(self, run_id: RunId) -> None:
-        """Remove the grants of a run that has ended."""
-        self._keep(lambda grant: grant.scope is not GrantScope.RUN or grant.run_id != run_id)
-
-    def forget_session(self, session_id: SessionId) -> None:
-        """Remove the grants of a deleted session."""
-        self._keep(
-            lambda grant: grant.scope is not GrantScope.SESSION or grant.session_id != session_id
-        )
-
-    def _keep(self, wanted: Callable[[Grant], bool]) -> None:
-        self._by_id = {grant.id: grant for grant in self.all if wanted(grant)}
+RULED_OUT: Final = "Permission denied: a rule of the user's configuration denies it"
+"""The tool error if a rule of the configuration denies it."""
 
 
 _SENTENCES: Final[Mapping[Refusal, str]] = {
@@ -144,6 +85,7 @@ _SENTENCES: Final[Mapping[Refusal, str]] = {
     Refusal.FORBIDDEN: FORBIDDEN,
     Refusal.UNATTENDED: UNATTENDED,
     Refusal.UNANSWERED: UNANSWERED,
+    Refusal.RULE: RULED_OUT,
 }
 
 
@@ -151,8 +93,9 @@ _SENTENCES: Final[Mapping[Refusal, str]] = {
 class Permissions:
     """The permissions of one workspace.
 
-    *allowed_tools* is called for each request, so it follows the configuration. `skip` is read when a
-    request is judged: setting it does not affect requests that wait already (F7).
+    *allowed_tools*, *rules* and *private* are called for each request, so they follow the
+    configuration. `skip` is read when a request is judged: setting it does not affect requests that
+    wait already (F7).
     """
 
     directory: Path
@@ -162,15 +105,19 @@ class Permissions:
     ids: IdSource = field(repr=False)
     attendance: Attendance = field(repr=False)
     allowed_tools: Callable[[], Collection[str]] = field(default=tuple, repr=False)
+    rules: Callable[[], Sequence[LoadedRule]] = field(default=tuple, repr=False)
+    private: Callable[[], tuple[Path, ...]] = field(default=tuple, repr=False)
     skip: bool = False
     _asks: PendingAsks[PermissionRequest] = field(init=False, repr=False)
     _grants: Grants = field(factory=Grants, init=False, repr=False)
     _auto_approved: set[SessionId] = field(factory=set, init=False, repr=False)
+    _workspace: Path = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._asks = PendingAsks(
             AskKind.PERMISSION, self.store, self.clock, self.attendance, self._given_up
         )
+        self._workspace = without_links(self.directory)
 
     # ── For tool calls ──────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +193,8 @@ class Permissions:
 
         *scope* is the scope of an `allow`, and overrides the scope that the action implies. A grant
         also settles the other waiting requests that it covers, because new ones like them would be
-        granted without asking.
+        granted without asking. For `GrantScope.ALWAYS` the caller writes the rules of `rules_for`; here
+        it counts once.
         """
         ask = self._asks.find(ask_id)
         if ask is None:
@@ -257,33 +205,46 @@ class Permissions:
         if scope is None:
             session = action is PermissionAction.ALLOW_SESSION
             scope = GrantScope.SESSION if session else GrantScope.ONCE
-        if scope is GrantScope.ONCE or ask.request.action == LEAVE_SANDBOX:
+        ground = self._ground()
+        subject = subject_of(ask.request, ground)
+        if scope in {GrantScope.ONCE, GrantScope.ALWAYS} or subject.firm:
             self._settle(ask, Resolution.GRANTED)
         else:
-            self._grant(_grant_of(ask, scope, self.clock.unix()))
+            self._grant(ask, scope, Coverage.of(subject, ground), ground)
         return True
 
     def revoke(self, grant_id: AskId) -> bool:
         """Remove a grant; False if there is none. Actions that it permitted are not undone."""
         return self._grants.revoke(grant_id)
 
+    def rules_for(self, ask_id: AskId) -> tuple[PermissionRule, ...]:
+        """Return the rules that allow a waiting request for always; none if it does not wait.
+
+        Raises `RuleNotPossible`.
+        """
+        ask = self._asks.find(ask_id)
+        if ask is None:
+            return ()
+        ground = self._ground()
+        return rules_for(subject_of(ask.request, ground), ground)
+
+    def apply_rules(self) -> None:
+        """Settle the waiting requests that the rules decide, after the rules have changed."""
+        ground, rules = self._ground(), self.rules()
+        for ask in self._asks.waiting:
+            match decide(rules, subject_of(ask.request, ground), ground):
+                case RuleDecision.ALLOW:
+                    self._settle(ask, Resolution.GRANTED)
+                case RuleDecision.DENY:
+                    self._settle(ask, Resolution.DENIED)
+
     # ── Rules: synchronous ──────────────────────────────────────────────────────────────────────
 
     def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
         """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
-        if self.skip or wanted.allowed:
-            return Resolution.GRANTED
-        if policy.mode is PermissionMode.ALLOW and not wanted.always:
-            return Resolution.GRANTED
-        allowed = (*self.allowed_tools(), *policy.allow_list)
-        if not wanted.always and in_allow_list(allowed, tool_name, action):
-            return Resolution.GRANTED
-        if call.approved and not wanted.always:
-            self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
-            return Resolution.GRANTED
         request = PermissionRequest(
-            id=AskId(self.ids.new()),
+            id=NO_ASK,
             session_id=call.session_id,
             tool_call_id=call.tool_call_id,
             tool_name=tool_name,
@@ -292,13 +253,38 @@ class Permissions:
             params=wanted.params,
             path=directory_of(wanted.path, self.directory),
         )
-        if not wanted.always and (
-            call.session_id in self._auto_approved or self._grants.cover(request, call.run_id)
+        ground = self._ground()
+        subject = subject_of(request, ground)
+        ruled = decide(self.rules(), subject, ground)
+        if ruled is RuleDecision.DENY:
+            self._at_once(call, Resolution.DENIED)
+            return Resolution.FORBIDDEN
+        if self.skip or (policy.mode is PermissionMode.ALLOW and not wanted.always):
+            return Resolution.GRANTED
+        if wanted.allowed and ruled is not RuleDecision.ASK:
+            return Resolution.GRANTED
+        asks = subject.firm or wanted.always or ruled is RuleDecision.ASK
+        listed = in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action)
+        if listed and not asks:
+            return Resolution.GRANTED
+        if call.approved and not wanted.always:
+            self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
+            return Resolution.GRANTED
+        if not asks and (
+            ruled is RuleDecision.ALLOW or self._is_granted(subject, call.run_id, ground)
         ):
             return self._at_once(call, Resolution.GRANTED)
         if policy.mode is PermissionMode.DENY:
             return self._at_once(call, Resolution.DENIED)
-        return request
+        return evolve(request, id=AskId(self.ids.new()))
+
+    def _is_granted(self, subject: Subject, run_id: RunId, ground: Ground) -> bool:
+        """Whether the session is approved, or a grant covers a request."""
+        approved = subject.request.session_id in self._auto_approved
+        return approved or self._grants.cover(subject, run_id, ground)
+
+    def _ground(self) -> Ground:
+        return Ground(workspace=self._workspace, private=self.private())
 
     def _at_once(self, call: "CallPermit", resolution: Resolution) -> Resolution:
         self.publish(permission_notice(call.tool_call_id))
@@ -316,8 +302,16 @@ class Permissions:
         return ending.resolution
 
     def _show(self, call: "CallPermit", request: PermissionRequest, always: bool) -> Ending | None:
-        """Publish the request, unless a grant was given while it was being stored."""
-        if not always and self._grants.cover(request, call.run_id):
+        """Publish the request, unless a grant or a rule came while it was being stored."""
+        ground = self._ground()
+        subject = subject_of(request, ground)
+        ruled = decide(self.rules(), subject, ground)
+        if ruled is RuleDecision.DENY:
+            return Ending(self._at_once(call, Resolution.DENIED))
+        granted = ruled is RuleDecision.ALLOW or (
+            ruled is None and self._grants.cover(subject, call.run_id, ground)
+        )
+        if granted and not always:
             return Ending(self._at_once(call, Resolution.GRANTED))
         self.publish(permission_notice(call.tool_call_id))
         self.publish(
@@ -329,11 +323,18 @@ class Permissions:
         )
         return None
 
-    def _grant(self, grant: Grant) -> None:
-        """Add a grant and settle the requests it covers, first the one it was given for."""
-        self._grants.remember(grant)
-        for ask in sorted(self._asks.waiting, key=lambda ask: ask.id != grant.id):
-            if covers(grant, ask.request, ask.run_id):
+    def _grant(
+        self, given: Ask[PermissionRequest], scope: GrantScope, coverage: Coverage, ground: Ground
+    ) -> None:
+        """Add a grant, settle the request that it was given for, and then those that it covers."""
+        self._grants.remember(_grant_of(given, scope, self.clock.unix(), coverage), coverage)
+        self._settle(given, Resolution.GRANTED)
+        rules = self.rules()
+        for ask in self._asks.waiting:
+            subject = subject_of(ask.request, ground)
+            if self._grants.cover(subject, ask.run_id, ground) and (
+                decide(rules, subject, ground) is not RuleDecision.ASK
+            ):
                 self._settle(ask, Resolution.GRANTED)
 
     def _settle(self, ask: Ask[PermissionRequest], resolution: Resolution) -> None:
@@ -344,7 +345,7 @@ class Permissions:
         self.publish(permission_notice(request.tool_call_id, resolution))
 
 
-def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int) -> Grant:
+def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int, coverage: Coverage) -> Grant:
     """Return the grant of an answer; all its values come from the stored request (L46)."""
     request = ask.request
     return Grant(
@@ -356,6 +357,7 @@ def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int) -> Grant:
         action=request.action,
         path=request.path,
         granted_at=at,
+        covers=coverage.texts,
     )
 
 
@@ -389,6 +391,8 @@ class CallPermit:
             verdict = await self._permissions.ask(self, verdict, always=wanted.always)
             unanswered = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
             refusal = Refusal.DENIED if verdict is Resolution.DENIED else unanswered
+        elif verdict is Resolution.FORBIDDEN:
+            refusal = Refusal.RULE
         if verdict is not Resolution.GRANTED:
             text = _SENTENCES[refusal].format(seconds=self._permissions.attendance.patience)
             metadata = {**wanted.denied, REFUSAL_KEY: refusal.value}

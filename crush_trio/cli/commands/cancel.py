@@ -47,7 +47,7 @@ def cancel(
     as_json: bool,
     host: str | None,
 ) -> int:
-    """Cancel the runs of a session, or one run, and print the receipt.
+    """Cancel the runs of a session, or one run; print the receipt.
 
     An id may be shortened to its first characters. Queued prompts of a session are cancelled too; with
     --keep-queue they stay, and the next one runs. The receipt says which runs ended, how long that

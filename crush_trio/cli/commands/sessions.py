@@ -43,7 +43,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @debug_option
 @click.pass_context
 def sessions(context: click.Context, host: str | None, cwd: str, as_json: bool) -> int:
-    """List the sessions of a directory, or show, rename or delete one.
+    """List the sessions of a directory; show, rename or delete one.
 
     An ID may be shortened to its first characters.
     """

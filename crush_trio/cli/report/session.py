@@ -40,7 +40,9 @@ from crush_trio.client.events import (
 )
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.client.workspace import RemoteWorkspace
+from crush_trio.errors import RuleNotPossible
 from crush_trio.wire.asks import (
+    GrantScope,
     PermissionNotification,
     PermissionRequest,
     QuestionNotification,
@@ -126,10 +128,17 @@ class AskQueue:
 
 
 async def send_answer(workspace: RemoteWorkspace, dialog: Dialog, answer: DialogAnswer) -> bool:
-    """Send an answer; return whether it settled the ask."""
+    """Send an answer; return whether it settled the ask.
+
+    What cannot be allowed always is allowed once, and the error is raised for the user to read.
+    """
     match dialog, answer:
         case PermissionDialog(request=request), Allow(scope=scope):
-            return await workspace.permissions.grant(request, scope)
+            try:
+                return await workspace.permissions.grant(request, scope)
+            except RuleNotPossible as error:
+                await workspace.permissions.grant(request, GrantScope.ONCE)
+                raise RuleNotPossible(f"{error.detail}; it was allowed once") from None
         case PermissionDialog(request=request), Deny() | DeclineQuestions():
             return await workspace.permissions.deny(request)
         case QuestionDialog(request=batch), AnswerQuestions(responses=responses):

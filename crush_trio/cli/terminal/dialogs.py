@@ -34,12 +34,12 @@ BODY_LINES: Final = 200
 
 _INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
 
-PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [n] no "
+PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [a] always  [n] no "
 
 
 @frozen
 class Allow:
-    """Grants a permission, once or for the whole session."""
+    """Grants a permission: once, for the whole session, or always."""
 
     scope: GrantScope
 
@@ -70,6 +70,7 @@ DialogAnswer: TypeAlias = Allow | Deny | AnswerQuestions | DeclineQuestions
 _PERMISSION_KEYS: Final[Mapping[str, DialogAnswer]] = {
     "y": Allow(GrantScope.ONCE),
     "s": Allow(GrantScope.SESSION),
+    "a": Allow(GrantScope.ALWAYS),
     "n": Deny(),
 }
 
@@ -216,12 +217,14 @@ def dialog_for(request: PermissionRequest | QuestionRequest) -> Dialog:
     return QuestionDialog(request)
 
 
+_REACH: Final = {GrantScope.SESSION: "for this session", GrantScope.ALWAYS: "always"}
+
+
 def answer_text(answer: DialogAnswer) -> Text:
     """Return the line that is shown when an answer was given."""
     match answer:
         case Allow(scope=scope):
-            reach = "for this session" if scope is GrantScope.SESSION else "once"
-            return Text(f"✓ allowed {reach}", "green")
+            return Text(f"✓ allowed {_REACH.get(scope, 'once')}", "green")
         case Deny():
             return Text("✗ denied", "red")
         case DeclineQuestions():

@@ -2,9 +2,21 @@
 
 from typing import Final
 
+import trio
+
+from crush_trio.config.rules.book import RuleBook
 from crush_trio.errors import PermissionActionInvalid
+from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
-from crush_trio.wire.asks import Grant, PermissionAction, PermissionRequest, QuestionRequest
+from crush_trio.wire.asks import (
+    Grant,
+    GrantScope,
+    PermissionAction,
+    PermissionRequest,
+    PermissionRule,
+    QuestionRequest,
+    RuleView,
+)
 from crush_trio.wire.ids import AskId
 from crush_trio.wire.requests import (
     AnswerRequest,
@@ -27,14 +39,20 @@ def skip(call: Call) -> None:
     call.workspace.asks.permissions.skip = call.body.skip
 
 
-def grant(call: Call) -> Resolved:
-    """Answer a permission request."""
+async def grant(call: Call) -> Resolved:
+    """Answer a permission request; for always, write the rules once this was the answer that counts."""
     body: GrantRequest = call.body
     if body.action not in set(PermissionAction):
         raise PermissionActionInvalid(body.action)
     action = PermissionAction(body.action)
-    permissions = call.workspace.asks.permissions
-    return _resolved(permissions.answer(body.permission.id, action, body.scope))
+    permissions, ask_id = call.workspace.asks.permissions, body.permission.id
+    always = body.scope is GrantScope.ALWAYS and action is not PermissionAction.DENY
+    rules = permissions.rules_for(ask_id) if always else ()
+    resolved = permissions.answer(ask_id, action, body.scope)
+    await trio.lowlevel.checkpoint()
+    if resolved and rules:
+        await call.workspace.config.add_rules(rules)
+    return _resolved(resolved)
 
 
 def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:
@@ -50,6 +68,24 @@ def grants(call: Call) -> tuple[Grant, ...]:
 def revoke(call: Call) -> Resolved:
     """Revoke a grant."""
     return _resolved(call.workspace.asks.permissions.revoke(AskId(call.values["gid"])))
+
+
+# ── Rules ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def rules(call: Call) -> tuple[RuleView, ...]:
+    """Return the permission rules of the user's files."""
+    return RuleBook(call.workspace.config).rules
+
+
+async def add_rule(call: Call) -> RuleView:
+    """Add a rule to the user's file; return it."""
+    return await RuleBook(call.workspace.config).add(call.body)
+
+
+async def remove_rule(call: Call) -> Resolved:
+    """Remove a rule from the user's file."""
+    return _resolved(await RuleBook(call.workspace.config).remove(call.values["rid"]))
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +136,7 @@ ROUTES: Final = (
             grant,
             body=GrantRequest,
             answer=Resolved,
-            errors=("permission_action_invalid",),
+            errors=("permission_action_invalid", "rule_not_possible", *WRITING),
             direct=True,
         ),
         group="Permissions",
@@ -150,6 +186,30 @@ ROUTES: Final = (
             "Revoke a grant.",
             revoke,
             answer=Resolved,
+        ),
+        Route(
+            "GET",
+            "/permissions/rules",
+            "List the permission rules of the user's configuration.",
+            rules,
+            answer=tuple[RuleView, ...],
+        ),
+        Route(
+            "POST",
+            "/permissions/rules",
+            "Add a permission rule to the user's configuration.",
+            add_rule,
+            body=PermissionRule,
+            answer=RuleView,
+            errors=WRITING,
+        ),
+        Route(
+            "DELETE",
+            "/permissions/rules/{rid}",
+            "Remove a permission rule from the user's configuration.",
+            remove_rule,
+            answer=Resolved,
+            errors=("rule_elsewhere", *WRITING),
         ),
         Route(
             "GET",

@@ -22,7 +22,8 @@ from crush_trio.wire.requests import (
 )
 from crush_trio.wire.views import NeedsInit, PromptText
 
-_WRITING: Final = (*("config_invalid", "workspace_closing", "config_locked", "config_not_written"),)
+WRITING: Final = (*("config_invalid", "workspace_closing", "config_locked", "config_not_written"),)
+"""The errors of a route that changes a configuration file."""
 
 _INIT_PROMPT: Final = """\
 Write `{name}` for this project: the file that tells coding agents how to work here.
@@ -152,7 +153,7 @@ ROUTES: Final = (
             state="never finds one: other programs' files are not read",
         ),
         group="Configuration",
-        errors=_WRITING,
+        errors=WRITING,
     ),
     *under(
         f"{WORKSPACE}/project",

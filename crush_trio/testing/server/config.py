@@ -2,13 +2,14 @@
 
 Reading files takes threads, and threads do not follow virtual time. A `FixedConfig` is the
 configuration of a directory without any file: the offline demo model and every option at its
-default. It records changes and publishes a new revision, but its values do not change.
+default. It records changes and publishes a new revision, but its values do not change, except for
+permission rules.
 
 Commands are refused because processes do not follow virtual time either.
 """
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from subprocess import DEVNULL
 
@@ -18,12 +19,14 @@ from attrs import define, evolve, field
 from crush_trio.clock import Clock
 from crush_trio.config.edits import remove_value, set_provider_key, set_value
 from crush_trio.config.load import Draft, finish_draft
+from crush_trio.config.rules.rules import load_rules, rule_id
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import DATA_NAME, DataDir, Layers, Places, Project
 from crush_trio.config.template import refuse_command
 from crush_trio.tools.shell.jobs import RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import GRACE, Command, CommandEnd
+from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.config import Config, SelectedModel
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType, Scope
@@ -77,6 +80,23 @@ class FixedConfig:
         """Check the key, and record the change without it."""
         set_provider_key(scope, provider_id, kind, api_key)
         return await self._note("set_provider_key", scope, provider_id, kind)
+
+    async def add_rules(self, rules: Sequence[PermissionRule]) -> bool:
+        """Add the rules; an invalid one is refused."""
+        file = self.current.places.data_file
+        await trio.lowlevel.checkpoint()
+        known = {rule_id(each.rule) for each in self.current.rules}
+        new = [each for each in load_rules(rules, file) if rule_id(each.rule) not in known]
+        self.current = evolve(self.current, rules=(*self.current.rules, *new))
+        return bool(new) and await self._note("add_rules", *rules)
+
+    async def remove_rule(self, wanted: str) -> bool:
+        """Remove the rule with this id."""
+        await trio.lowlevel.checkpoint()
+        kept = tuple(each for each in self.current.rules if rule_id(each.rule) != wanted)
+        found = len(kept) < len(self.current.rules)
+        self.current = evolve(self.current, rules=kept)
+        return found and await self._note("remove_rule", wanted)
 
     async def reload(self) -> LoadedConfig:
         """Return the current configuration."""

@@ -1,4 +1,4 @@
-"""`sessions`, `config`, `import` and `doctor`, on a directory of the test's own."""
+"""`sessions`, `permissions`, `config`, `import` and `doctor`, on a directory of the test's own."""
 
 import json
 import os
@@ -141,6 +141,34 @@ def test_a_database_is_found_in_its_directory_and_in_the_one_above(tmp_path):
     assert default_root(tmp_path / "backup" / "crush.db") == tmp_path / "backup"
     with pytest.raises(NotCrushDatabase):
         find_database(tmp_path / "home")
+
+
+# ── permissions ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_permission_rules_are_added_listed_and_removed(capsys, work):
+    assert "There are no rules" in said(capsys, "permissions")
+    assert "git push *" in said(capsys, "permissions", "add", "deny", "bash", "git push *")
+    said(capsys, "permissions", "add", "--here", "allow", "bash", "npm test *")
+    deny, allow = json.loads(said(capsys, "permissions", "--json"))
+    assert (deny["decision"], deny.get("directory")) == ("deny", None)
+    assert (allow["pattern"], allow["directory"]) == ("npm test *", str(work.resolve()))
+    assert f"{work.parent}/home/.local/share/crush/crush.json" in said(
+        capsys, "permissions", "list"
+    )
+    assert "Removed: deny bash git push *" in said(capsys, "permissions", "remove", deny["id"][:6])
+    assert main(["permissions", "remove", deny["id"]]) == 1
+    assert "list them with: crush-trio permissions" in capsys.readouterr().err
+    assert main(["permissions", "add", "allow", "bash", "sh -c *"]) == 1
+    assert "sh runs other programs" in capsys.readouterr().err
+    user = work.parent / "home" / ".config" / "crush" / "crush.json"
+    user.parent.mkdir(parents=True)
+    user.write_text(json.dumps({"permissions": {"rules": [{"decision": "ask", "tool": "edit"}]}}))
+    [ask, _] = json.loads(said(capsys, "permissions", "list", "--json"))
+    assert main(["permissions", "remove", ask["id"]]) == 1
+    assert str(user) in capsys.readouterr().err
+    assert list(work.iterdir()) == [], "the directory stays as it is"
 
 
 # ── sessions ────────────────────────────────────────────────────────────────────────────────────

@@ -52,7 +52,7 @@ def test_markdown_is_drawn_and_a_tool_is_named(home):
 )
 def test_a_permission_is_asked_for_and_answered_in_place(home, key, result, code, made):
     with home.terminal("run", "run `touch made`") as terminal:
-        terminal.until("Allow this? [y] once  [s] for this session  [n] no")
+        terminal.until("Allow this? [y] once  [s] for this session  [a] always  [n] no")
         assert "? bash asks for permission: execute\n  touch made\n" in terminal.text
         terminal.answer(key, result)
         assert terminal.wait() == code

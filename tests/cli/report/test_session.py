@@ -1,12 +1,18 @@
 """A session as somebody sees it who is attached to it."""
 
+from types import SimpleNamespace
+
 import pytest
+import trio
 
 from crush_trio.cli.commands.attach import farewell
-from crush_trio.cli.report.session import HISTORY, SessionView
+from crush_trio.cli.report.session import HISTORY, SessionView, send_answer
+from crush_trio.cli.terminal.dialogs import Allow, PermissionDialog
 from crush_trio.client.events import Disconnected, MessageEvent, Reconnected, RunEvent
 from crush_trio.client.messages import GrowingMessage
+from crush_trio.errors import RuleNotPossible
 from crush_trio.wire.asks import (
+    GrantScope,
     PermissionNotification,
     PermissionRequest,
     Question,
@@ -195,3 +201,21 @@ def test_leaving_says_what_happens_to_the_run_and_how_to_attach_again(view):
     view.take(run_event(RunState.ACTIVE))
     assert farewell(view, embedded=True).startswith("The run was cancelled")
     assert farewell(view, embedded=False).startswith("The run continues")
+
+
+async def test_what_cannot_be_allowed_always_is_allowed_once_and_the_user_is_told():
+    scopes = []
+
+    class Permissions:
+        async def grant(self, _request, scope):
+            await trio.lowlevel.checkpoint()
+            scopes.append(scope)
+            if scope is GrantScope.ALWAYS:
+                raise RuleNotPossible("it is asked each time")
+            return True
+
+    asked = PermissionRequest(id="p", session_id="s", tool_call_id="t", tool_name="bash")
+    workspace = SimpleNamespace(permissions=Permissions())
+    with pytest.raises(RuleNotPossible, match="asked each time; it was allowed once"):
+        await send_answer(workspace, PermissionDialog(asked), Allow(GrantScope.ALWAYS))
+    assert scopes == [GrantScope.ALWAYS, GrantScope.ONCE]

@@ -56,6 +56,7 @@ def key(letter):
         (key("y"), Allow(GrantScope.ONCE)),
         (key("Y"), Allow(GrantScope.ONCE)),
         (key("s"), Allow(GrantScope.SESSION)),
+        (key("a"), Allow(GrantScope.ALWAYS)),
         (key("n"), Deny()),
         (ESCAPE, Deny()),
         (key("x"), None),

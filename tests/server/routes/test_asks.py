@@ -1,15 +1,19 @@
 """The routes and streams of asks, over the whole server in memory."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.config.rules.rules import load_rules
 from crush_trio.events import Form, Window, open_event_log
 from crush_trio.store.changes import AskOpened
+from crush_trio.wire.asks import PermissionRule, RuleDecision
 from crush_trio.wire.ids import RunId, SessionId, ToolCallId
-from tests.server.asker import A, B, of_type, open_room, payload, words
+from tests.server.asker import WANTED, A, B, of_type, open_room, payload, words
 from tests.server.sse_client import Client, fact, frames
 
 REQUEST = of_type("permission_request")
@@ -138,6 +142,7 @@ async def test_a_grant_can_be_listed_and_revoked():
                 "action": "execute",
                 "path": "/srv/project",
                 "granted_at": 1767225600,
+                "covers": ["= ls"],
             }
             target = f"/permissions/grants/{grant['id']}"
             assert await room.settle(target, method="DELETE")
@@ -189,6 +194,97 @@ async def test_what_was_granted_goes_with_the_workspace():
         await wait_all_tasks_blocked()
         room.place = await room.server.create(A)
         assert await room.get("/permissions/grants") == []
+
+
+# ── Rules ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.item("F19")
+async def test_rules_are_added_listed_and_removed():
+    async with open_room() as room:
+        assert await room.get("/permissions/rules") == []
+        rule = {"decision": "deny", "tool": "bash", "pattern": "git push *"}
+        added = (await room.place.request("POST", "/permissions/rules", rule)).json()
+        assert added == {**rule, "id": added["id"], "file": added["file"], "removable": True}
+        assert (await room.place.request("POST", "/permissions/rules", rule)).json() == added
+        assert await room.get("/permissions/rules") == [added]
+        target = f"/permissions/rules/{added['id']}"
+        assert await room.settle(target, method="DELETE")
+        assert not await room.settle(target, method="DELETE")
+        assert await room.get("/permissions/rules") == []
+
+
+@pytest.mark.item("F19")
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ({"decision": "allow", "tool": "bash", "pattern": "sh *"}, "config_invalid"),
+        ({"decision": "allow", "tool": "bash"}, "config_invalid"),
+        ({"decision": "maybe", "tool": "bash"}, "bad_request"),
+        ({"decision": "ask"}, "config_invalid"),
+    ],
+)
+async def test_a_wrong_rule_is_refused_and_the_error_says_what_is_expected(rule, code):
+    async with open_room() as room:
+        answer = await room.place.request("POST", "/permissions/rules", rule)
+        assert (answer.status, answer.json()["code"]) == (400, code)
+        assert await room.get("/permissions/rules") == []
+
+
+@pytest.mark.item("F19")
+async def test_a_rule_in_a_file_of_the_user_is_not_removed():
+    async with open_room() as room:
+        config = room.opened.config
+        found = load_rules(
+            [PermissionRule(decision=RuleDecision.DENY, tool="bash")], Path("/etc/x")
+        )
+        config.current = evolve(config.current, rules=found)
+        [rule] = await room.get("/permissions/rules")
+        answer = await room.place.request("DELETE", f"/permissions/rules/{rule['id']}")
+        assert (answer.status, answer.json()["code"]) == (409, "rule_elsewhere")
+        assert "/etc/x" in answer.json()["message"]
+
+
+@pytest.mark.item("F19")
+async def test_an_answer_for_always_is_a_rule_and_settles_what_waits_like_it():
+    async with open_room() as room:
+        other = await room.place.create_session()
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            asked = payload(await a.until(REQUEST))
+            await room.submit("allow?", "r2", session_id=other)
+            await a.until(REQUEST)
+            assert await room.grant(asked, scope="always")
+            assert not await room.grant(asked, scope="always")
+            await a.until(ended)
+            await a.until(ended)
+            assert [await room.text(run) for run in ("r1", "r2")] == ["allowed", "allowed"]
+        [rule] = await room.get("/permissions/rules")
+        assert (rule["decision"], rule["pattern"]) == ("allow", "= ls")
+        assert rule["directory"] == "/srv/project"
+        assert await room.get("/permissions/grants") == []
+        await room.submit("allow?", "r3", permissions={"mode": "deny"})
+        await wait_all_tasks_blocked()
+        assert await room.text("r3") == "allowed"
+        assert await room.settle(f"/permissions/rules/{rule['id']}", method="DELETE")
+        await room.submit("allow?", "r4", permissions={"mode": "deny"})
+        await wait_all_tasks_blocked()
+        assert (await room.text("r4")).startswith("Permission denied")
+
+
+@pytest.mark.item("F19")
+async def test_what_no_rule_can_allow_keeps_waiting_for_another_answer(monkeypatch):
+    monkeypatch.setattr("tests.server.asker.WANTED", evolve(WANTED, params={"command": "sh -c x"}))
+    async with open_room() as room:
+        with await room.place.watch(A) as a:
+            await room.submit("allow?", "r1")
+            asked = payload(await a.until(REQUEST))
+            body = {"permission": asked, "action": "allow", "scope": "always"}
+            answer = await room.place.request("POST", "/permissions/grant", body)
+            assert (answer.status, answer.json()["code"]) == (400, "rule_not_possible")
+            assert await room.grant(asked, "allow_session")
+            [grant] = await room.get("/permissions/grants")
+            assert grant["covers"] == ["= sh -c x"]
 
 
 # ── Policies ────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,1 @@
+"""Permission rules: the patterns of commands, paths and hosts, and the rules of a configuration."""
