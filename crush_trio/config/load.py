@@ -21,9 +21,7 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.config.checks import (
     PRE_TOOL_USE,
-    check_hooks,
     check_meaning,
-    remove_untrusted,
     unknown_events,
 )
 from crush_trio.config.errors import (
@@ -61,6 +59,8 @@ from crush_trio.config.sources import (
     real_path,
 )
 from crush_trio.config.template import RunCommand, refuse_command
+from crush_trio.config.trust.answers import TrustedOnce, with_answer
+from crush_trio.config.trust.wishes import Wishes, find_wishes, remove_untrusted
 from crush_trio.errors import LimitInvalid
 from crush_trio.limits import DEFAULTS, VARIABLE, SizeLimits, read_pairs, read_value
 from crush_trio.wire.config import CatalogProvider, Config
@@ -79,6 +79,7 @@ _SCRIPT: Final = (
 )
 _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
 _FOREIGN_OWN: Final = "ignored: only the user's own files can set trusted directories and limits"
+_OF_WORKSPACE: Final = {SourceKind.WORKSPACE, SourceKind.USER_WORKSPACE}
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LEADS_OUT: Final = (
@@ -99,6 +100,8 @@ class Draft:
     data_dir: DataDir
     warnings: tuple[ConfigWarning, ...]
     trusted: Trusted = ()
+    wishes: Wishes | None = None
+    """What the project wants and may not do, because it is not trusted."""
 
 
 async def load_config(
@@ -128,23 +131,43 @@ def read_draft(
     catalogue: Sequence[CatalogProvider] = (),
     data_dir: DataDir | None = None,
     overlay: Overlay | None = None,
+    once: TrustedOnce | None = None,
 ) -> Draft:
-    """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk."""
-    files = _Files(overlay or {}, places.data_file)
+    """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk.
+
+    *once* is trusted beside the directories that the user's files name, if its files still want
+    what was granted. They are read a second time then.
+    """
+    read = partial(_read_files, places, catalogue, data_dir, overlay or {})
+    draft = read(also=())
+    granted = () if once is None else once.grants(draft.wishes)
+    return read(also=granted) if granted else draft
+
+
+def _read_files(
+    places: Places,
+    catalogue: Sequence[CatalogProvider],
+    data_dir: DataDir | None,
+    overlay: Overlay,
+    *,
+    also: Trusted,
+) -> Draft:
+    files = _Files(overlay, places.data_file)
     project = find_project(places.directory)
     files.read(places.user_sources())
-    trusted = _trusted(files, places)
+    trusted = (*_trusted(files, places), *also)
     files.read(project.sources(trusted))
     below = Layers(tuple(files.layers))
     chosen = data_dir or _data_dir(places, project, below, trusted, files.warnings)
-    files.read([chosen.source(trusted)])
+    files.read([chosen.source(trusted), places.workspace_source()])
     layers = Layers(tuple(files.layers))
-    whole = merged_config(layers)[1]
-    known = _known(whole, catalogue)
-    check_meaning(whole, layers, known)
-    kept = remove_untrusted(layers, known, places)
+    kept = remove_untrusted(layers, places)
     tree, config = merged_config(kept.layers)
-    check_hooks(config, kept.layers)
+    check_meaning(config, kept.layers, _known(config, catalogue))
+    wishes = find_wishes(layers, places, project)
+    if wishes is not None:
+        wishes, unread = with_answer(wishes, places.declined_file)
+        files.warnings += unread
     scripts = [
         ConfigWarning(kind=ConfigWarningKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
         for path in find_scripts(places, project)
@@ -158,6 +181,7 @@ def read_draft(
         data_dir=chosen,
         warnings=(*scripts, *files.warnings, *kept.warnings),
         trusted=trusted,
+        wishes=wishes,
     )
 
 
@@ -187,7 +211,7 @@ class _Files:
         content = check_types(tree, source.path)
         if source.user_level:
             self.own.append(content)
-            if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
+            if file_limits(content, source.path) and source.kind in _OF_WORKSPACE:
                 text = _LIMITS_ELSEWHERE.format(file=self.data_file)
                 self._say(ConfigWarningKind.NOT_USED, source, LIMITS_KEY, text)
         elif content.crush_trio is not None:
@@ -295,6 +319,7 @@ async def finish_draft(
         project=draft.project,
         pinned=draft.data_dir,
         trusted=draft.trusted,
+        wishes=draft.wishes,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

@@ -35,6 +35,7 @@ from crush_trio.config.sources import (
     Trusted,
     is_trusted,
 )
+from crush_trio.config.trust.wishes import Wishes
 from crush_trio.wire.config import (
     Config,
     HookConfig,
@@ -86,6 +87,8 @@ class LoadedConfig:
     pinned: DataDir
     trusted: Trusted = ()
     """The directories whose files the user trusts."""
+    wishes: Wishes | None = None
+    """What the project wants and may not do, because it is not trusted."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -248,7 +251,7 @@ def private_paths(loaded: LoadedConfig) -> tuple[Path, ...]:
     """
     workspace = loaded.project.directory.resolve()
     places = loaded.places
-    kept = (loaded.data_dir, places.user_directory, places.data_file.parent)
+    kept = (loaded.data_dir, places.user_directory, places.data_file.parent, places.workspaces)
     directories = dict.fromkeys(each.resolve() for each in kept)
     return tuple(
         each / CONFIG_NAME if workspace.is_relative_to(each) else each for each in directories
