@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Cancel the runs of a session, or one run, and print the receipt.",
     ),
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
+    "trust": ("trust:trust", "Trust the configuration files of DIRECTORY."),
     "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
 }
