@@ -57,6 +57,7 @@ async def test_a_file_above_the_work_tree_says_nothing(home):
 async def test_lists_are_replaced_and_null_puts_the_default_back(home):
     home.write(home.user_file, options(disabled_tools=["a", "b"], debug=True))
     home.write(home.project_file, options(disabled_tools=["c"], debug=None))
+    home.trust()
     loaded = await home.load()
     assert loaded.config.options.disabled_tools == ("c",)
     assert loaded.config.options.debug is False

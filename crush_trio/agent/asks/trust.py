@@ -19,6 +19,7 @@ from attrs import define, field
 from crush_trio.agent.asks.pending import Attendance, Resolution
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.clock import IdSource
+from crush_trio.config.errors import printable
 from crush_trio.config.live import Configuration
 from crush_trio.config.trust.answers import TrustAnswer
 from crush_trio.config.trust.wishes import Wishes
@@ -35,6 +36,9 @@ LINES: Final = 8
 
 LISTED: Final = 100
 """How many wishes the parameters of the request list."""
+
+PATH_LIMIT: Final = 1000
+"""The most bytes of the directory in the description."""
 
 _IGNORED: Final = (
     "This project is not trusted, so parts of its configuration were ignored. It wants to {summary}. "
@@ -140,7 +144,8 @@ def trust_request(run: Run, wishes: Wishes, ask_id: AskId) -> PermissionRequest:
         description=(
             f"Trust the configuration files of this project? They want to:\n{lines}\n"
             "Allow: while this workspace is open. Allow for session: always trust "
-            f"{wishes.directory} and everything below it. Deny: until the files change."
+            f"{printable(str(wishes.directory), PATH_LIMIT)} and everything below it. "
+            "Deny: until the files change."
         ),
         params={
             "directory": str(wishes.directory),

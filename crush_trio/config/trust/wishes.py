@@ -3,8 +3,8 @@
 A checkout can contain anything, so these things in its files count only once the user trusts it:
 models and providers, which decide who reads the conversation and what the agent does next; the
 variables of `env`, which decide which program a command name means; hooks, MCP servers and language
-servers, which are programs that are run; tools that are used without asking; and paths outside of
-the project.
+servers, which are programs that are run; tools that are used without asking, or although the user
+has disabled them; and paths outside of the project.
 
 Most of these values are taken out of the layers, with a warning each. The entries of `mcp` and `lsp`
 stay, because clients are shown their state, but they are not started. Paths stay and are confined to
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 from attrs import evolve, frozen
@@ -54,7 +54,7 @@ SUMMARIES: Final[Mapping[WishKind, str]] = {
     WishKind.HOOK: "run hooks",
     WishKind.MCP: "use MCP servers",
     WishKind.LSP: "use language servers",
-    WishKind.TOOLS: "decide about permissions",
+    WishKind.TOOLS: "decide about tools and permissions",
     WishKind.PROVIDER: "choose providers",
     WishKind.MODEL: "choose models",
     WishKind.PATH: "use paths outside of itself",
@@ -127,26 +127,48 @@ _IGNORED: Final = ("models", "recent_models", "providers", "env", "hooks")
 
 _NO_DEFAULTS: Final = "disable_default_providers"
 
+_DISABLING: Final = ("disabled_tools", "disabled_skills")
+"""The options whose lists restrict the agent; a list of a later file replaces that of an earlier one."""
+
+_Disabled: TypeAlias = Mapping[str, frozenset[str]]
+
 
 def remove_untrusted(layers: Layers[Source], places: Places) -> TrustedLayers:
     """Return *layers* without the values that untrusted files may not set."""
     kept: list[Layer[Source]] = []
     warnings: list[ConfigWarning] = []
+    disabled = _disabled(layers)
     for layer in layers.layers:
         source, tree = layer.source, layer.tree
-        for way in () if source.may_run else tuple(_ignored_keys(tree)):
+        for way in () if source.may_run else tuple(_ignored_keys(tree, disabled)):
             tree = _without(tree, way)
             warnings.append(_ignored(source, way, places))
         kept.append(evolve(layer, tree=tree))
     return TrustedLayers(layers=Layers(tuple(kept)), warnings=tuple(warnings))
 
 
-def _ignored_keys(tree: Tree) -> Iterator[tuple[str, ...]]:
+def _ignored_keys(tree: Tree, disabled: _Disabled) -> Iterator[tuple[str, ...]]:
     """Yield the keys in an untrusted file that it may not set."""
     yield from ((section,) for section in _IGNORED if section in tree)
     yield from (("permissions", key) for key in _object(tree, "permissions"))
     if _NO_DEFAULTS in _object(tree, "options"):
         yield ("options", _NO_DEFAULTS)
+    yield from (("options", option) for option, _ in _enabled_again(tree, disabled))
+
+
+def _disabled(layers: Layers[Source]) -> _Disabled:
+    """Return what the trusted files disable, by option."""
+    trusted = Layers(tuple(each for each in layers.layers if each.source.may_run))
+    options = _object(trusted.tree(), "options")
+    return {option: frozenset(options.get(option) or ()) for option in _DISABLING}
+
+
+def _enabled_again(tree: Tree, disabled: _Disabled) -> Iterator[tuple[str, list[str]]]:
+    """Yield the options with which a file would enable what trusted files disable, and what that is."""
+    options = _object(tree, "options")
+    for option in _DISABLING:
+        if option in options and (names := disabled[option] - set(options[option] or ())):
+            yield option, sorted(names)
 
 
 def _ignored(source: Source, way: Keys, places: Places) -> ConfigWarning:
@@ -167,7 +189,8 @@ def find_wishes(layers: Layers[Source], places: Places, project: Project) -> Wis
     *layers* are complete, before `remove_untrusted`. Reads the disk, to resolve paths.
     """
     untrusted = [layer for layer in layers.layers if not layer.source.may_run]
-    items = [wish for layer in untrusted for wish in _wishes(layer, places, project)]
+    disabled = _disabled(layers)
+    items = [wish for layer in untrusted for wish in _wishes(layer, disabled, places, project)]
     if not items:
         return None
     return Wishes(
@@ -200,15 +223,22 @@ def _canonical(tree: Tree) -> bytes:
     return orjson.dumps(dict(tree), option=orjson.OPT_SORT_KEYS)
 
 
-def _wishes(layer: Layer[Source], places: Places, project: Project) -> Iterator[Wish]:
+def _wishes(
+    layer: Layer[Source], disabled: _Disabled, places: Places, project: Project
+) -> Iterator[Wish]:
     """Yield the wishes of one file."""
-    said = (*_programs(layer.tree), *_choices(layer.tree), *_paths(layer.tree, places, project))
+    tree = layer.tree
+    said = (*_programs(tree), *_choices(tree, disabled), *_paths(tree, places, project))
     for kind, keys, text in said:
-        short = printable(redact_text(text), TEXT_LIMIT)
-        yield Wish(kind=kind, file=layer.source.path, key=key_text(keys), text=short)
+        yield Wish(
+            kind=kind,
+            file=layer.source.path,
+            key=printable(key_text(keys), TEXT_LIMIT),
+            text=printable(redact_text(text), TEXT_LIMIT),
+        )
 
 
-_Said = Iterator[tuple[WishKind, Keys, str]]
+_Said: TypeAlias = Iterator[tuple[WishKind, Keys, str]]
 
 
 def _programs(tree: Tree) -> _Said:
@@ -237,7 +267,7 @@ def _server(what: str, name: str, entry: Json) -> str:
     return f"change the {what} {name}"
 
 
-def _choices(tree: Tree) -> _Said:
+def _choices(tree: Tree, disabled: _Disabled) -> _Said:
     """Yield what the file wants to decide for the agent: permissions, providers, models."""
     for key, value in _object(tree, "permissions").items():
         listed = ", ".join(value) if _is_texts(value) else "see the file"
@@ -245,6 +275,9 @@ def _choices(tree: Tree) -> _Said:
         if key == "allowed_tools":
             text = f"let the agent use tools without asking: {listed}"
         yield WishKind.TOOLS, ("permissions", key), text
+    for option, names in _enabled_again(tree, disabled):
+        text = f"use what you have disabled ({option}): {', '.join(names)}"
+        yield WishKind.TOOLS, ("options", option), text
     for name, entry in _object(tree, "providers").items():
         yield WishKind.PROVIDER, ("providers", name), _provider(name, entry)
     if _NO_DEFAULTS in _object(tree, "options"):

@@ -111,6 +111,24 @@ async def test_each_wish_is_said_in_words_and_is_gone_once_the_project_is_truste
     assert await wishes(home) is None
 
 
+@pytest.mark.parametrize("theirs", [[], None, ["fetch"]])
+async def test_a_project_does_not_enable_what_the_user_has_disabled(home, theirs):
+    home.write(home.user_file, {"options": {"disabled_tools": ["bash", "fetch"]}})
+    [wish] = (await wishes(home, {"options": {"disabled_tools": theirs}})).items
+    again = "bash" if theirs else "bash, fetch"
+    assert (wish.kind, wish.key) == ("tools", "options.disabled_tools")
+    assert wish.text == f"use what you have disabled (disabled_tools): {again}"
+    assert (await home.load()).config.options.disabled_tools == ("bash", "fetch")
+    home.trust()
+    assert (await home.load()).config.options.disabled_tools == tuple(theirs or ())
+
+
+async def test_a_project_may_disable_more(home):
+    home.write(home.user_file, {"options": {"disabled_tools": ["bash"]}})
+    assert await wishes(home, {"options": {"disabled_tools": ["bash", "fetch"]}}) is None
+    assert (await home.load()).config.options.disabled_tools == ("bash", "fetch")
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -182,11 +200,17 @@ async def test_the_words_are_short_printable_and_hold_no_secret(home):
                     base_url=f"http://me:{SECRET}@host/\u202eevil",
                 )
             },
-            "mcp": {"m": {"command": "x" * 5000, "env": {"K": SECRET}, "headers": {"h": SECRET}}},
+            "mcp": {
+                "m\n\x1b" * 500: {
+                    "command": "x" * 5000,
+                    "env": {"K": SECRET},
+                    "headers": {"h": SECRET},
+                }
+            },
         },
     )
-    said = [wish.text for wish in found.items]
-    assert len(said) == 3
+    said = [text for wish in found.items for text in (wish.text, wish.key)]
+    assert len(said) == 6
     assert all(text.isprintable() and len(text.encode()) <= TEXT_LIMIT for text in said)
     assert SECRET not in str(said)
     assert "me:" not in str(said)
