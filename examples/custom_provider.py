@@ -46,9 +46,11 @@ class Parrot:
 
 
 async def main(place: str) -> None:
-    """Serve agents that have the model, in a directory whose configuration names it."""
+    """Serve agents that have the model, for a user whose configuration names it."""
     await trio.Path(place, "crush.json").write_text(json.dumps(CONFIG))
-    workspaces = WorkspaceSettings(providers={"parrot": Parrot()})
+    workspaces = WorkspaceSettings(
+        providers={"parrot": Parrot()}, environment={"CRUSH_GLOBAL_CONFIG": place}
+    )
     async with open_server(f"unix://{place}/socket", workspaces=workspaces) as [address]:
         async with open_client(address) as client, client.open_workspace(place) as workspace:
             print((await workspace.agent.info()).model.name)

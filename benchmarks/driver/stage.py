@@ -17,7 +17,7 @@ from benchmarks.driver.frames import CRUSH, NATIVE
 from benchmarks.driver.http import Caller, Reply
 from benchmarks.driver.listeners import Crowd, Witness, open_crowd, open_witness
 from benchmarks.driver.provider import Provider, parse_prompt
-from benchmarks.driver.targets import Served, Target, write_config
+from benchmarks.driver.targets import Served, Target, trust_workspaces, write_config
 
 READY_LIMIT: Final = 30.0
 RUN_LIMIT: Final = 120.0
@@ -204,6 +204,7 @@ async def open_stage(
         workspace = folder / "workspace"
         workspace.mkdir()
         write_config(workspace, provider.base_url)
+        trust_workspaces(folder)
         if prepare is not None:
             await prepare(workspace)
         served = await stack.enter_async_context(target.serve(folder))

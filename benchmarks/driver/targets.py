@@ -2,8 +2,8 @@
 
 The driver speaks the crush wire. Besides that it needs to know how to start the server or where it
 listens, which process to measure, and it writes a crush.json into the workspace that points the
-server at the scripted model. So any server that speaks the wire and reads that file can be
-measured.
+server at the scripted model, and one into the server's home that trusts the workspace. So any server
+that speaks the wire and reads these files can be measured.
 """
 
 import sys
@@ -118,3 +118,10 @@ def write_config(workspace: Path, base_url: str) -> None:
         "options": {"disable_default_providers": True, "disable_auto_summarize": True},
     }
     (workspace / "crush.json").write_bytes(orjson.dumps(config))
+
+
+def trust_workspaces(home: Path) -> None:
+    """Trust everything below *home*, the home directory of a server."""
+    file = home / ".config" / "crush" / "crush.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(orjson.dumps({"crush_trio": {"trusted_directories": [str(home)]}}))

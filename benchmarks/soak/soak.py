@@ -12,7 +12,7 @@ import trio
 from attrs import define, field
 
 from benchmarks.driver.pulse import open_pulse
-from benchmarks.driver.targets import write_config
+from benchmarks.driver.targets import trust_workspaces, write_config
 from benchmarks.figures import percentile
 from benchmarks.soak.clients import Canceller, Editor, Herd, Talker
 from benchmarks.soak.counts import Counts
@@ -110,6 +110,7 @@ class Soak:
         for folder in folders:
             folder.mkdir()
             write_config(folder, model)
+        trust_workspaces(self.folder)
         return Site(self.folder, folders, self.counts, self.report, self.note)
 
     async def _soak(self, site: Site, lives: trio.Nursery) -> None:

@@ -16,6 +16,7 @@ from attrs import define, evolve, field
 from crush_trio import __version__
 from crush_trio.agent.asks.asks import Asks
 from crush_trio.agent.asks.questions import Questions, QuestionTool
+from crush_trio.agent.asks.trust import TrustQuestion
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.spans import RunSpan
 from crush_trio.agent.turn.model import ConfiguredModels
@@ -174,12 +175,14 @@ def _by_name(*tools: Tool) -> Tools:
 class AgentTurn:
     """Plays the turns of a workspace's agent; satisfies the runtime's `Turn`.
 
-    Without *titles*, sessions keep the names they were given.
+    Without *titles*, sessions keep the names they were given. *trust* is asked before anything of the
+    project's configuration is used.
     """
 
     desk: Desk
     planner: Planner = field(repr=False)
     titles: Titles | None = field(default=None, repr=False)
+    trust: TrustQuestion | None = field(default=None, repr=False)
 
     async def __call__(self, run: Run) -> Completion:
         """Play one turn."""
@@ -188,6 +191,8 @@ class AgentTurn:
 
     async def _play(self, run: Run, span: RunSpan) -> Completion:
         """Do what the kind of the run asks for."""
+        if self.trust is not None and self.trust.concerns(run):
+            await self.trust.settle(run)
         if run.kind is RunKind.SUMMARIZE:
             plan = await self.planner.plan(run)
             span.planned(plan.model)
@@ -245,7 +250,7 @@ class Coordinator:
             self.integrations.mcp,
             self.sandbox,
         )
-        return AgentTurn(desk, planner, Titles(desk, models))
+        return AgentTurn(desk, planner, Titles(desk, models), asks.trust)
 
     def bench(self) -> Workbench:
         """Return the workspace as tools see it now."""

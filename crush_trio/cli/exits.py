@@ -46,6 +46,13 @@ class ModelUnknown(CrushError):
     message = "no such model"
 
 
+class NotTrusted(CrushError):
+    """`trust --remove` for a directory that cannot be removed."""
+
+    code = "not_trusted"
+    message = "cannot be removed from the trusted directories"
+
+
 class PromptMissing(CrushError):
     """`run` without a prompt."""
 

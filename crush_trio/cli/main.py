@@ -39,6 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "List your permission rules; add or remove one.",
     ),
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
+    "trust": ("trust:trust", "Trust the configuration files of DIRECTORY."),
     "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
 }

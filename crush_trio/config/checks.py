@@ -1,15 +1,8 @@
-"""Checks of the merged configuration: values, trust, hook events; and the JSON Schema of a file.
+"""Checks of the merged configuration: values, hook events; and the JSON Schema of a file.
 
 Values: what has the right type may still be wrong. Providers and hooks are checked once, on the
 merged files, because a custom provider may come from several files. The error names the file that
 set the value last.
-
-Trust: four things in a configuration are dangerous. The variables of `env` decide which program a
-command name means. A tool in `permissions.allowed_tools` is used without asking. A hook is a
-command that is run, and a list of hooks replaces the user's own. And the file that sets the address
-or headers of a provider gets the key that is sent there. So in a file of an untrusted project the
-first three are ignored, and the fourth is if something would be sent that is not from the same
-project. A warning says so, and how to trust the file.
 
 Hooks: there is one event, before a tool is used (I9). Other programs spell its name differently, so
 case and underscores are ignored. Hooks under any other name are kept but never run, and a warning
@@ -26,13 +19,11 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-from attrs import evolve, frozen
 
-from crush_trio.config.errors import ConfigInvalid, ConfigWarning, ConfigWarningKind
+from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.expander import Keys, key_text
 from crush_trio.config.files import OWN_KEY, ConfigFile, SandboxConfig
-from crush_trio.config.known_providers import KnownProvider
-from crush_trio.config.sources import Layer, Layers, Places, Source, Tree
+from crush_trio.config.sources import Layers, Source
 from crush_trio.limits import LIMIT_INFO, shown
 from crush_trio.wire.config import Config, HookConfig, ProviderConfig
 from crush_trio.wire.requests import ModelType
@@ -62,11 +53,6 @@ def check_meaning(config: Config, layers: Layers[Source], known: Collection[str]
         if problem := _provider_problem(provider, custom=name not in known):
             keys, expectation = problem
             raise _invalid(layers, ("providers", name, *keys), expectation)
-    check_hooks(config, layers)
-
-
-def check_hooks(config: Config, layers: Layers[Source]) -> None:
-    """Raise `ConfigInvalid` for the first hook that cannot work (I11)."""
     for event, hooks in config.hooks.items():
         for index, hook in enumerate(hooks):
             if problem := _hook_problem(hook):
@@ -118,98 +104,6 @@ def _invalid(layers: Layers[Source], keys: Keys, expectation: str) -> ConfigInva
     ways = (keys[:length] for length in range(len(keys), 0, -1))
     source = next(filter(None, (layers.origin(*way) for way in ways)), None)
     return ConfigInvalid.at("" if source is None else source.path, key_text(keys), expectation)
-
-
-# ── Trust ────────────────────────────────────────────────────────────────────────────────────────
-
-_ROUTING_KEYS: Final = ("type", "base_url", "extra_headers", "extra_body")
-"""The keys of a provider that decide where requests go and what is sent with them."""
-
-_SECRET_KEYS: Final = ("api_key", "oauth", "base_url", "extra_headers", "extra_body")
-"""The keys of a provider that may hold something that is meant for one address only."""
-
-
-@frozen(kw_only=True)
-class TrustedLayers:
-    """The layers without the values that were ignored, and the warnings about those."""
-
-    layers: Layers[Source]
-    warnings: tuple[ConfigWarning, ...] = ()
-
-
-def remove_untrusted(
-    layers: Layers[Source], known: Mapping[str, KnownProvider], places: Places
-) -> TrustedLayers:
-    """Return *layers* without the values that untrusted files may not set."""
-    kept: list[Layer[Source]] = []
-    warnings: list[ConfigWarning] = []
-    for layer in layers.layers:
-        source, tree = layer.source, layer.tree
-        ways = () if source.may_run else tuple(_untrusted_keys(layer, layers, known))
-        for way in ways:
-            tree = _without(tree, way)
-            warnings.append(_ignored(source, way, places))
-        kept.append(evolve(layer, tree=tree))
-    return TrustedLayers(layers=Layers(tuple(kept)), warnings=tuple(warnings))
-
-
-def _untrusted_keys(
-    layer: Layer[Source], layers: Layers[Source], known: Mapping[str, KnownProvider]
-) -> Iterator[tuple[str, ...]]:
-    """Yield the keys in an untrusted project's file that the project may not set."""
-    if "env" in layer.tree:
-        yield ("env",)
-    if "hooks" in layer.tree:
-        yield ("hooks",)
-    if "allowed_tools" in _object(layer.tree, "permissions"):
-        yield ("permissions", "allowed_tools")
-    others = [each.tree for each in layers.layers if not _same_party(each.source, layer.source)]
-    for name in _object(layer.tree, "providers"):
-        entry = _object(layer.tree, "providers", name)
-        theirs = any(_sends(_object(tree, "providers", name)) for tree in others)
-        if theirs or _sends_users_key(entry, known.get(name)):
-            yield from (("providers", name, part) for part in _ROUTING_KEYS if part in entry)
-
-
-def _same_party(one: Source, other: Source) -> bool:
-    """Whether two files come from the same party: all files of a project do."""
-    return one.kind is other.kind and one.may_run == other.may_run
-
-
-def _sends(entry: Tree) -> bool:
-    """Whether an entry has a value that is meant for its provider only."""
-    return any(entry.get(part) for part in _SECRET_KEYS)
-
-
-def _sends_users_key(entry: Tree, built_in: KnownProvider | None) -> bool:
-    """Whether requests to a built-in provider would use credentials of the user's environment."""
-    if built_in is None:
-        return False
-    return bool(built_in.needs or (built_in.key and not entry.get("api_key")))
-
-
-def _ignored(source: Source, way: Keys, places: Places) -> ConfigWarning:
-    return ConfigWarning(
-        kind=ConfigWarningKind.NOT_TRUSTED,
-        file=source.path,
-        key=key_text(way),
-        text=f"ignored, {source.how_to_trust(places.data_file)}",
-    )
-
-
-def _object(tree: Tree, *way: str) -> Tree:
-    """Return the object at the keys *way*; an empty one if there is none."""
-    for key in way:
-        inner = tree.get(key)
-        tree = inner if isinstance(inner, Mapping) else {}
-    return tree
-
-
-def _without(tree: Tree, way: tuple[str, ...]) -> Tree:
-    first, *rest = way
-    if rest:
-        return {**tree, first: _without(tree[first], tuple(rest))}
-    return {key: value for key, value in tree.items() if key != first}
 
 
 # ── Hooks ────────────────────────────────────────────────────────────────────────────────────────

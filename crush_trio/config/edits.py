@@ -32,7 +32,9 @@ from crush_trio.config.files import (
 )
 from crush_trio.config.load import Draft, read_draft
 from crush_trio.config.rules.rules import RULES_KEY, rule_id
-from crush_trio.config.sources import CONFIG_NAME, DataDir, Places, Tree, real_path
+from crush_trio.config.sources import DataDir, Places, Tree, real_path
+from crush_trio.config.trust.answers import TrustedOnce, write_declined
+from crush_trio.config.trust.wishes import Wishes
 from crush_trio.errors import DecodeError, ProviderKeyInvalid
 from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.codec import structure, unstructure
@@ -122,14 +124,28 @@ def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -
     return Change(scope=scope, edit=edit)
 
 
+_TRUSTED: Final = (OWN_KEY, "trusted_directories")
+
+
 def trust_directory(directory: Path) -> Change:
     """Trust the files below *directory*, an absolute path; in the user's file, not the workspace's."""
-    way = (OWN_KEY, "trusted_directories")
 
     def edit(tree: Tree, _config: Config) -> Tree:
-        old = _at(tree, way)
-        trusted = old if isinstance(old, list) else []
-        return tree if str(directory) in trusted else _with(tree, way, [*trusted, str(directory)])
+        trusted = _listed(tree)
+        if str(directory) in trusted:
+            return tree
+        return _with(tree, _TRUSTED, [*trusted, str(directory)])
+
+    return Change(scope=Scope.GLOBAL, edit=edit)
+
+
+def distrust_directory(directory: Path, places: Places) -> Change:
+    """Remove *directory*, a resolved path, from the trusted ones in the user's file."""
+
+    def edit(tree: Tree, _config: Config) -> Tree:
+        trusted = _listed(tree)
+        kept = [each for each in trusted if real_path(places.expand_home(each)) != directory]
+        return tree if kept == trusted else _with(tree, _TRUSTED, kept)
 
     return Change(scope=Scope.GLOBAL, edit=edit)
 
@@ -171,6 +187,11 @@ def _id_of(written: Json) -> str:
         return ""
 
 
+def _listed(tree: Tree) -> list[Json]:
+    found = _at(tree, _TRUSTED)
+    return found if isinstance(found, list) else []
+
+
 def parse_key(key: str) -> tuple[str, ...]:
     r"""Return the names in a dotted key; `\.` is a dot within a name, `\\` a backslash."""
     steps = []
@@ -193,20 +214,32 @@ async def write_change(
     data_dir: DataDir,
     config: Config,
     catalogue: Sequence[CatalogProvider] = (),
+    once: TrustedOnce | None = None,
 ) -> Draft | None:
     """Write a change and return the new draft; None if it changes nothing.
 
     The file is replaced atomically, or left unchanged: `ConfigInvalid` if the result is not valid,
     `ConfigNotWritten` if the disk refuses, `ConfigLocked` if another process keeps the lock.
     """
-    path = file_of(change.scope, places, data_dir)
-    attempt = partial(_rewrite, path, change.edit, config, places, data_dir, catalogue)
+    path = places.data_file if change.scope is Scope.GLOBAL else places.workspace_file
+    attempt = partial(_rewrite, path, change.edit, config, places, data_dir, catalogue, once)
     return await _with_retries(attempt, path)
 
 
-def file_of(scope: Scope, places: Places, data_dir: DataDir) -> Path:
-    """Return the file that changes of *scope* go to (I3)."""
-    return places.data_file if scope is Scope.GLOBAL else data_dir.path / CONFIG_NAME
+async def decline_wishes(wishes: Wishes, places: Places) -> None:
+    """Record that the user would not trust a project with these wishes.
+
+    Raises `ConfigNotWritten` or `ConfigLocked`, as `write_change` does.
+    """
+    path = places.declined_file
+
+    def attempt() -> None:
+        try:
+            write_declined(path, wishes)
+        except OSError as error:
+            raise ConfigNotWritten(f"{path}: {error.strerror}") from None
+
+    await _with_retries(attempt, path)
 
 
 async def _with_retries(attempt: Callable[[], T], path: Path) -> T:
@@ -227,6 +260,7 @@ def _rewrite(
     places: Places,
     data_dir: DataDir,
     catalogue: Sequence[CatalogProvider],
+    once: TrustedOnce | None,
 ) -> Draft | None:
     try:
         with locked(path):
@@ -239,7 +273,9 @@ def _rewrite(
                 return None
             data = write_tree(after)
             overlay = {path: parse_tree(data, path)}  # checked exactly as it will be read
-            draft = read_draft(places, catalogue=catalogue, data_dir=data_dir, overlay=overlay)
+            draft = read_draft(
+                places, catalogue=catalogue, data_dir=data_dir, overlay=overlay, once=once
+            )
             replace_file(path, data)
             return draft
     except Mismatch as mismatch:

@@ -22,7 +22,6 @@ class ConfigWarningKind(StrEnum):
     NOT_TRUSTED = "not_trusted"
     NOT_EXPANDED = "not_expanded"
     NOT_USED = "not_used"
-    REDIRECTED = "redirected"
     NO_CREDENTIALS = "no_credentials"
     MODEL_REPLACED = "model_replaced"
     DEMO = "demo"

@@ -262,7 +262,7 @@ def locked(path: Path) -> Iterator[None]:
 
     The lock file is never deleted: two processes could then lock two files of the same name.
     """
-    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    _make_private(path.parent)
     beside = path.with_name(f"{path.name}.lock")
     handle = open_regular(Path(os.path.realpath(beside.parent)) / beside.name, _LOCK, FILE_MODE)
     try:
@@ -273,6 +273,13 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _make_private(directory: Path) -> None:
+    """Create *directory* and those above it that do not exist, each for the user only."""
+    if not directory.exists():
+        _make_private(directory.parent)
+        directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -9,7 +9,7 @@ could not guarantee that.
 """
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from crush_trio.config.context_files import mark_initialized, needs_init
 from crush_trio.config.edits import (
     Change,
     add_rules,
+    decline_wishes,
     remove_rule,
     remove_value,
     set_compact_mode,
@@ -31,11 +32,13 @@ from crush_trio.config.edits import (
     trust_directory,
     write_change,
 )
-from crush_trio.config.load import finish_draft, load_config, read_draft
+from crush_trio.config.load import Draft, finish_draft, load_config, read_draft
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command
+from crush_trio.config.trust.answers import TrustAnswer, TrustedOnce
+from crush_trio.config.trust.wishes import Wishes
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.asks import PermissionRule
@@ -46,9 +49,9 @@ from crush_trio.wire.requests import ModelType, Scope
 
 @define(eq=False)
 class _Request:
-    """One request: a change, or None to read the files again."""
+    """One request to the task that makes the changes; *perform* returns whether anything changed."""
 
-    change: Change | None
+    perform: Callable[[], Awaitable[bool]]
     _done: trio.Event = field(factory=trio.Event, init=False)
     _answer: bool = field(default=False, init=False)
     _failure: Exception | None = field(default=None, init=False)
@@ -110,6 +113,14 @@ class Configuration(Protocol):
         """Read everything again, and return the new snapshot."""
         ...
 
+    async def refresh_wishes(self) -> LoadedConfig:
+        """Return a snapshot with the present wishes of the project."""
+        ...
+
+    async def answer_wishes(self, wishes: Wishes, answer: TrustAnswer) -> bool:
+        """Apply what the user said to *wishes*; False if the project wants something else by now."""
+        ...
+
     async def newer_than(self, revision: int) -> LoadedConfig:
         """Wait for a snapshot after *revision*; raise `WorkspaceClosing` when it closes."""
         ...
@@ -132,6 +143,8 @@ class LiveConfig:
     _run_command: RunCommand = field(repr=False)
     _requests: trio.MemorySendChannel[_Request] = field(repr=False)
     _newer: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _once: TrustedOnce | None = field(default=None, init=False)
+    """What the user trusts while the workspace is open."""
     _closed: bool = field(default=False, init=False)
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────
@@ -191,8 +204,28 @@ class LiveConfig:
 
     async def reload(self) -> LoadedConfig:
         """Read all files again, run the commands of `env` again, and return the new snapshot."""
-        await self._ask(None)
+        await self._request(self._reload)
         return self._current
+
+    # ── Trust ───────────────────────────────────────────────────────────────────────────────────
+
+    async def refresh_wishes(self) -> LoadedConfig:
+        """Return a snapshot with the present wishes of the project.
+
+        The files are read again, because another program may have trusted the project or changed its
+        files. Without wishes the present snapshot is returned at once.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._current.wishes is not None:
+            await self._request(self._refresh)
+        return self._current
+
+    async def answer_wishes(self, wishes: Wishes, answer: TrustAnswer) -> bool:
+        """Apply what the user said to *wishes*; False if the project wants something else by now.
+
+        The answer is queued before the first checkpoint, so a cancelled caller does not lose it.
+        """
+        return await self._request(partial(self._answer, wishes, answer))
 
     # ── The project ─────────────────────────────────────────────────────────────────────────────
 
@@ -204,9 +237,13 @@ class LiveConfig:
         """Remember that the project was set up, or that the user declined."""
         await mark_initialized(self._current.data_dir)
 
-    async def _ask(self, change: Change | None) -> bool:
+    async def _ask(self, change: Change) -> bool:
+        """Queue a change and wait until it is made."""
+        return await self._request(partial(self._change, change))
+
+    async def _request(self, perform: Callable[[], Awaitable[bool]]) -> bool:
         """Queue a request and wait for its answer."""
-        request = _Request(change)
+        request = _Request(perform)
         if self._closed:
             raise WorkspaceClosing
         self._requests.send_nowait(request)
@@ -218,35 +255,69 @@ class LiveConfig:
         """Handle requests until cancelled."""
         async for request in requests:
             try:
-                request.answer(await self._perform(request.change))
+                request.answer(await request.perform())
             except Exception as error:  # noqa: BLE001 - it is raised again in the caller's task
                 request.fail(error)
             except trio.Cancelled:
                 request.fail(WorkspaceClosing())
                 raise
 
-    async def _perform(self, change: Change | None) -> bool:
+    async def _change(self, change: Change) -> bool:
         now = self._current
-        if change is None:
-            read = partial(read_draft, now.places, catalogue=self._catalogue, data_dir=now.pinned)
-            draft = await trio.to_thread.run_sync(read)
-        else:
-            written = await write_change(
-                change,
-                places=now.places,
-                data_dir=now.pinned,
-                config=now.config,
-                catalogue=self._catalogue,
-            )
-            if written is None:
-                return False
-            draft = written
+        draft = await write_change(
+            change,
+            places=now.places,
+            data_dir=now.pinned,
+            config=now.config,
+            catalogue=self._catalogue,
+            once=self._once,
+        )
+        return draft is not None and await self._use(draft)
+
+    async def _reload(self) -> bool:
+        return await self._use(await self._read(), fresh=True)
+
+    async def _refresh(self) -> bool:
+        draft = await self._read()
+        return draft.wishes != self._current.wishes and await self._use(draft)
+
+    async def _answer(self, wishes: Wishes, answer: TrustAnswer) -> bool:
+        """Apply an answer, unless the files have changed since the question was asked."""
+        await self._refresh()
+        if self._current.wishes != wishes:
+            return False
+        match answer:
+            case TrustAnswer.ALWAYS:
+                return await self._change(trust_directory(wishes.directory))
+            case TrustAnswer.ONCE:
+                once = TrustedOnce(directory=wishes.directory, digest=wishes.digest)
+                changed = await self._use(await self._read(once))
+                self._once = once
+                return changed
+            case TrustAnswer.NO:
+                await decline_wishes(wishes, self._current.places)
+                return await self._use(await self._read())
+
+    async def _read(self, once: TrustedOnce | None = None) -> Draft:
+        now = self._current
+        read = partial(
+            read_draft,
+            now.places,
+            catalogue=self._catalogue,
+            data_dir=now.pinned,
+            once=once or self._once,
+        )
+        return await trio.to_thread.run_sync(read)
+
+    async def _use(self, draft: Draft, *, fresh: bool = False) -> bool:
+        """Make *draft* the current snapshot; if *fresh*, run the commands of `env` again."""
+        now = self._current
         self._current = await finish_draft(
             draft,
             catalogue=self._catalogue,
             run_command=self._run_command,
             revision=now.revision + 1,
-            previous=None if change is None else now,
+            previous=None if fresh else now,
             secrets=now.secrets,
         )
         self._newer.unpark_all()

@@ -21,10 +21,8 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.config.checks import (
     PRE_TOOL_USE,
-    check_hooks,
     check_meaning,
     check_sandbox,
-    remove_untrusted,
     unknown_events,
 )
 from crush_trio.config.errors import (
@@ -68,6 +66,8 @@ from crush_trio.config.sources import (
     real_path,
 )
 from crush_trio.config.template import RunCommand, refuse_command
+from crush_trio.config.trust.answers import TrustedOnce, with_answer
+from crush_trio.config.trust.wishes import Wishes, find_wishes, remove_untrusted
 from crush_trio.errors import LimitInvalid
 from crush_trio.limits import DEFAULTS, VARIABLE, SizeLimits, read_pairs, read_value
 from crush_trio.wire.config import CatalogProvider, Config
@@ -87,6 +87,7 @@ _SCRIPT: Final = (
 _NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
 _FOREIGN_OWN: Final = "ignored: only the user's own files can set this key"
 _FOREIGN_RULES: Final = "ignored: only the user's own files can have permission rules"
+_OF_WORKSPACE: Final = {SourceKind.WORKSPACE, SourceKind.USER_WORKSPACE}
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
 _LINK_OUT: Final = "ignored: it is a link out of a project that is not trusted"
@@ -111,6 +112,8 @@ class Draft:
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     command_env: CommandEnv = field(factory=CommandEnv)
     rules: tuple[LoadedRule, ...] = ()
+    wishes: Wishes | None = None
+    """What the project wants and may not do, because it is not trusted."""
 
 
 async def load_config(
@@ -141,23 +144,43 @@ def read_draft(
     catalogue: Sequence[CatalogProvider] = (),
     data_dir: DataDir | None = None,
     overlay: Overlay | None = None,
+    once: TrustedOnce | None = None,
 ) -> Draft:
-    """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk."""
+    """Read, merge and check all files; *data_dir* overrides the choice of one. Reads the disk.
+
+    *once* is trusted beside the directories that the user's files name, if its files still want
+    what was granted. They are read a second time then.
+    """
+    read = partial(_read_files, places, catalogue, data_dir, overlay or {})
+    draft = read(also=())
+    granted = () if once is None else once.grants(draft.wishes)
+    return read(also=granted) if granted else draft
+
+
+def _read_files(
+    places: Places,
+    catalogue: Sequence[CatalogProvider],
+    data_dir: DataDir | None,
+    overlay: Overlay,
+    *,
+    also: Trusted,
+) -> Draft:
     project = find_project(places.directory)
-    files = _Files(overlay or {}, places.data_file, project)
+    files = _Files(overlay, places.data_file, project)
     files.read(places.user_sources())
-    trusted = _trusted(files, places)
+    trusted = (*_trusted(files, places), *also)
     files.read(project.sources(trusted))
     below = Layers(tuple(files.layers))
     chosen = data_dir or _data_dir(places, project, below, trusted, files.warnings)
-    files.read([chosen.source(trusted)])
+    files.read([chosen.source(trusted), places.workspace_source()])
     layers = Layers(tuple(files.layers))
-    whole = merged_config(layers)[1]
-    known = _known(whole, catalogue)
-    check_meaning(whole, layers, known)
-    kept = remove_untrusted(layers, known, places)
+    kept = remove_untrusted(layers, places)
     tree, config = merged_config(kept.layers)
-    check_hooks(config, kept.layers)
+    check_meaning(config, kept.layers, _known(config, catalogue))
+    wishes = find_wishes(layers, places, project)
+    if wishes is not None:
+        wishes, unread = with_answer(wishes, places.declined_file)
+        files.warnings += unread
     scripts = [
         ConfigWarning(kind=ConfigWarningKind.SCRIPT_NOT_RUN, file=path, text=_SCRIPT)
         for path in find_scripts(places, project)
@@ -174,6 +197,7 @@ def read_draft(
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
         command_env=command_env(files.own),
         rules=tuple(files.rules),
+        wishes=wishes,
     )
 
 
@@ -212,7 +236,7 @@ class _Files:
             self.own.append(content)
             check_sandbox(content, source.path)
             self.rules += load_rules(rules, source.path)
-            if file_limits(content, source.path) and source.kind is SourceKind.WORKSPACE:
+            if file_limits(content, source.path) and source.kind in _OF_WORKSPACE:
                 text = _LIMITS_ELSEWHERE.format(file=self.data_file)
                 self._say(ConfigWarningKind.NOT_USED, source, LIMITS_KEY, text)
         elif content.crush_trio is not None:
@@ -340,6 +364,7 @@ async def finish_draft(
         sandbox=draft.sandbox,
         command_env=draft.command_env,
         rules=draft.rules,
+        wishes=draft.wishes,
         expanded_env=env,
         large=selection.large,
         small=selection.small,

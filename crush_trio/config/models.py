@@ -11,7 +11,7 @@ or, if the provider does not exist, by the overall default; the small model by t
 Without any usable provider the offline demo is used, which needs no key.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
@@ -213,7 +213,6 @@ def enable_providers(config: Config, known: Known, expander: Expander) -> Enable
             continue
         if _has_credentials(provider, built_in, expander):
             providers[name] = provider
-            warnings += _redirections(name, entry, expander)
         elif built_in is not None:
             warnings.append(_no_credentials(name, built_in, expander))
     for name, built_in in known.items():
@@ -290,15 +289,3 @@ def _no_credentials(name: str, built_in: KnownProvider, expander: Expander) -> C
         key=key_text(("providers", name)),
         text=f"not used: its key or address is empty; set them here, or {' or '.join(wanted)}",
     )
-
-
-def _redirections(name: str, entry: ProviderConfig, expander: Expander) -> Iterator[ConfigWarning]:
-    """Yield a warning if an untrusted project sets the address of a provider of its own."""
-    source = expander.layers.origin("providers", name, "base_url")
-    if entry.base_url and source is not None and not source.may_run:
-        yield ConfigWarning(
-            kind=ConfigWarningKind.REDIRECTED,
-            file=source.path,
-            key=key_text(("providers", name, "base_url")),
-            text="this file came with the project, and decides where requests are sent",
-        )

@@ -39,6 +39,7 @@ from crush_trio.config.sources import (
     Trusted,
     is_trusted,
 )
+from crush_trio.config.trust.wishes import Wishes
 from crush_trio.wire.config import (
     Config,
     HookConfig,
@@ -95,6 +96,8 @@ class LoadedConfig:
     command_env: CommandEnv = field(factory=CommandEnv)
     rules: tuple[LoadedRule, ...] = ()
     """The permission rules of all of the user's files, lowest first."""
+    wishes: Wishes | None = None
+    """What the project wants and may not do, because it is not trusted."""
     expanded_env: ExpandedEnv = field(repr=False)
     large: ModelSlot
     small: ModelSlot
@@ -266,7 +269,7 @@ def private_paths(loaded: LoadedConfig) -> tuple[Path, ...]:
     """
     workspace = loaded.project.directory.resolve()
     places = loaded.places
-    kept = (loaded.data_dir, places.user_directory, places.data_file.parent)
+    kept = (loaded.data_dir, places.user_directory, places.data_file.parent, places.workspaces)
     directories = dict.fromkeys(each.resolve() for each in kept)
     return tuple(
         each / CONFIG_NAME if workspace.is_relative_to(each) else each for each in directories

@@ -1,12 +1,14 @@
 """The configuration files: which ones, in which order, with which trust; and how they are merged.
 
 From the lowest to the highest (I1): the system's file, the user's, the one that this program writes
-for the user, those of the project from the root of its work tree down to the workspace, and the one
-in the data directory. The search upward ends at the root of the work tree, or at the directory
-itself if there is none: files further up do not belong to the project.
+for the user, those of the project from the root of its work tree down to the workspace, the one in
+the data directory, and the one that this program writes for the user and this workspace. The search
+upward ends at the root of the work tree, or at the directory itself if there is none: files further
+up do not belong to the project.
 
 A checkout can contain anything, so files in it are not trusted by default. That includes the file
-in the data directory if a checkout could contain it.
+in the data directory if a checkout could contain it. What clients change for a workspace is
+therefore kept outside of it, beside the user's own file.
 
 The files are merged deeply, and the later file wins. Objects are merged key by key. Everything else
 is replaced: text, numbers, null, and lists, too, since a list that is extended by every file could
@@ -16,8 +18,10 @@ an untrusted project is not.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -44,6 +48,9 @@ DATA_NAME: Final = ".crush"
 GLOBAL_CONFIG_VARIABLE: Final = "CRUSH_GLOBAL_CONFIG"
 GLOBAL_DATA_VARIABLE: Final = "CRUSH_GLOBAL_DATA"
 
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters of a directory's name that are replaced in the name of its file."""
+
 Trusted: TypeAlias = tuple[Path, ...]
 """The directories that the user trusts, with everything below them; symbolic links are resolved."""
 
@@ -61,6 +68,8 @@ class SourceKind(StrEnum):
     DATA = "data"
     PROJECT = "project"
     WORKSPACE = "workspace"
+    """The file in the data directory."""
+    USER_WORKSPACE = "user_workspace"
 
 
 @frozen(kw_only=True)
@@ -141,6 +150,28 @@ class Places:
         )
         return directory / CONFIG_NAME
 
+    @property
+    def workspace_file(self) -> Path:
+        """The file that this program writes for the user and this workspace. Reads the disk.
+
+        It belongs to the resolved path of the workspace. The digest makes its name unique; the name
+        of the directory is there for people.
+        """
+        directory = real_path(self.directory)
+        digest = sha256(os.fsencode(directory)).hexdigest()[:32]
+        name = _UNSAFE.sub("_", directory.name)[:64]
+        return self.workspaces / f"{name}-{digest}" / CONFIG_NAME
+
+    @property
+    def workspaces(self) -> Path:
+        """The directory of the files of `workspace_file`."""
+        return self.data_file.parent / "workspaces"
+
+    @property
+    def declined_file(self) -> Path:
+        """The file that records which projects the user would not trust."""
+        return self.data_file.parent / "declined.json"
+
     def _named_by(self, variable: str) -> Path | None:
         """Return the directory in a variable; a relative path is ignored."""
         path = Path(self.environment.get(variable, ""))
@@ -160,6 +191,10 @@ class Places:
             SourceKind.DATA: self.data_file,
         }
         return tuple(Source(kind=kind, path=path, user_level=True) for kind, path in paths.items())
+
+    def workspace_source(self) -> Source:
+        """Return the user's file for this workspace, the highest of all."""
+        return Source(kind=SourceKind.USER_WORKSPACE, path=self.workspace_file, user_level=True)
 
 
 @frozen(kw_only=True)

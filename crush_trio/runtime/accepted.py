@@ -172,6 +172,10 @@ class AcceptedRun:
         else:
             yield entry
 
+    def add_notice(self, text: str) -> None:
+        """Add a sentence for the people who read the run's result, such as a setting not used."""
+        self.view = evolve(self.view, notices=(*self.view.notices, text))
+
     # ── For the lane ────────────────────────────────────────────────────────────────────────────
 
     def move(self, state: RunState) -> None:

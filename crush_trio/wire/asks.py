@@ -69,6 +69,10 @@ def is_refused(metadata: str) -> bool:
     return isinstance(found, dict) and isinstance(found.get(REFUSAL_KEY), str)
 
 
+TRUST_TOOL: Final = "trust"
+"""The tool name, and the action, of the request that asks whether to trust a project."""
+
+
 class QuestionType(StrEnum):
     """The form of answer that a question expects."""
 

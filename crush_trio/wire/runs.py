@@ -6,7 +6,7 @@ the run routes, and as rows of a store. `RunView` serves all three.
 
 from enum import StrEnum
 
-from attrs import frozen
+from attrs import field, frozen
 
 from crush_trio.wire.fields import OmitEmpty
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
@@ -63,7 +63,9 @@ class RunView:
 
     `id` is ours and always set; `run_id` is the caller's, if it gave one. `message_id`, `text` and
     `error` describe the ending; `folded_into` is the run that absorbed this one. `outcome` is set
-    while the state is `ending`: the state that will follow once the ending is stored.
+    while the state is `ending`: the state that will follow once the ending is stored. `notices` are
+    sentences for the people who read the result; they are not stored, so a run that the server has
+    read from its store has none.
     """
 
     id: RunId
@@ -80,6 +82,7 @@ class RunView:
     error: OmitEmpty[str] = ""
     folded_into: OmitEmpty[RunId | None] = None
     outcome: OmitEmpty[RunState | None] = None
+    notices: OmitEmpty[tuple[str, ...]] = field(default=(), eq=False)
 
 
 # ── Policies of a submission ────────────────────────────────────────────────────────────────────

@@ -35,12 +35,13 @@ async def in_memory(_settings, _data_dir):
 async def open_project(
     directory, answers=(), provider_id="mine", entry=None, data_dir="", **brought
 ):
-    """Open a workspace whose configuration names the provider *provider_id*, and a session in it."""
+    """Open a workspace of a user whose configuration names the provider *provider_id*."""
     config = {
         "providers": {provider_id: {"models": [{"id": "m1", "name": "M One"}], **(entry or {})}}
     }
-    directory.mkdir(exist_ok=True)
-    (directory / "crush.json").write_bytes(orjson.dumps(config))
+    own = directory / ".config" / "crush"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "crush.json").write_bytes(orjson.dumps(config))
     model = ScriptedProvider(_without_titles(answers))
     settings = WorkspaceSettings(
         home=directory,

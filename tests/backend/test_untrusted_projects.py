@@ -46,14 +46,13 @@ class Machine:
     def project(self):
         return self.root / "project"
 
-    def prepare(self, config, *, trusted):
+    def prepare(self, config, *, trusted, mine=None):
         (self.project / ".git").mkdir(parents=True)
         (self.project / "crush.json").write_bytes(orjson.dumps(config))
         own = self.root / ".config" / "crush"
         own.mkdir(parents=True)
-        if trusted:
-            trust = {"crush_trio": {"trusted_directories": [str(self.project)]}}
-            (own / "crush.json").write_bytes(orjson.dumps(trust))
+        trust = {"crush_trio": {"trusted_directories": [str(self.project)] if trusted else []}}
+        (own / "crush.json").write_bytes(orjson.dumps({**(mine or {}), **trust}))
 
     def program(self, name, mark):
         """Put a program into the project that leaves a mark when it is run."""
@@ -104,7 +103,7 @@ def calling(command):
 @pytest.mark.parametrize("program", ["git", "ls"])
 async def test_a_project_does_not_say_which_program_a_name_stands_for(machine, program, trusted):
     env = {"PATH": f"{machine.project / 'bin'}:{os.environ['PATH']}"}
-    machine.prepare({**MINE, "env": env}, trusted=trusted)
+    machine.prepare({"env": env}, trusted=trusted, mine=MINE)
     mark = machine.root / "ran"
     machine.program(program, mark)
     assert (await machine.run(calling("ls"))).text == "done"
@@ -151,11 +150,8 @@ async def test_a_project_does_not_have_the_users_variables_sent_to_its_own_provi
         )
         machine.prepare(config, trusted=trusted)
         environment = {"AWS_SECRET_ACCESS_KEY": SECRET}
-        outcome = await machine.run(environment=environment, own_model=False)
+        await machine.run(environment=environment, own_model=False)
         assert heard(theirs) == (trusted, trusted)
-        if not trusted:
-            assert "providers.theirs.api_key" in outcome.error
-            assert "to trust it, add" in outcome.error
 
 
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +159,7 @@ async def test_a_project_does_not_have_the_users_variables_sent_to_its_own_provi
 
 @both_ways
 async def test_a_project_does_not_allow_its_agent_a_tool(machine, trusted):
-    machine.prepare({**MINE, "permissions": {"allowed_tools": ["bash"]}}, trusted=trusted)
+    machine.prepare({"permissions": {"allowed_tools": ["bash"]}}, trusted=trusted, mine=MINE)
     mark = machine.root / "made"
     await machine.run(calling(f"touch {mark}"))
     assert mark.exists() is trusted

@@ -49,6 +49,11 @@ class Home:
     def workspace_file(self):
         return self.project / ".crush" / "crush.json"
 
+    @property
+    def own_file(self):
+        """The user's file for the project, outside of it."""
+        return self.places().workspace_file
+
     def write(self, path, content):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))

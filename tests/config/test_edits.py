@@ -74,7 +74,8 @@ async def test_each_scope_has_its_file(home):
     await apply(home, set_value(Scope.GLOBAL, "options.debug", True))
     await apply(home, set_value(Scope.WORKSPACE, "options.debug", False))
     assert content(home.data_file) == {"options": {"debug": True}}
-    assert content(home.workspace_file) == {"options": {"debug": False}}
+    assert content(home.own_file) == {"options": {"debug": False}}
+    assert not home.workspace_file.exists(), "nothing is written into the project"
 
 
 async def test_what_we_do_not_understand_stays_where_it_is(home):
@@ -113,7 +114,7 @@ async def test_setting_what_is_set_already_changes_nothing(home):
 
 async def test_compact_mode(home):
     await apply(home, set_compact_mode(Scope.WORKSPACE, True))
-    assert content(home.workspace_file) == {"options": {"tui": {"compact_mode": True}}}
+    assert content(home.own_file) == {"options": {"tui": {"compact_mode": True}}}
 
 
 def selected(number, **more):
@@ -140,7 +141,7 @@ async def test_a_choice_for_the_workspace_remembers_those_of_the_user(home):
     home.write(home.user_file, {"providers": {"mine": custom()}})
     await apply(home, set_model(Scope.GLOBAL, ModelType.SMALL, selected(1)))
     await apply(home, set_model(Scope.WORKSPACE, ModelType.SMALL, selected(2)))
-    recent = content(home.workspace_file)["recent_models"]["small"]
+    recent = content(home.own_file)["recent_models"]["small"]
     assert [each["model"] for each in recent] == ["m2", "m1"]
 
 

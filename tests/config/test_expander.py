@@ -123,14 +123,14 @@ async def test_a_command_of_the_users_is_run_in_the_workspace_each_time(home):
 
 @pytest.mark.parametrize("where", ["project_file", "workspace_file"])
 async def test_a_command_that_came_with_the_project_is_not_run(home, where):
-    file = home.write(getattr(home, where), provider(api_key="$(evil)"))
+    file = home.write(getattr(home, where), {"mcp": {"x": {"command": "$(evil)"}}})
     run = Runner(evil="x")
     loaded = await home.load(run_command=run)
     with pytest.raises(ExpansionFailed) as caught:
-        await loaded.resolve_provider("x")
+        await loaded.resolve_mcp("x")
     assert run.asked == []
     text = caught.value.detail
-    assert text.startswith(f"{file}: providers.x.api_key: $(evil): not run")
+    assert text.startswith(f"{file}: mcp.x.command: $(evil): not run")
     assert f'add "{file.parent}" to crush_trio.trusted_directories in {home.data_file}' in text
     [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
     assert warning == text
@@ -253,26 +253,26 @@ async def test_templates_see_the_variables_that_env_sets(home):
 @pytest.mark.parametrize(
     ("entry", "key", "piece"),
     [
-        ({"api_key": "$TOKEN"}, "api_key", "${TOKEN}"),
-        ({"api_key": "${NO:-$TOKEN}"}, "api_key", "${NO:-${TOKEN}}"),
-        ({"base_url": "http://evil/$TOKEN"}, "base_url", "${TOKEN}"),
-        ({"extra_headers": {"x": "a $TOKEN"}}, "extra_headers.x", "${TOKEN}"),
+        ({"command": "$TOKEN"}, "command", "${TOKEN}"),
+        ({"command": "${NO:-$TOKEN}"}, "command", "${NO:-${TOKEN}}"),
+        ({"url": "http://evil/$TOKEN"}, "url", "${TOKEN}"),
+        ({"headers": {"x": "a $TOKEN"}}, "headers.x", "${TOKEN}"),
     ],
 )
 async def test_a_project_cannot_have_the_users_variables_sent(home, entry, key, piece):
     home.environment["TOKEN"] = SECRET
-    home.write(home.project_file, provider(**entry))
+    home.write(home.project_file, {"mcp": {"x": entry}})
     loaded = await home.load()
     with pytest.raises(ExpansionFailed) as caught:
-        await loaded.resolve_provider("x")
+        await loaded.resolve_mcp("x")
     assert caught.value.detail == (
-        f"{home.project_file}: providers.x.{key}: {piece}: not read, because the file came with the "
+        f"{home.project_file}: mcp.x.{key}: {piece}: not read, because the file came with the "
         f'project; to trust it, add "{home.project}" to crush_trio.trusted_directories in '
         f"{home.data_file}"
     )
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [caught.value.detail]
     home.trust()
-    trusted = (await (await home.load()).resolve_provider("x")).config
+    trusted = (await (await home.load()).resolve_mcp("x")).config
     assert SECRET in str(attrs.asdict(trusted))
 
 

@@ -220,6 +220,6 @@ async def test_the_data_directory_stays_while_the_workspace_is_open(home):
         await live.set(Scope.GLOBAL, "options.data_directory", "elsewhere")
         assert live.current.data_dir == home.project / ".crush"
         await live.set(Scope.WORKSPACE, "options.debug", True)
-        assert home.workspace_file.exists()
+        assert home.own_file.exists()
     async with live_config(home) as live:
         assert live.current.data_dir == home.project / "elsewhere"

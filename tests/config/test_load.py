@@ -38,6 +38,7 @@ async def test_a_later_file_wins_and_what_it_does_not_say_stays(home):
         (sub / "crush.json", SourceKind.PROJECT),
         (sub / ".crush.json", SourceKind.PROJECT),
         (sub / ".crush" / "crush.json", SourceKind.WORKSPACE),
+        (home.places(sub).workspace_file, SourceKind.USER_WORKSPACE),
     ]
     trust = {"crush_trio": {"trusted_directories": [str(home.project)]}}
     for number, (path, _) in enumerate(paths):
@@ -45,7 +46,7 @@ async def test_a_later_file_wins_and_what_it_does_not_say_stays(home):
         home.write(path, {"env": {f"V{number}": "x", "LAST": str(number)}, **more})
     loaded = await home.load(sub)
     assert [(source.path, source.kind) for source in loaded.sources] == paths
-    assert loaded.env == {**{f"V{number}": "x" for number in range(8)}, "LAST": "7"}
+    assert loaded.env == {**{f"V{number}": "x" for number in range(9)}, "LAST": "8"}
 
 
 async def test_a_file_above_the_work_tree_says_nothing(home):
@@ -57,6 +58,7 @@ async def test_a_file_above_the_work_tree_says_nothing(home):
 async def test_lists_are_replaced_and_null_puts_the_default_back(home):
     home.write(home.user_file, options(disabled_tools=["a", "b"], debug=True))
     home.write(home.project_file, options(disabled_tools=["c"], debug=None))
+    home.trust()
     loaded = await home.load()
     assert loaded.config.options.disabled_tools == ("c",)
     assert loaded.config.options.debug is False
@@ -240,6 +242,8 @@ async def test_a_file_may_be_large_but_not_without_limit(home):
 )  # fmt: skip
 async def test_what_cannot_be_meant_is_an_error_of_the_same_form(home, content, complaint):
     home.write(home.project_file, content)
+    await home.load()  # an untrusted file cannot keep the workspace from being opened
+    home.trust()
     with pytest.raises(ConfigInvalid) as caught:
         await home.load()
     assert caught.value.detail.startswith(f"{home.project_file}: {complaint}")
@@ -248,6 +252,7 @@ async def test_what_cannot_be_meant_is_an_error_of_the_same_form(home, content, 
 async def test_the_file_with_the_last_word_is_named(home):
     home.write(home.user_file, {"providers": {"x": custom()}})
     home.write(home.project_file, {"providers": {"x": {"type": "abacus"}}})
+    home.trust()
     with pytest.raises(ConfigInvalid, match=f"{home.project_file}: providers.x.type"):
         await home.load()
 

@@ -176,6 +176,7 @@ async def test_default_providers_can_be_turned_off(home):
     )
     assert await enabled(home) == ["mine"]
     home.write(home.project_file, {"providers": {"openai": {"api_key": "k"}}})
+    home.trust()
     with pytest.raises(ConfigInvalid, match=r"providers\.openai\.base_url"):
         await home.load(catalogue=CATALOGUE)
 
@@ -186,12 +187,3 @@ async def test_a_custom_provider_may_leave_its_models_to_be_found_out(home):
     loaded = await home.load()
     assert loaded.config.providers["mine"].discover_models is True
     assert loaded.config.providers["mine"].type == "openai-compat"
-
-
-async def test_it_is_said_when_a_project_decides_where_requests_go(home):
-    home.write(home.project_file, {"providers": {"theirs": custom(api_key="literal")}})
-    loaded = await home.load(catalogue=CATALOGUE)
-    [warning] = texts(loaded, ConfigWarningKind.REDIRECTED)
-    assert warning.startswith(f"{home.project_file}: providers.theirs.base_url: ")
-    home.trust()
-    assert texts(await home.load(catalogue=CATALOGUE), ConfigWarningKind.REDIRECTED) == []

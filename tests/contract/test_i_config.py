@@ -50,6 +50,7 @@ async def test_later_sources_win_over_earlier_ones(home):
         sub / "crush.json",
         sub / ".crush.json",
         sub / ".crush" / "crush.json",
+        home.places(sub).workspace_file,
     ]
     sub.mkdir()
     for number, path in enumerate(order):
@@ -115,7 +116,8 @@ async def test_a_write_goes_to_the_file_of_its_scope_and_is_read_back(home):
         await live.set(Scope.WORKSPACE, "options.progress", False)
         assert live.current.config.options.notifications == "bell"
         assert live.current.config.options.progress is False
-    for path in (home.data_file, home.workspace_file):
+    assert not home.workspace_file.exists(), "nothing is written into the project"
+    for path in (home.data_file, home.own_file):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -204,16 +206,16 @@ async def test_a_command_is_run_on_the_users_word_only(home):
         ran.append(command)
         return "key\n"
 
-    home.write(home.user_file, {"providers": {"mine": custom(api_key="$(mine)")}})
-    home.write(home.project_file, {"providers": {"theirs": custom(api_key="$(theirs)")}})
+    home.write(home.user_file, {"mcp": {"mine": {"command": "$(mine)"}}})
+    home.write(home.project_file, {"mcp": {"theirs": {"command": "$(theirs)"}}})
     loaded = await home.load(run_command=run)
-    assert (await loaded.resolve_provider("mine")).config.api_key == "key"
+    assert (await loaded.resolve_mcp("mine")).config.command == "key"
     with pytest.raises(ExpansionFailed, match="trusted_directories"):
-        await loaded.resolve_provider("theirs")
+        await loaded.resolve_mcp("theirs")
     assert ran == ["mine"]
     async with open_live_config(home.places(), run_command=run) as live:
         await live.trust(home.project)
-        assert (await live.current.resolve_provider("theirs")).config.api_key == "key"
+        assert (await live.current.resolve_mcp("theirs")).config.command == "key"
     assert ran == ["mine", "theirs"]
 
 

@@ -1,4 +1,4 @@
-"""The asks of a workspace: permissions, questions, and who is there to answer them."""
+"""The asks of a workspace: permissions, questions, trust, and who is there to answer them."""
 
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from crush_trio.agent.asks.pending import (
 )
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions
+from crush_trio.agent.asks.trust import TrustQuestion
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import private_paths
@@ -30,6 +31,7 @@ class Asks:
 
     permissions: Permissions
     questions: Questions
+    trust: TrustQuestion
     attendance: Attendance = field(repr=False)
 
 
@@ -63,7 +65,8 @@ def make_asks(
         skip=skip,
     )
     questions = Questions(store=store, publish=publish, clock=clock, ids=ids, attendance=attendance)
-    return Asks(permissions=permissions, questions=questions, attendance=attendance)
+    trust = TrustQuestion(config=config, permissions=permissions, attendance=attendance, ids=ids)
+    return Asks(permissions=permissions, questions=questions, trust=trust, attendance=attendance)
 
 
 def _allowed_tools(config: Configuration) -> tuple[str, ...]:

@@ -91,6 +91,8 @@ class PlainReporter:
         """Write the answer, and errors to the notes."""
         if text := end.answer.lstrip(" \t"):
             self._write(text if text.endswith("\n") else f"{text}\n")
+        for notice in end.run.notices:
+            self._note(Text(one_line(notice), "yellow"))
         if end.receipt is not None:
             self._note(Text(summary(end.receipt)))
         for line in ending_lines(end):
@@ -198,6 +200,7 @@ def end_object(end: RunEnd) -> JsonObject:
         "denied": None if end.denied is None else end.denied.name,
         "seconds": round(end.seconds, 3),
         "receipt": None if end.receipt is None else unstructure(end.receipt),
+        "notices": list(end.run.notices),
     }
 
 

@@ -28,6 +28,7 @@ from crush_trio.cli.terminal.dialogs import Dialog, DialogAnswer
 from crush_trio.cli.terminal.keyboard import Key, Keyboard, open_keyboard
 from crush_trio.cli.terminal.screen import Bottom, Region, Renderer
 from crush_trio.cli.terminal.signals import Interrupts
+from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.events import RunEvent
 from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
 from crush_trio.client.workspace import RemoteWorkspace
@@ -250,6 +251,8 @@ class TerminalReporter:
         """Show how the run ended."""
         self._over = True
         self._conversation.give_up()
+        for notice in () if self.quiet else end.run.notices:
+            self._conversation.note(Text(one_line(notice), "yellow"))
         if end.receipt is not None:
             self._conversation.note(Text(summary(end.receipt), "yellow"))
         if lines := ending_lines(end):

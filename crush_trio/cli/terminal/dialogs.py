@@ -18,6 +18,7 @@ from crush_trio.cli.terminal.keyboard import Key
 from crush_trio.cli.terminal.text import diff_lines, one_line, visible
 from crush_trio.tools.files.text import difference
 from crush_trio.wire.asks import (
+    TRUST_TOOL,
     GrantScope,
     PermissionRequest,
     Question,
@@ -35,6 +36,7 @@ BODY_LINES: Final = 200
 _INDENTED: Final = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
 
 PERMISSION_LINE: Final = "Allow this? [y] once  [s] for this session  [a] always  [n] no "
+TRUST_LINE: Final = "Trust it? [y] while this workspace is open  [s] always  [n] no "
 
 
 @frozen
@@ -94,7 +96,8 @@ class PermissionDialog:
 
     def bottom(self, width: int) -> Layout:
         """Return the input line."""
-        return layout(PERMISSION_LINE, "", 0, width)
+        trust = self.request.tool_name == TRUST_TOOL
+        return layout(TRUST_LINE if trust else PERMISSION_LINE, "", 0, width)
 
     def press(self, key: Key) -> DialogAnswer | None:
         """Return the answer of a key; None for keys without one."""
@@ -106,6 +109,8 @@ class PermissionDialog:
 def permission_details(request: PermissionRequest) -> list[Text]:
     """Return what the user must see before allowing a request."""
     params: Mapping[str, Json] = request.params or {}
+    if request.tool_name == TRUST_TOOL:
+        return _limited(visible(request.description), "bold")
     old, new = params.get("old_content"), params.get("new_content")
     if isinstance(old, str) and isinstance(new, str):
         name = visible(str(params.get("file_path", "")))

@@ -23,6 +23,8 @@ from crush_trio.config.rules.rules import load_rules, rule_id
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import DATA_NAME, DataDir, Layers, Places, Project
 from crush_trio.config.template import refuse_command
+from crush_trio.config.trust.answers import TrustAnswer
+from crush_trio.config.trust.wishes import Wishes
 from crush_trio.tools.shell.jobs import RunningCommand
 from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import GRACE, Command, CommandEnd
@@ -102,6 +104,15 @@ class FixedConfig:
         """Return the current configuration."""
         await trio.lowlevel.checkpoint()
         return self.current
+
+    async def refresh_wishes(self) -> LoadedConfig:
+        """Return the current configuration, in which a project wants nothing."""
+        await trio.lowlevel.checkpoint()
+        return self.current
+
+    async def answer_wishes(self, wishes: Wishes, answer: TrustAnswer) -> bool:
+        """Record the answer."""
+        return await self._note("answer_wishes", wishes, answer)
 
     async def newer_than(self, revision: int) -> LoadedConfig:
         """Wait for a change after *revision*."""

@@ -64,7 +64,10 @@ def test_files_warnings_and_models_are_shown_and_keys_are_not(capsys, work):
     provider = {"api_key": "sk-very-secret-very-secret", "base_url": "http://localhost:1"}
     model = {"id": "m", "name": "m", "context_window": 1, "default_max_tokens": 1}
     config = {"providers": {"local": {**provider, "models": [model]}}, "nonsense": 1}
-    (work / "crush.json").write_text(json.dumps(config))
+    own = work.parent / "home" / ".config" / "crush"
+    own.mkdir(parents=True)
+    (own / "crush.json").write_text(json.dumps(config))
+    (work / "crush.json").write_text("{}")
     report = said(capsys, "config", "check")
     assert f"{work}/crush.json  (project, not trusted: commands in it are not run)" in report
     assert "large  local/m" in report

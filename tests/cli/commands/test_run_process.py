@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from crush_trio.config import Places
 from tests.cli.processes import LIMIT, Home, processes_with
 
 pytestmark = pytest.mark.slow
@@ -187,13 +188,17 @@ CONFIG = {
 
 
 def test_another_model_is_used_for_one_run_and_what_was_chosen_stays(home):
-    (home.work / "crush.json").write_text(json.dumps(CONFIG))
-    chosen = home.work / ".crush" / "crush.json"
+    own = home.root / "home" / ".config" / "crush"
+    own.mkdir(parents=True)
+    (own / "crush.json").write_text(json.dumps(CONFIG))
+    places = Places(directory=home.work, home=home.root / "home")
+    chosen = places.workspace_file
     code, out, err = home.call("run", "-o", "json", "--timeout", "1", "--model", "other", "hello")
     [report] = objects(out)
     assert report["model"] == "local/other"
     assert code in {1, 124}, err
-    assert not chosen.exists() or "large" not in json.loads(chosen.read_text()).get("models", {})
+    assert not chosen.exists()
+    chosen.parent.mkdir(parents=True)
     chosen.write_text(json.dumps({"models": {"large": {"provider": "local", "model": "other"}}}))
     home.call("run", "-o", "json", "--timeout", "1", "--model", "local/coder", "hello")
     large = json.loads(chosen.read_text())["models"]["large"]

@@ -243,6 +243,7 @@ def test_a_stream_begins_with_the_start_and_ends_with_the_end():
         "denied": "bash",
         "seconds": 1.235,
         "receipt": None,
+        "notices": [],
     }
 
 
