@@ -21,6 +21,7 @@ STATUS: Final[Mapping[str, int]] = {
     "client_id_missing": HTTPStatus.BAD_REQUEST,
     "config_invalid": HTTPStatus.BAD_REQUEST,
     "id_invalid": HTTPStatus.BAD_REQUEST,
+    "length_ambiguous": HTTPStatus.BAD_REQUEST,
     "name_missing": HTTPStatus.BAD_REQUEST,
     "not_a_crush_database": HTTPStatus.BAD_REQUEST,
     "path_invalid": HTTPStatus.BAD_REQUEST,
@@ -42,6 +43,8 @@ STATUS: Final[Mapping[str, int]] = {
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "host_forbidden": HTTPStatus.FORBIDDEN,
     "origin_forbidden": HTTPStatus.FORBIDDEN,
+    "own_process": HTTPStatus.FORBIDDEN,
+    "peer_forbidden": HTTPStatus.FORBIDDEN,
     # Not found. For a workspace this tells the client to create it again.
     "lsp_not_found": HTTPStatus.NOT_FOUND,
     "message_not_found": HTTPStatus.NOT_FOUND,
@@ -137,7 +140,9 @@ def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
 
 
 def hint_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
-    """Return the extra headers of an error: how to authenticate, or when to try again."""
+    """Return the extra headers of an error: how to authenticate, when to try again, or to stop here."""
+    if isinstance(exc, CrushError) and exc.code == "length_ambiguous":
+        return [(b"connection", b"close")]
     match status_of(exc):
         case HTTPStatus.UNAUTHORIZED:
             return [(b"www-authenticate", b"Bearer")]

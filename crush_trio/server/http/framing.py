@@ -9,6 +9,9 @@ Everything else goes through h11, from its first byte: another method, a body, a
 connection or the framing, anything that the pattern does not match, an interim response, an answer of
 unknown length. A request that took the shortcut is handed to h11 when that becomes necessary, as if it
 had just arrived.
+
+h11 is lenient where programs disagree about where a line ends: it takes a bare LF for the end of a line,
+and joins folded lines. A proxy in front of us may read such a request in another way, so it is refused.
 """
 
 import re
@@ -34,6 +37,8 @@ _LEFT_TO_H11: Final = {
 }
 """Headers about the connection or the framing. Two others are accepted with their default values."""
 _ANSWER_FIELDS: Final = {b"content-length", b"content-type", b"date"}
+_LENIENT: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
+"""A line that ends with a bare LF, or that continues the line before."""
 _BODILESS: Final = {204, 304}
 _END: Final = h11.EndOfMessage()
 
@@ -94,6 +99,8 @@ class Framing:
     _events: int = field(default=0, init=False)
     """How many of its events have been returned."""
     _answered: bool = field(default=False, init=False)
+    _cr: bytes = field(default=b"", init=False)
+    """A CR that h11 has taken, if its LF has not arrived."""
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -130,9 +137,23 @@ class Framing:
     def next_event(self) -> object:
         """Return the next event of a request; raise `h11.RemoteProtocolError` if it is malformed."""
         if self._plain is None:
-            return self._http.next_event() if self._fed else h11.NEED_DATA
+            return self._parsed() if self._fed else h11.NEED_DATA
         self._events = min(self._events + 1, 3)
         return (self._plain, _END, h11.PAUSED)[self._events - 1]
+
+    def _parsed(self) -> object:
+        """Return h11's next event, after checking the lines that it was made from.
+
+        Those of a head, or of the end of a body in chunks, which may have lines like a head. Of other
+        bodies the end has no bytes. h11 takes the CR after a chunk before the LF has arrived.
+        """
+        before = self._http.trailing_data[0]
+        event = self._http.next_event()
+        lines = self._cr + before[: len(before) - len(self._http.trailing_data[0])]
+        if isinstance(event, h11.Request | h11.EndOfMessage) and _LENIENT.search(lines) is not None:
+            raise h11.RemoteProtocolError("a line that does not end with CR LF, or is folded")
+        self._cr = b"\r" if event is h11.NEED_DATA and lines.endswith(b"\r") else b""
+        return event
 
     def next_cycle(self) -> None:
         """Prepare for the next request."""

@@ -44,6 +44,7 @@ from typing_extensions import override
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.server.http.admission import Admission, Stage, refuse
 from crush_trio.server.http.outgoing import CARRIER, SEND_LIMIT, Outgoing, SendNow, StreamNeedsHttp1
+from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 
 _ADMISSION: Final = "crush_trio.admission"
@@ -74,7 +75,10 @@ class Connection(TCPServer):
     ) -> None:
         super().__init__(app, config, context, {**state, CARRIER: self}, stream)
         admission = state.get(_ADMISSION) or Admission()
-        self._seat = admission.admit(_descriptor(stream))
+        socket = _socket(stream)
+        self.peer = Peer(socket)
+        """The process at the other end of the connection."""
+        self._seat = admission.admit(0 if socket is None else socket.fileno())
         self._life = trio.CancelScope() if self._seat is None else self._seat.life
         self._outgoing = Outgoing(stream, self._life, send_limit)
         self._parsing = trio.CancelScope()
@@ -251,11 +255,11 @@ def safe_worker(scope: Scope, sizes: SizeLimits = DEFAULTS) -> Iterator[None]:
             names["TCPServer"] = TCPServer
 
 
-def _descriptor(stream: trio.abc.Stream) -> int:
-    """Return the descriptor of the socket of *stream*; 0 if it has none."""
+def _socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    """Return the socket of *stream*; None if it has none."""
     if isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return stream.socket.fileno() if isinstance(stream, trio.SocketStream) else 0
+    return stream.socket if isinstance(stream, trio.SocketStream) else None
 
 
 def _lone(error: Exception) -> Exception:
