@@ -140,9 +140,7 @@ def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
 
 
 def hint_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:
-    """Return the extra headers of an error: how to authenticate, when to try again, or to stop here."""
-    if isinstance(exc, CrushError) and exc.code == "length_ambiguous":
-        return [(b"connection", b"close")]
+    """Return the extra headers of an error: how to authenticate, or when to try again."""
     match status_of(exc):
         case HTTPStatus.UNAUTHORIZED:
             return [(b"www-authenticate", b"Bearer")]

@@ -17,9 +17,8 @@ namespace, or on another machine, is below no guard.
 import os
 import socket
 import stat
-import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from errno import ENOPROTOOPT
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -29,14 +28,13 @@ from typing import Any, Final
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.net.unix_socket import ROOT, credentials_of
 from crush_trio.server.http.outgoing import CARRIER
 from crush_trio.tools.shell.guard.descendants import GUARDS, Family
 
-_CREDENTIALS: Final = struct.Struct("iii")
 _SO_PEERPIDFD: Final = 77
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENING: Final = "0A"
-_ROOT: Final = 0
 
 _Ip = IPv4Address | IPv6Address
 _End = tuple[_Ip, int]
@@ -57,13 +55,12 @@ class Peer:
 
     def __attrs_post_init__(self) -> None:
         if self._socket is not None and self._socket.family == socket.AF_UNIX:
-            size = _CREDENTIALS.size
-            data = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-            self.pid, self.uid, _ = _CREDENTIALS.unpack(data)
+            found = credentials_of(self._socket)
+            self.pid, self.uid = found.pid, found.uid
 
     def is_foreign(self) -> bool:
         """Whether another user, not root, has come through a socket that only its owner may open."""
-        known = self.uid is None or self.uid == _ROOT or self.uid == os.getuid()
+        known = self.uid is None or self.uid == ROOT or self.uid == os.getuid()
         return not known and self._is_private()
 
     @property
@@ -136,10 +133,10 @@ def _ends(sock: trio.socket.SocketType) -> tuple[_End, _End | None]:
     return _end(sock.getsockname()), far
 
 
-def _end(name: Any) -> _End:
+def _end(name: Sequence[object]) -> _End:
     ip = ip_address(str(name[0]).partition("%")[0])
     mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
-    return mapped or ip, int(name[1])
+    return mapped or ip, int(str(name[1]))
 
 
 def _is_tcp_of(family: Family, near: _End, far: _End | None) -> bool:
