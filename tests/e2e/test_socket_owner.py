@@ -153,7 +153,7 @@ async def test_a_directory_that_another_user_could_have_made_is_not_used(tmp_pat
     with pytest.raises(CannotListen, match=str(folder)):
         async with open_listeners([address]):
             pytest.fail("it listens")
-    assert os.listdir(folder) == []
+    assert list(await trio.Path(folder).iterdir()) == []
     async with open_refused_client(environ) as said:
         assert str(folder) in said
 
@@ -168,7 +168,8 @@ async def test_without_a_runtime_directory_server_and_client_meet_in_a_private_o
         async with open_server(address) as bound:
             assert bound == (address,)
             assert address.path.parent == PurePosixPath(tmp_path, f"crush-trio-{os.getuid()}")
-            assert os.stat(address.path.parent).st_mode & 0o777 == 0o700
+            made = await trio.Path(address.path.parent).stat()
+            assert made.st_mode & 0o777 == 0o700
             assert (await client.version()).build_id.startswith("crush_trio-")
 
 

@@ -8,6 +8,7 @@ processes of a guard were killed, or processes are left, the mark in their envir
 """
 
 import os
+from collections.abc import Callable
 from math import inf
 from secrets import token_hex
 from time import monotonic
@@ -45,6 +46,7 @@ def new_mark() -> str:
 class LiveGuards:
     """The guards of this process that run, or have ended lately. Changed by `GuardLink` only."""
 
+    _now: Callable[[], float] = field(default=monotonic, repr=False)
     _running: set[int] = field(factory=set, init=False)
     _ended_time: float = field(default=-inf, init=False)
     _escaped: bool = field(default=False, init=False)
@@ -57,13 +59,13 @@ class LiveGuards:
     def remove(self, watcher: int, *, clean: bool) -> None:
         """Remove a guard that has ended; *clean* says that no process of its command can be left."""
         self._running.discard(watcher)
-        self._ended_time = monotonic()
+        self._ended_time = self._now()
         self._escaped = self._escaped or not clean
 
     @property
     def active(self) -> bool:
         """Whether a connection that is accepted now may come from a process of a command."""
-        return bool(self._running) or self._escaped or monotonic() < self._ended_time + RECENT
+        return bool(self._running) or self._escaped or self._now() < self._ended_time + RECENT
 
     def family(self) -> "Family":
         """Return the guards as they are now, for a thread to look at."""
