@@ -29,7 +29,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTim
 
 from crush_trio.errors import CrushError, RequestTooSlow
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.guard import LengthAmbiguous, check_scope, check_user
+from crush_trio.server.guard import check_scope, check_user
 from crush_trio.server.http.exchange import take_whole_body
 from crush_trio.server.routes import MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
@@ -215,10 +215,8 @@ async def refuse(kind: str, error: CrushError, send: ASGISendCallable) -> None:
     if kind == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": None})
     else:
-        headers = error_headers(error)
-        if isinstance(error, LengthAmbiguous):  # where its body ends, nothing can follow
-            headers.append((b"connection", b"close"))
-        await send_reply(send, Reply(error_body(error), status_of(error), tuple(headers)))
+        headers = tuple(error_headers(error))
+        await send_reply(send, Reply(error_body(error), status_of(error), headers))
 
 
 # ── Quart ───────────────────────────────────────────────────────────────────────────────────────

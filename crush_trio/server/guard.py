@@ -17,7 +17,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from crush_trio.errors import BadRequest, CrushError
+from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.http.peer import peer_of
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
@@ -30,7 +30,6 @@ _FETCH_DEST: Final = b"sec-fetch-dest"
 _HEADERS: Final = frozenset(
     (b"host", b"origin", b"authorization", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST)
 )
-_LENGTHS: Final = frozenset((b"content-length", b"transfer-encoding"))
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
 
 
@@ -50,16 +49,6 @@ class OriginForbidden(Forbidden):
 
     code = "origin_forbidden"
     message = "origin is not allowed"
-
-
-class LengthAmbiguous(BadRequest):
-    """The request has a length and an encoding, so that two programs may see its end at two places.
-
-    Our own server refuses it before it gets here; Hypercorn lets it through.
-    """
-
-    code = "length_ambiguous"
-    message = "send either Content-Length or Transfer-Encoding, not both"
 
 
 class OwnProcess(Forbidden):
@@ -103,16 +92,11 @@ def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
     if settings.loopback_only and settings.token is None and port is not None:
         _check_loopback(TcpAddress(str(host), port))
     found: dict[bytes, str] = {}
-    lengths: set[bytes] = set()
     for name, value in scope["headers"]:
         key = bytes(name).lower()
-        if key in _LENGTHS:
-            lengths.add(key)
         if key in _HEADERS:
             text = bytes(value).decode("latin-1")
             found[key] = f"{found[key]}, {text}" if key in found else text
-    if lengths == _LENGTHS:
-        raise LengthAmbiguous
     origin = found.get(b"origin")
     if _FETCH_SITE in found and not _is_our_page(scope, settings, found, origin):
         raise OriginForbidden("a page of another site")

@@ -21,7 +21,6 @@ STATUS: Final[Mapping[str, int]] = {
     "client_id_missing": HTTPStatus.BAD_REQUEST,
     "config_invalid": HTTPStatus.BAD_REQUEST,
     "id_invalid": HTTPStatus.BAD_REQUEST,
-    "length_ambiguous": HTTPStatus.BAD_REQUEST,
     "name_missing": HTTPStatus.BAD_REQUEST,
     "not_a_crush_database": HTTPStatus.BAD_REQUEST,
     "path_invalid": HTTPStatus.BAD_REQUEST,

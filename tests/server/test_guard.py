@@ -11,7 +11,6 @@ from crush_trio.server.app import Door
 from crush_trio.server.guard import (
     Forbidden,
     HostForbidden,
-    LengthAmbiguous,
     OriginForbidden,
     Transport,
     Unauthorized,
@@ -162,11 +161,6 @@ def test_a_page_of_another_site_that_the_settings_allow_may_ask():
         fetched("cross-site", NAMED, origin="https://evil.example", **NAVIGATION)
     with pytest.raises(OriginForbidden):
         fetched("cross-site", NAMED)
-
-
-def test_a_request_with_a_length_and_an_encoding_is_refused():
-    with pytest.raises(LengthAmbiguous):
-        fetched("none", content_length="3", transfer_encoding="chunked")
 
 
 # ── Origin ─────────────────────────────────────────────────────────────────────────────────────

@@ -103,10 +103,9 @@ async def status_of(address, data):
     host = f"{address.host}:{address.port}".encode()
     async with await trio.open_tcp_stream(address.host, address.port) as stream:
         await stream.send_all(data.replace(b"HOST", host))
-        await stream.send_eof()
         said = b""
-        while piece := await stream.receive_some():
-            said += piece
+        while b"\r\n" not in said:
+            said += await stream.receive_some()
     return int(said.split(b" ", 2)[1])
 
 

@@ -1,7 +1,6 @@
 """One request on a connection and its answer, as an ASGI call."""
 
 import logging
-import re
 from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
@@ -17,7 +16,7 @@ from typing_extensions import override
 
 from crush_trio.clock import SystemClock
 from crush_trio.server.http.admission import Stage
-from crush_trio.server.http.framing import HEAD_SIZE, Headers, PlainRequest
+from crush_trio.server.http.framing import ADDRESS, HEAD_SIZE, Headers, PlainRequest
 from crush_trio.server.http.outgoing import CARRIER, Carrier, SendNow
 from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
-_ADDRESS: Final = re.compile(rb"(?i:https?)://([^/?]+)/?(.*)")
-"""A target in the form for proxies, with scheme and host before the path."""
-_LOWER: Final = re.compile(rb"[a-z]")
 _AT_ONCE: Final = 8
 """Pieces of a body that are taken in one step. An ordinary body that has arrived has fewer."""
 _CLOCK: Final = SystemClock()
@@ -45,8 +41,6 @@ class Exchange(Carrier):
     request: h11.Request | PlainRequest
     _target: bytes = field(init=False)
     """The path and the query that are asked for."""
-    _authority: bytes | None = field(init=False)
-    """The host that the target names, in the form for proxies."""
     _body: list[bytes] = field(factory=list, init=False)
     """The received part of the body that the application has not asked for yet."""
     _ended: bool = field(default=False, init=False)
@@ -59,7 +53,7 @@ class Exchange(Carrier):
     """Whether the answer ends with its head, whatever the application gives for a body."""
 
     def __attrs_post_init__(self) -> None:
-        self._authority, self._target = _checked(self.request)
+        self._target = _checked(self.request)
         http = self.connection.http
         for _ in range(_AT_ONCE):
             if self._ended or http.they_wait_for_us:
@@ -107,21 +101,13 @@ class Exchange(Carrier):
             "raw_path": path,
             "query_string": query,
             "root_path": "",
-            "headers": self._request_headers(),
+            "headers": list(request.headers),
             "client": connection.client,
             "server": connection.server,
             "state": {**connection.terms.state, CARRIER: self},
             "extensions": {},
         }
         return cast("Scope", scope)
-
-    def _request_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers, with each host that the request names: the guard must accept all of them."""
-        headers, named = list(self.request.headers), self._authority
-        hosts = {value.lower() for name, value in headers if name == b"host"}
-        if named is not None and named.lower() not in hosts:
-            headers.append((b"host", named))
-        return headers
 
     @override
     def begin_stream(self) -> SendNow:
@@ -217,30 +203,24 @@ class Exchange(Carrier):
         return http.begin(status, headers, body, more=more)
 
 
-def _checked(request: h11.Request | PlainRequest) -> tuple[bytes | None, bytes]:
-    """Return the target of *request*: the host if it names one, and the path with the query.
+def _checked(request: h11.Request | PlainRequest) -> bytes:
+    """Return the path and query of *request*; raise h11's error for what the parser does not check.
 
-    Raises h11's error for what h11 does not check. A body with both a length and an encoding could be
-    read in two ways, by us and by a proxy. Methods are in upper case (RFC 9110 §9.1), and `post` is not
-    one that we know. And h11 checks the size of a head only if it does not arrive at once.
+    h11 checks the size of a head only if it does not arrive at once.
     """
     if isinstance(request, PlainRequest):
-        return None, request.target
-    if _LOWER.search(request.method) is not None:
-        raise h11.RemoteProtocolError("unknown method", error_status_hint=501)
+        return request.target
     if request.http_version > b"1.1":
         raise h11.RemoteProtocolError("unknown version", error_status_hint=505)
-    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
-        raise h11.RemoteProtocolError("a length and an encoding")
     target: bytes = request.target
     if len(target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > HEAD_SIZE:
         raise h11.RemoteProtocolError("a large head", error_status_hint=431)
     if target.startswith(b"/") or target == b"*":
-        return None, target
-    address = _ADDRESS.fullmatch(target)
+        return target
+    address = ADDRESS.fullmatch(target)
     if address is None:
         raise h11.RemoteProtocolError("no path")
-    return address[1], b"/" + address[2]
+    return b"/" + address[2]
 
 
 def take_whole_body(scope: Scope) -> bytes | None:

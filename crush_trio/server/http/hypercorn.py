@@ -7,6 +7,7 @@ Under `hypercorn -k trio` Hypercorn speaks HTTP. This module adds what its worke
   server from stopping.
 * What comes after a response (the idle timer, the close) happens, although Quart-Trio cancels the
   very task that is doing it.
+* Requests that programs read in different ways are refused (`server.http.framing.StrictConnection`).
 * What fails in a connection is logged and stays there. As shipped, one malformed request can end the
   server.
 * A connection that carries a stream does nothing else, see `server.http.outgoing.begin_stream`.
@@ -43,6 +44,7 @@ from typing_extensions import override
 
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.server.http.admission import Admission, Stage, refuse
+from crush_trio.server.http.framing import StrictConnection
 from crush_trio.server.http.outgoing import CARRIER, SEND_LIMIT, Outgoing, SendNow, StreamNeedsHttp1
 from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
@@ -166,6 +168,7 @@ class Connection(TCPServer):
     @override
     async def _read_data(self) -> None:
         """Pass on what the client sends while it matters, and notice when it disconnects."""
+        self._parse_strictly()
         while True:
             try:
                 data = await self.stream.receive_some(MAX_RECV)
@@ -180,6 +183,12 @@ class Connection(TCPServer):
                 break
         await self.protocol.handle(Closed())
         await self.idle_task.stop()  # otherwise the connection is kept for the idle time
+
+    def _parse_strictly(self) -> None:
+        """Have requests parsed as by our own server. HTTP/2 has its own parser and other rules."""
+        protocol = self.protocol.protocol
+        if isinstance(protocol.connection, h11.Connection):
+            protocol.connection = StrictConnection(self.config.h11_max_incomplete_size)
 
 
 # ── Under Hypercorn's own worker ────────────────────────────────────────────────────────────────
