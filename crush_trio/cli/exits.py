@@ -95,7 +95,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
         ("address_exposed", "bad_address", "limit_invalid", "token_unusable"), ExitCode.MISUSED
     ),
     **dict.fromkeys(
-        ("server_unreachable", "answer_lost", "server_shutting_down", "not_ours"),
+        ("server_unreachable", "answer_lost", "server_foreign", "server_shutting_down", "not_ours"),
         ExitCode.NO_SERVER,
     ),
 }

@@ -30,6 +30,7 @@ from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.errors import SessionNotFound
 from crush_trio.net.address import PATH_LIMIT, Address, UnixAddress
+from crush_trio.net.unix_socket import find_listener
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.store.open import StoreSettings
@@ -122,19 +123,31 @@ async def probe(client: Client) -> str:
         except ApiError as error:
             if error.status in _REFUSALS:
                 raise
-            raise _not_ours(client, str(error)) from error
+            raise await _not_ours(client, str(error)) from error
         except (AnswerLost, AnswerGarbled) as error:
-            raise _not_ours(client, str(error)) from error
+            raise await _not_ours(client, str(error)) from error
         if not version.build_id.startswith(OWN_BUILD):
-            raise _not_ours(client, f"version {version.version or 'unknown'}")
+            raise await _not_ours(client, f"version {version.version or 'unknown'}")
         return version.version
     raise ServerUnreachable(
-        f"the server at {client.address} accepts connections and does not answer; restart it"
+        f"{await _program(client)} at {client.address} accepts connections and does not answer; restart it"
     )
 
 
-def _not_ours(client: Client, what: str) -> NotOurs:
-    return NotOurs(f"{client.address} ({what}); stop it, or name another address with --host")
+async def _not_ours(client: Client, what: str) -> NotOurs:
+    program = await _program(client)
+    return NotOurs(
+        f"{program} at {client.address} ({what}); stop it, or name another address with --host"
+    )
+
+
+async def _program(client: Client) -> str:
+    """Return which program listens at the address of *client*, if that can be told."""
+    address, found = client.address, None
+    await trio.lowlevel.checkpoint()
+    if isinstance(address, UnixAddress):
+        found = await find_listener(address.path)
+    return "the program" if found is None else str(found)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from crush_trio.client.http import (
     ApiError,
     NoAnswer,
     RunNotCompleted,
+    ServerForeign,
     ServerUnreachable,
 )
 from crush_trio.client.messages import (
@@ -61,6 +62,7 @@ __all__ = [
     "RunNotCompleted",
     "RunPiece",
     "RunStream",
+    "ServerForeign",
     "ServerUnreachable",
     "Settled",
     "TextPiece",

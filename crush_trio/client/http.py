@@ -19,7 +19,13 @@ from crush_trio.errors import CrushError, DecodeError, Unavailable
 from crush_trio.net.address import Address, Origin, UnixAddress
 from crush_trio.net.client import Content, Request, Response, Transport, open_http_client
 from crush_trio.net.dial import Dial, Dialer, UnixDialer
-from crush_trio.net.errors import BadEncoding, ConnectFailed, NetworkError, ResponseTooLarge
+from crush_trio.net.errors import (
+    BadEncoding,
+    ConnectFailed,
+    ForeignSocket,
+    NetworkError,
+    ResponseTooLarge,
+)
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import ErrorBody
@@ -179,7 +185,7 @@ def _decoding(method: str, path: str) -> Generator[None]:
 
 def _dial(address: Address) -> Dial:
     """Return how to connect: directly. Proxies of the environment are not for our own server."""
-    return UnixDialer(address.path) if isinstance(address, UnixAddress) else Dialer()
+    return UnixDialer(address) if isinstance(address, UnixAddress) else Dialer()
 
 
 def _origin(address: Address) -> Origin:
@@ -215,6 +221,13 @@ class ServerUnreachable(NoAnswer):
 
     code = "server_unreachable"
     message = "cannot reach the server"
+
+
+class ServerForeign(CrushError):
+    """The default socket belongs to another user, or lies where another user can replace it."""
+
+    code = "server_foreign"
+    message = "the default socket cannot be trusted"
 
 
 class AnswerLost(NoAnswer):
@@ -301,6 +314,8 @@ def translated(address: Address, advice: str) -> Generator[None]:
     except ConnectFailed as exc:
         reason = f" ({exc.reason})" if exc.reason else ""
         raise ServerUnreachable(f"nothing answers at {address}{reason}; {advice}") from exc
+    except ForeignSocket as exc:
+        raise ServerForeign(exc.detail) from exc
     except (BadEncoding, ResponseTooLarge) as exc:
         raise AnswerGarbled(exc.detail) from exc
     except NetworkError as exc:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from attrs import frozen
+from attrs import field, frozen
 from typing_extensions import override
 
 from crush_trio.errors import CrushError
@@ -42,6 +42,10 @@ class UnixAddress:
     """A socket in the file system; file permissions decide who may connect."""
 
     path: PurePosixPath
+    owner: int | None = field(default=None, eq=False, repr=False)
+    """The user whose server must be behind it; None for any. Set if the address was found by default."""
+    private: bool = field(default=False, eq=False, repr=False)
+    """Whether its directory is the owner's alone: the server makes it, and both sides check it."""
 
     @override
     def __str__(self) -> str:
@@ -83,16 +87,29 @@ def parse_address(text: str) -> Address:
 def default_address(environ: Mapping[str, str], uid: int | None) -> UnixAddress:
     """Return the default socket of user *uid*, which servers and clients use unless told otherwise (G14).
 
-    It is in the user's runtime directory, else in the temporary directory, and in `/tmp` if that path
-    is too long to bind. A relative runtime directory is ignored, as the XDG specification demands.
+    It is in the user's runtime directory. Without one, it is in a private directory among the user's
+    state files, or in the temporary directory if that path is too long to bind. Another user could make a
+    socket, or a link, with a name that can be guessed; hence a directory, which is checked. A relative
+    directory in the environment is ignored, as the XDG specification demands.
     """
-    name = "crush.sock" if uid is None else f"crush-{uid}.sock"
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    folder = runtime if runtime.startswith("/") else environ.get("TMPDIR") or "/tmp"
-    path = PurePosixPath(folder, name)
-    if not path.is_absolute() or len(str(path).encode()) > PATH_LIMIT:
-        path = PurePosixPath("/tmp", name)
-    return UnixAddress(path)
+    suffix = "" if uid is None else f"-{uid}"
+    name = f"crush{suffix}.sock"
+    if path := _fitting(environ.get("XDG_RUNTIME_DIR"), name):
+        return UnixAddress(path, owner=uid)
+    home, temporary = environ.get("HOME"), f"crush-trio{suffix}"
+    path = (
+        _fitting(environ.get("XDG_STATE_HOME"), "crush-trio", "run", name)
+        or _fitting(home, ".local", "state", "crush-trio", "run", name)
+        or _fitting(environ.get("TMPDIR"), temporary, name)
+        or PurePosixPath("/tmp", temporary, name)
+    )
+    return UnixAddress(path, owner=uid, private=uid is not None)
+
+
+def _fitting(folder: str | None, *names: str) -> PurePosixPath | None:
+    """Return a path below *folder*; None if that is not absolute, or the path is too long to bind."""
+    path = PurePosixPath(folder or "", *names)
+    return path if path.is_absolute() and len(str(path).encode()) <= PATH_LIMIT else None
 
 
 def is_loopback(address: Address) -> bool:

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from socket import SOCK_STREAM
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.net.address import PORTS, Origin, origin_of_parts
+from crush_trio.net.address import PORTS, Origin, UnixAddress, origin_of_parts
 from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
 from crush_trio.net.http1 import Http1
+from crush_trio.net.unix_socket import check_listener, check_private, credentials_of
 
 NEXT_ADDRESS: Final = 3.0
 """Seconds after which the next of a host's checked addresses is tried."""
@@ -134,14 +135,24 @@ class Dialer:
 
 @define(eq=False)
 class UnixDialer:
-    """Connects to a Unix socket, whatever the origin."""
+    """Connects to a Unix socket, whatever the origin; raises `ForeignSocket` if it is not its owner's."""
 
-    path: PurePosixPath
+    address: UnixAddress
 
     async def __call__(self, origin: Origin) -> trio.abc.Stream:
         """Return a new stream to the socket."""
-        with dialing(str(self.path)):
-            return await trio.open_unix_socket(str(self.path))
+        path, owner = self.address.path, self.address.owner
+        with dialing(str(path)):
+            if owner is not None and self.address.private:
+                check_private(path.parent, owner)
+            stream = await trio.open_unix_socket(str(path))
+            try:
+                if owner is not None:
+                    check_listener(path, credentials_of(stream.socket), owner)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+            return stream
 
 
 @contextmanager

@@ -48,6 +48,13 @@ class ConnectFailed(NetworkError):
         self.status = status
 
 
+class ForeignSocket(NetworkError):
+    """A socket found by default that is not the user's own, or a directory that is not; nothing was sent."""
+
+    code = "foreign_socket"
+    message = "the socket is not yours"
+
+
 class ConnectionLost(NetworkError):
     """The connection broke or was closed before the response was complete."""
 

@@ -8,7 +8,8 @@ Opening and closing the backend is left to the caller of `create_app`.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from functools import cache
 from typing import Any, Final, cast
@@ -28,7 +29,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTim
 
 from crush_trio.errors import CrushError, RequestTooSlow
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.guard import check_scope
+from crush_trio.server.guard import check_scope, check_user
 from crush_trio.server.http.exchange import take_whole_body
 from crush_trio.server.routes import MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
@@ -121,6 +122,7 @@ class Door:
     ) -> None:
         if scope["type"] != "lifespan":
             try:
+                check_user(cast("dict[str, Any]", scope))
                 check_scope(cast("dict[str, Any]", scope), self.guard)
             except CrushError as error:
                 log.warning("request.refused", extra={"code": error.code, "path": scope["path"]})
@@ -152,6 +154,9 @@ class Direct:
             state = state_of(scope)
             state.server = self.server
             with state.cleanup:
+                if has_odd_slashes(cast("dict[str, Any]", scope)):
+                    await send_reply(send, _NO_PAGE)
+                    return
                 found = MATCHER.find(scope["method"], scope["path"])
                 if found is None or not found[0].direct or (body := take_whole_body(scope)) is None:
                     await self._ask_quart(scope, receive, send)
@@ -166,6 +171,22 @@ class Direct:
         """Pass a request on. Quart compiles its rules for 30 ms, which the first such request waits for."""
         app = quart_app(self.server.bodies.size)
         await app(cast("Any", scope), receive, send)
+
+
+_NO_PAGE: Final = Reply(
+    b"404 page not found\n", 404, ((b"content-type", b"text/plain; charset=utf-8"),)
+)
+_ENCODED_SLASH: Final = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
+
+
+def has_odd_slashes(scope: Mapping[str, Any]) -> bool:
+    """Whether a path has an empty first segment or an encoded slash, which programs read differently.
+
+    A proxy that lets `/v1/health` through and nothing else may take `//v1` for another path than we do, or
+    `%2F` for a part of a name.
+    """
+    raw = scope.get("raw_path") or scope["path"].encode()
+    return raw.startswith(b"//") or _ENCODED_SLASH.search(raw) is not None
 
 
 def state_of(scope: Scope) -> RequestState:

@@ -1,9 +1,12 @@
-"""Host, Origin and token checks: which requests may reach the server.
+"""Host, Origin and token checks, and checks of the peer: which requests may reach the server.
 
 The agent runs commands, so a web page must not reach it. Two checks prevent that, and need nothing from
-the client: a page is recognised by its `Origin`, and a page that made a name point at this machine (DNS
-rebinding) by the `Host` it asks for. A server may also require a token. The checks are plain functions
-of what a request says; `server.app.Door` applies them before any route.
+the client: a page is recognised by its `Origin` or by `Sec-Fetch-Site`, and a page that made a name point
+at this machine (DNS rebinding) by the `Host` it asks for. A server may also require a token. These checks
+are plain functions of what a request says; `server.app.Door` applies them before any route.
+
+Two checks depend on the process at the other end (`server.http.peer`): its user, and whether it is a command
+of the agent, which may read and not change anything (`server.routing.respond` applies that one).
 """
 
 import hmac
@@ -16,11 +19,17 @@ from typing import Any, Final
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
+from crush_trio.server.http.peer import peer_of
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
 from crush_trio.wire.converters import shown
 
 _HTTP_PORT: Final = 80
-_HEADERS: Final = frozenset((b"host", b"origin", b"authorization"))
+_FETCH_SITE: Final = b"sec-fetch-site"
+_FETCH_MODE: Final = b"sec-fetch-mode"
+_FETCH_DEST: Final = b"sec-fetch-dest"
+_HEADERS: Final = frozenset(
+    (b"host", b"origin", b"authorization", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST)
+)
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
 
 
@@ -40,6 +49,23 @@ class OriginForbidden(Forbidden):
 
     code = "origin_forbidden"
     message = "origin is not allowed"
+
+
+class OwnProcess(Forbidden):
+    """A command of the agent asks for a change, which its user did not ask for."""
+
+    code = "own_process"
+    message = (
+        "a command that this server runs cannot change anything here; "
+        "do it from a program that you started yourself"
+    )
+
+
+class PeerForbidden(Forbidden):
+    """Another user than the server's has come through a socket that is private to its owner."""
+
+    code = "peer_forbidden"
+    message = "this socket is private to the user who runs the server; start a server of your own"
 
 
 class Unauthorized(CrushError):
@@ -71,14 +97,53 @@ def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
         if key in _HEADERS:
             text = bytes(value).decode("latin-1")
             found[key] = f"{found[key]}, {text}" if key in found else text
+    origin = found.get(b"origin")
+    if _FETCH_SITE in found and not _is_our_page(scope, settings, found, origin):
+        raise OriginForbidden("a page of another site")
     check_request(
         settings,
         transport=Transport.UNIX if port is None else Transport.TCP,
         port=port,
         host=found.get(b"host"),
-        origin=found.get(b"origin"),
+        origin=origin,
         authorization=found.get(b"authorization"),
     )
+
+
+def _is_our_page(
+    scope: Mapping[str, Any],
+    settings: GuardSettings,
+    found: Mapping[bytes, str],
+    origin: str | None,
+) -> bool:
+    """Whether a request with `Sec-Fetch-Site` does not come from a page of another site.
+
+    Browsers send the header with every request, also with those that have no `Origin`: images, scripts,
+    frames. A link that the user follows, to show a document of ours in a tab of its own, may come from any
+    site: the page with the link sees nothing of it.
+    """
+    if "cross-site" not in found[_FETCH_SITE].lower():
+        return True
+    if origin is not None:
+        return origin.lower() in settings.origins
+    mode, dest = found.get(_FETCH_MODE), found.get(_FETCH_DEST)
+    return scope.get("method") == "GET" and mode == "navigate" and dest == "document"
+
+
+def check_user(scope: Mapping[str, Any]) -> None:
+    """Raise `PeerForbidden` if the request came from another user through a private socket."""
+    peer = peer_of(scope)
+    if peer is not None and peer.is_foreign():
+        raise PeerForbidden
+
+
+async def check_own_process(scope: Mapping[str, Any]) -> None:
+    """Raise `OwnProcess` if the request was sent by a command of this server."""
+    peer = peer_of(scope)
+    if peer is None or not peer.suspect:
+        return  # noqa: ASYNC910 - the usual case, which must cost nothing
+    if await peer.is_own_process():
+        raise OwnProcess
 
 
 def _check_loopback(address: TcpAddress) -> None:

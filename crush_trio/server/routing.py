@@ -2,7 +2,8 @@
 
 A `Route` states its method, path, handler, body, answer and errors once. The Quart application, the direct
 path, the OpenAPI document, the docs page, the coverage page, the metrics' route label and the tests
-read the same rows (`server.routes.ROUTES`). `respond` runs a row: it checks ids, finds the workspace,
+read the same rows (`server.routes.ROUTES`). `respond` runs a row: it refuses a change that a command of the
+agent asks for, checks ids, finds the workspace,
 checks required query parameters, decodes the body, calls the handler, encodes the answer, and
 translates errors, in this order.
 """
@@ -22,6 +23,7 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import CrushError, DecodeError
 from crush_trio.log_context import logged_for
 from crush_trio.server.bodies import JsonPages, ValuePages, check_id, decode_body, query_client_id
+from crush_trio.server.guard import check_own_process
 from crush_trio.server.server import Server
 from crush_trio.server.status import STATUS, error_body, error_headers, status_of
 from crush_trio.wire.codec import encode
@@ -49,6 +51,7 @@ STORE_ERRORS: Final = (
 """The errors of any route that reads or writes a store."""
 
 _PARAMETER: Final = re.compile(r"{(\w+)}")
+_READING: Final = {"GET", "HEAD", "OPTIONS"}
 _SWITCH: Final = {"0": False, "false": False, "1": True, "true": True}
 
 log = logging.getLogger(__name__)
@@ -109,6 +112,8 @@ class Route:
     False for routes where the Go program does not look at all, and for those that answer other
     mistakes first; these look it up themselves and name `workspace_not_found` in *errors*.
     """
+    changes: bool = field(kw_only=True)
+    """Whether a command of the agent is refused here: whether the route does more than read."""
     direct: bool = field(default=False, kw_only=True)
     """Whether a request that has arrived whole is answered without Quart, which costs less."""
     state: str = field(default=REAL, kw_only=True)
@@ -116,6 +121,10 @@ class Route:
     group: str = field(default="", kw_only=True)
     """The heading that it stands under in the documents."""
     waits: bool = field(init=False, repr=False)
+
+    @changes.default
+    def _changes(self) -> bool:
+        return self.method not in _READING
 
     @waits.default
     def _waits(self) -> bool:
@@ -139,6 +148,8 @@ class Route:
             found.add("workspace_not_found")
         if self.parameters:
             found.add("id_invalid")
+        if self.changes:
+            found.add("own_process")
         if self.body is not None:
             found |= {"bad_request", "body_too_large", "id_invalid"}
         return tuple(sorted(found, key=lambda code: (STATUS[code], code)))
@@ -311,6 +322,8 @@ async def respond(call: Call, body: bytes | ReadBody) -> Reply:
 
 async def _handle(call: Call, body: bytes | ReadBody) -> object:
     route = call.route
+    if route.changes:
+        await check_own_process(call.scope)
     if not route.waits:  # the lookup and the handler then happen in one step
         await trio.lowlevel.checkpoint()
     for name, value in call.values.items():

@@ -43,6 +43,8 @@ STATUS: Final[Mapping[str, int]] = {
     "unauthorized": HTTPStatus.UNAUTHORIZED,
     "host_forbidden": HTTPStatus.FORBIDDEN,
     "origin_forbidden": HTTPStatus.FORBIDDEN,
+    "own_process": HTTPStatus.FORBIDDEN,
+    "peer_forbidden": HTTPStatus.FORBIDDEN,
     # Not found. For a workspace this tells the client to create it again.
     "lsp_not_found": HTTPStatus.NOT_FOUND,
     "message_not_found": HTTPStatus.NOT_FOUND,

@@ -1,12 +1,19 @@
 """The application under Hypercorn's own command: what clients and operators get there."""
 
+import json
+import shlex
 import signal
+import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import trio
 
-from tests.e2e.test_server_process import CLIENT, LIMIT, Server, serving, started
+from crush_trio.net.address import parse_address
+from tests.e2e.test_server_process import CLIENT, LIMIT, Server, UnixConnection, serving, started
+from tests.server.test_http_edges import CASES, status_of
 
 pytestmark = pytest.mark.slow
 
@@ -99,3 +106,47 @@ def test_a_second_worker_refuses_the_directory_of_the_first_and_says_who_has_it(
         assert owner != process.pid
         assert server.ask("GET", "/health") == (200, None)
         assert server.stop()[0] == 0
+
+
+# ── The door ────────────────────────────────────────────────────────────────────────────────────
+
+ATTACK = Path(__file__).with_name("own_process_attack.py")
+
+
+async def statuses(address):
+    """Return the statuses of requests that two programs may read in two ways."""
+    return {name: await status_of(address, data) for name, (data, _) in CASES.items()}
+
+
+def test_under_hypercorn_requests_are_read_as_strictly_as_by_our_own_server(tmp_path):
+    """The one case that needs a directory is another one here: there is none at `/x`."""
+    with hypercorn(tmp_path) as (_, server):
+        found = trio.run(statuses, parse_address(server.address))
+    expected = {name: status for name, (data, status) in CASES.items()}
+    for name in ("bare line feeds in a body", "bare line feeds in a chunk"):
+        assert found.pop(name) == 400
+        del expected[name]
+    assert found == expected
+
+
+def test_under_hypercorn_a_command_can_change_nothing_on_both_kinds_of_sockets(tmp_path):
+    path = tmp_path / "s"
+    with hypercorn(tmp_path, "-b", f"unix:{path}") as (_, server):
+        workspace = server.create(tmp_path)
+        _, session = server.ask("POST", f"{workspace}/sessions", {"title": "t"})
+        port = parse_address(server.address).port
+        change = ["POST", f"/v1{workspace}/permissions/skip", {"skip": True}]
+        for address in (port, str(path)):
+            what = json.dumps([address, {"port": port, "herd": 3}, change])
+            command = shlex.join([sys.executable, str(ATTACK), "herd", what])
+            status, ran = server.ask(
+                "POST", f"{workspace}/agent/sessions/{session['id']}/shell", {"command": command}
+            )
+            assert (status, ran["exit_code"]) == (200, 0), ran
+            assert json.loads(ran["output"]) == [[403, "own_process"]] * 3
+        assert server.ask("GET", f"{workspace}/permissions/skip") == (200, {"skip": False})
+        server.ask("POST", f"{workspace}/permissions/skip", {"skip": True})  # everybody else may
+        connection = UnixConnection(str(path))
+        connection.request("GET", f"/v1{workspace}/permissions/skip")
+        assert json.loads(connection.getresponse().read()) == {"skip": True}
+        connection.close()

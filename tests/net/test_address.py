@@ -100,27 +100,35 @@ def test_an_address_can_be_read_as_it_is_written(address):
     [
         ({"XDG_RUNTIME_DIR": "/run/user/7"}, 7, "/run/user/7/crush-7.sock"),
         ({"XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/t"}, 7, "/run/user/7/crush-7.sock"),
-        ({"TMPDIR": "/t"}, 7, "/t/crush-7.sock"),
-        ({"XDG_RUNTIME_DIR": "", "TMPDIR": "/t"}, 7, "/t/crush-7.sock"),
-        ({"XDG_RUNTIME_DIR": "not/absolute", "TMPDIR": "/t"}, 7, "/t/crush-7.sock"),
-        ({"TMPDIR": "not/absolute"}, 7, "/tmp/crush-7.sock"),
-        ({"TMPDIR": ""}, 7, "/tmp/crush-7.sock"),
-        ({}, 0, "/tmp/crush-0.sock"),
-        ({}, None, "/tmp/crush.sock"),
+        ({"HOME": "/h"}, 7, "/h/.local/state/crush-trio/run/crush-7.sock"),
+        ({"HOME": "/h", "XDG_STATE_HOME": "/s"}, 7, "/s/crush-trio/run/crush-7.sock"),
+        ({"HOME": "/h", "XDG_STATE_HOME": "s"}, 7, "/h/.local/state/crush-trio/run/crush-7.sock"),
+        ({"TMPDIR": "/t"}, 7, "/t/crush-trio-7/crush-7.sock"),
+        ({"XDG_RUNTIME_DIR": "", "TMPDIR": "/t"}, 7, "/t/crush-trio-7/crush-7.sock"),
+        ({"XDG_RUNTIME_DIR": "no", "TMPDIR": "/t"}, 7, "/t/crush-trio-7/crush-7.sock"),
+        ({"TMPDIR": "not/absolute"}, 7, "/tmp/crush-trio-7/crush-7.sock"),
+        ({"TMPDIR": "", "HOME": ""}, 7, "/tmp/crush-trio-7/crush-7.sock"),
+        ({}, 0, "/tmp/crush-trio-0/crush-0.sock"),
+        ({}, None, "/tmp/crush-trio/crush.sock"),
     ],
 )
 @pytest.mark.item("G14")
 def test_the_default_is_the_users_own_socket(environ, uid, path):
-    assert default_address(environ, uid) == unix(path)
+    found = default_address(environ, uid)
+    assert found == unix(path)
+    assert found.owner == uid
+    runtime = environ.get("XDG_RUNTIME_DIR", "").startswith("/")
+    assert found.private == (uid is not None and not runtime)
 
 
 @pytest.mark.item("G14")
-def test_a_default_too_long_to_bind_gives_way_to_the_common_directory():
+def test_a_default_too_long_to_bind_gives_way_to_the_next_directory():
     name = "/crush-7.sock"
     fits = "/" + "ü" * ((PATH_LIMIT - 1 - len(name)) // 2)
     assert len((fits + name).encode()) == PATH_LIMIT
     assert default_address({"XDG_RUNTIME_DIR": fits}, 7) == unix(fits + name)
-    assert default_address({"XDG_RUNTIME_DIR": fits + "x"}, 7) == unix("/tmp" + name)
+    own = "/tmp/crush-trio-7" + name
+    assert default_address({"XDG_RUNTIME_DIR": fits + "x", "HOME": fits}, 7) == unix(own)
 
 
 # ── Who can reach it ────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import define, field
 
-from crush_trio.net.address import Origin
+from crush_trio.net.address import Origin, UnixAddress
 from crush_trio.net.client import READ_MOST, Request, open_http_client
 from crush_trio.net.dial import Dialer, UnixDialer, ViaProxy
 from crush_trio.net.errors import AddressRefused, ConnectFailed
@@ -65,14 +65,14 @@ async def test_a_host_that_cannot_be_looked_up_is_not_connected_to(host):
 async def test_a_unix_socket_is_connected_to_and_a_missing_one_is_named(tmp_path):
     path = tmp_path / "s"
     with pytest.raises(ConnectFailed, match="No such file"):
-        await UnixDialer(PurePosixPath(path))(ELSEWHERE)
+        await UnixDialer(UnixAddress(PurePosixPath(path)))(ELSEWHERE)
     sock = trio.socket.socket(trio.socket.AF_UNIX)
     await sock.bind(str(path))
     sock.listen()
     listener = trio.SocketListener(sock)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, ok, [listener])
-        assert await fetched(UnixDialer(PurePosixPath(path)), ELSEWHERE) == b"ok"
+        assert await fetched(UnixDialer(UnixAddress(PurePosixPath(path))), ELSEWHERE) == b"ok"
         nursery.cancel_scope.cancel()
 
 

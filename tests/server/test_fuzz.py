@@ -212,7 +212,7 @@ def check(request, answer):
 
 def leads_elsewhere(request):
     """Whether a value makes the path that of another route, or of none: it is no single segment."""
-    return any(not value or "/" in value for value in request.values.values())
+    return any(not value or "/" in value or "\\" in value for value in request.values.values())
 
 
 def check_shape(route, answer):

@@ -122,6 +122,47 @@ def test_whatever_the_headers_the_answer_is_yes_or_a_refusal(text):
             assert settings is not LOCKED, "no text but the token opens"
 
 
+# ── Fetch metadata ─────────────────────────────────────────────────────────────────────────────
+
+NAVIGATION = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+def fetched(site, settings=OPEN, method="GET", server=("127.0.0.1", PORT), **headers):
+    """Check a request as a browser sends it; underscores in names are dashes."""
+    given = {"host": f"127.0.0.1:{PORT}", "sec-fetch-site": site, **headers}
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
+    check_scope({"server": server, "method": method, "headers": raw}, settings)
+
+
+@pytest.mark.item("L48")
+@pytest.mark.parametrize("server", [("127.0.0.1", PORT), None])
+def test_a_request_of_a_page_of_another_site_is_refused_also_without_an_origin(server):
+    for method in ("GET", "POST", "HEAD"):
+        with pytest.raises(OriginForbidden, match="another site"):
+            fetched("cross-site", method=method, server=server)
+    with pytest.raises(OriginForbidden):
+        fetched("cross-site", server=server, sec_fetch_mode="navigate", sec_fetch_dest="iframe")
+    with pytest.raises(OriginForbidden):
+        fetched("cross-site", server=server, method="POST", **NAVIGATION)
+
+
+@pytest.mark.parametrize("site", ["same-origin", "same-site", "none", ""])
+def test_a_request_of_our_page_or_of_the_address_bar_is_not(site):
+    fetched(site)
+
+
+def test_a_link_from_another_site_may_show_a_document():
+    fetched("cross-site", **NAVIGATION)
+
+
+def test_a_page_of_another_site_that_the_settings_allow_may_ask():
+    fetched("cross-site", NAMED, origin="https://panel.example")
+    with pytest.raises(OriginForbidden):
+        fetched("cross-site", NAMED, origin="https://evil.example", **NAVIGATION)
+    with pytest.raises(OriginForbidden):
+        fetched("cross-site", NAMED)
+
+
 # ── Origin ─────────────────────────────────────────────────────────────────────────────────────
 
 FOREIGN_ORIGINS = [

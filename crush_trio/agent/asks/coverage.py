@@ -24,6 +24,7 @@ from crush_trio.config.rules.patterns import (
 )
 from crush_trio.config.rules.rules import LoadedRule, RuleProblem, check_rule
 from crush_trio.errors import RuleNotPossible
+from crush_trio.tools.base import LEAVE_SANDBOX
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -62,8 +63,8 @@ def subject_of(request: PermissionRequest, ground: Ground) -> Subject:
     match kind_of(request.tool_name):
         case PatternKind.COMMAND if text("command"):
             line = CommandLine.parse(text("command"), Path(text("working_dir") or request.path))
-            firm = bool(params.get(OUTSIDE_SANDBOX)) or line.is_protected
-            firm = firm or ground.is_protected(line.directory)
+            leaves = request.action == LEAVE_SANDBOX or bool(params.get(OUTSIDE_SANDBOX))
+            firm = leaves or line.is_protected or ground.is_protected(line.directory)
             return Subject(request=request, line=line, firm=firm)
         case PatternKind.HOST if text("url"):
             firm = any(map(ground.is_protected, touches))

@@ -1,7 +1,7 @@
 """`crush-trio serve`: a server in the foreground, until a signal or a client stops it.
 
-Standard output gets one line, the address, once the server accepts connections. The log goes to
-standard error. The first SIGTERM or SIGINT shuts the server down within the grace period; a second
+Standard output gets one line, the address, once the server accepts connections, and a second one if the
+Crush client would not look there. The log goes to standard error. The first SIGTERM or SIGINT shuts the server down within the grace period; a second
 one kills it.
 """
 
@@ -24,7 +24,7 @@ from crush_trio.cli.options import (
     seconds,
     write,
 )
-from crush_trio.net.address import Address
+from crush_trio.net.address import Address, UnixAddress
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.http.serve import GRACE, wait_for_signal
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
@@ -32,6 +32,7 @@ from crush_trio.server.run import run_server
 from crush_trio.server.settings import ServerSettings
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
+_ELSEWHERE: Final = "XDG_RUNTIME_DIR is not set. With the Crush client, name this address:"
 
 
 @click.command(
@@ -148,6 +149,8 @@ async def _serve(address: Address, settings: ServerSettings, grace: float) -> No
         async with open_hidden_nursery() as serving:
             [bound] = await serving.start(server)
             write(f"Listening on {bound}. {_DEMO}\n")
+            if isinstance(address, UnixAddress) and address.private:
+                write(f"{_ELSEWHERE} CRUSH_CLIENT_SERVER=1 crush --host {bound}\n")
         nursery.cancel_scope.cancel()
 
 

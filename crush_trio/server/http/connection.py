@@ -45,6 +45,7 @@ from crush_trio.server.http.admission import Seat, Stage
 from crush_trio.server.http.exchange import Exchange
 from crush_trio.server.http.framing import Framing, PlainRequest
 from crush_trio.server.http.outgoing import SEND_LIMIT, Outgoing
+from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 from crush_trio.server.status import error_body
 
@@ -102,6 +103,7 @@ class Connection:
     http: Framing = field(factory=Framing, init=False)
     client: tuple[str, int] | None = field(default=None, init=False)
     server: tuple[str, int] | None = field(init=False)
+    peer: Peer = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.life, self.seat.give_way = self.seat.life, self.give_way
@@ -109,6 +111,7 @@ class Connection:
         self.incoming = Incoming(self.stream, self.life)
         self.outgoing = Outgoing(self.stream, self.life, self.terms.send_limit)
         socket = self.stream.socket
+        self.peer = Peer(socket)
         self.server = parse_socket_addr(socket.family, socket.getsockname())
         with suppress(OSError):  # the client has disconnected, which `Incoming` will notice
             self.client = parse_socket_addr(socket.family, socket.getpeername())

@@ -1,7 +1,6 @@
 """One request on a connection and its answer, as an ASGI call."""
 
 import logging
-import re
 from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
@@ -17,8 +16,9 @@ from typing_extensions import override
 
 from crush_trio.clock import SystemClock
 from crush_trio.server.http.admission import Stage
-from crush_trio.server.http.framing import HEAD_SIZE, Headers, PlainRequest
+from crush_trio.server.http.framing import ADDRESS, HEAD_SIZE, Headers, PlainRequest
 from crush_trio.server.http.outgoing import CARRIER, Carrier, SendNow
+from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.1"}
 _BODILESS: Final = {204, 304}
-_ADDRESS: Final = re.compile(rb"(?i:https?)://[^/?]+/?(.*)")
-"""A target in the form for proxies, with scheme and host before the path."""
 _AT_ONCE: Final = 8
 """Pieces of a body that are taken in one step. An ordinary body that has arrived has fewer."""
 _CLOCK: Final = SystemClock()
@@ -72,6 +70,11 @@ class Exchange(Carrier):
             assert isinstance(event, h11.EndOfMessage)
             self._ended = True
 
+    @property
+    def peer(self) -> Peer:
+        """The process at the other end of the connection."""
+        return self.connection.peer
+
     async def run(self) -> None:  # noqa: ASYNC910 - the application's answer is waited for
         """Have the application answer. An answer that it left unfinished ends the connection."""
         connection, http = self.connection, self.connection.http
@@ -92,7 +95,7 @@ class Exchange(Carrier):
             "type": "http",
             "asgi": _ASGI,
             "http_version": request.http_version.decode("ascii"),
-            "method": request.method.decode("ascii").upper(),
+            "method": request.method.decode("ascii"),
             "scheme": "http",
             "path": unquote(path.decode("ascii")),
             "raw_path": path,
@@ -201,26 +204,23 @@ class Exchange(Carrier):
 
 
 def _checked(request: h11.Request | PlainRequest) -> bytes:
-    """Return the path and query of *request*; raise h11's error for what h11 does not check.
+    """Return the path and query of *request*; raise h11's error for what the parser does not check.
 
-    A body with both a length and an encoding could be read in two ways, by us and by a proxy. And h11
-    checks the size of a head only if it does not arrive at once.
+    h11 checks the size of a head only if it does not arrive at once.
     """
     if isinstance(request, PlainRequest):
         return request.target
     if request.http_version > b"1.1":
         raise h11.RemoteProtocolError("unknown version", error_status_hint=505)
-    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
-        raise h11.RemoteProtocolError("a length and an encoding")
     target: bytes = request.target
     if len(target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > HEAD_SIZE:
         raise h11.RemoteProtocolError("a large head", error_status_hint=431)
     if target.startswith(b"/") or target == b"*":
         return target
-    address = _ADDRESS.fullmatch(target)
+    address = ADDRESS.fullmatch(target)
     if address is None:
         raise h11.RemoteProtocolError("no path")
-    return b"/" + address[1]
+    return b"/" + address[2]
 
 
 def take_whole_body(scope: Scope) -> bytes | None:

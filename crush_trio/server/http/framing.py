@@ -9,6 +9,9 @@ Everything else goes through h11, from its first byte: another method, a body, a
 connection or the framing, anything that the pattern does not match, an interim response, an answer of
 unknown length. A request that took the shortcut is handed to h11 when that becomes necessary, as if it
 had just arrived.
+
+h11 is lenient where programs disagree. `StrictConnection` is not: a proxy in front of us may read such a
+request in another way than we do.
 """
 
 import re
@@ -17,6 +20,7 @@ from typing import Final
 
 import h11
 from attrs import define, field, frozen
+from typing_extensions import override
 
 HEAD_SIZE: Final = 2**14
 """Bytes of the head of a request."""
@@ -34,6 +38,11 @@ _LEFT_TO_H11: Final = {
 }
 """Headers about the connection or the framing. Two others are accepted with their default values."""
 _ANSWER_FIELDS: Final = {b"content-length", b"content-type", b"date"}
+_LENIENT: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
+"""A line that ends with a bare LF, or that continues the line before."""
+_LOWER: Final = re.compile(rb"[a-z]")
+ADDRESS: Final = re.compile(rb"(?i:https?)://([^/?]+)/?(.*)")
+"""A target in the form for proxies, with scheme and host before the path."""
 _BODILESS: Final = {204, 304}
 _END: Final = h11.EndOfMessage()
 
@@ -75,6 +84,49 @@ def _says_nothing_new(name: bytes, value: bytes) -> bool:
     return name != b"content-length" or value == b"0"
 
 
+class StrictConnection(h11.Connection):
+    """h11's parser of requests, which also refuses what other programs may read in another way.
+
+    * A line that ends with a bare LF, and a folded line: 400.
+    * A length together with an encoding: 400.
+    * A method with lower-case letters, which is another one than in upper case (RFC 9110 §9.1): 501.
+    * A target with another host than the `Host` header: 403. The guard checks only the header.
+    """
+
+    def __init__(self, head_size: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=head_size)
+        self._cr = b""
+        """A CR that h11 has taken, if its LF has not arrived."""
+
+    @override
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event, after checking it and the lines that it was made from.
+
+        The lines are those of a head, or of the end of a body in chunks, which may have lines like a
+        head. Of other bodies the end has no bytes.
+        """
+        before = self.trailing_data[0]
+        event = super().next_event()
+        lines = self._cr + before[: len(before) - len(self.trailing_data[0])]
+        if isinstance(event, h11.Request | h11.EndOfMessage) and _LENIENT.search(lines) is not None:
+            raise h11.RemoteProtocolError("a line that does not end with CR LF, or is folded")
+        if isinstance(event, h11.Request):
+            _check_request(event)
+        self._cr = b"\r" if event is h11.NEED_DATA and lines.endswith(b"\r") else b""
+        return event
+
+
+def _check_request(request: h11.Request) -> None:
+    headers: dict[bytes, bytes] = dict(request.headers)
+    if b"content-length" in headers and b"transfer-encoding" in headers:
+        raise h11.RemoteProtocolError("a length and an encoding")
+    if _LOWER.search(request.method) is not None:
+        raise h11.RemoteProtocolError("unknown method", error_status_hint=501)
+    named = ADDRESS.fullmatch(request.target)
+    if named is not None and named[1].lower() != headers.get(b"host", b"").lower():
+        raise h11.RemoteProtocolError("another host", error_status_hint=403)
+
+
 @define(eq=False)
 class Framing:
     """The framing of one connection: bytes into request events, answers into bytes.
@@ -82,9 +134,7 @@ class Framing:
     Its states are those of h11, with or without the shortcut.
     """
 
-    _http: h11.Connection = field(
-        factory=lambda: h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE), init=False
-    )
+    _http: "StrictConnection" = field(factory=lambda: StrictConnection(HEAD_SIZE), init=False)
     _fed: bool = field(default=False, init=False)
     """Whether h11 has data of the current request, or of one after it."""
     _plain: PlainRequest | None = field(default=None, init=False)

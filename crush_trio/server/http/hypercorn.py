@@ -7,6 +7,7 @@ Under `hypercorn -k trio` Hypercorn speaks HTTP. This module adds what its worke
   server from stopping.
 * What comes after a response (the idle timer, the close) happens, although Quart-Trio cancels the
   very task that is doing it.
+* Requests that programs read in different ways are refused (`server.http.framing.StrictConnection`).
 * What fails in a connection is logged and stays there. As shipped, one malformed request can end the
   server.
 * A connection that carries a stream does nothing else, see `server.http.outgoing.begin_stream`.
@@ -43,7 +44,9 @@ from typing_extensions import override
 
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.server.http.admission import Admission, Stage, refuse
+from crush_trio.server.http.framing import StrictConnection
 from crush_trio.server.http.outgoing import CARRIER, SEND_LIMIT, Outgoing, SendNow, StreamNeedsHttp1
+from crush_trio.server.http.peer import Peer
 from crush_trio.server.logging import places
 
 _ADMISSION: Final = "crush_trio.admission"
@@ -74,7 +77,10 @@ class Connection(TCPServer):
     ) -> None:
         super().__init__(app, config, context, {**state, CARRIER: self}, stream)
         admission = state.get(_ADMISSION) or Admission()
-        self._seat = admission.admit(_descriptor(stream))
+        socket = _socket(stream)
+        self.peer = Peer(socket)
+        """The process at the other end of the connection."""
+        self._seat = admission.admit(0 if socket is None else socket.fileno())
         self._life = trio.CancelScope() if self._seat is None else self._seat.life
         self._outgoing = Outgoing(stream, self._life, send_limit)
         self._parsing = trio.CancelScope()
@@ -162,6 +168,7 @@ class Connection(TCPServer):
     @override
     async def _read_data(self) -> None:
         """Pass on what the client sends while it matters, and notice when it disconnects."""
+        self._parse_strictly()
         while True:
             try:
                 data = await self.stream.receive_some(MAX_RECV)
@@ -176,6 +183,12 @@ class Connection(TCPServer):
                 break
         await self.protocol.handle(Closed())
         await self.idle_task.stop()  # otherwise the connection is kept for the idle time
+
+    def _parse_strictly(self) -> None:
+        """Have requests parsed as by our own server. HTTP/2 has its own parser and other rules."""
+        protocol = self.protocol.protocol
+        if isinstance(protocol.connection, h11.Connection):
+            protocol.connection = StrictConnection(self.config.h11_max_incomplete_size)
 
 
 # ── Under Hypercorn's own worker ────────────────────────────────────────────────────────────────
@@ -251,11 +264,11 @@ def safe_worker(scope: Scope, sizes: SizeLimits = DEFAULTS) -> Iterator[None]:
             names["TCPServer"] = TCPServer
 
 
-def _descriptor(stream: trio.abc.Stream) -> int:
-    """Return the descriptor of the socket of *stream*; 0 if it has none."""
+def _socket(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    """Return the socket of *stream*; None if it has none."""
     if isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return stream.socket.fileno() if isinstance(stream, trio.SocketStream) else 0
+    return stream.socket if isinstance(stream, trio.SocketStream) else None
 
 
 def _lone(error: Exception) -> Exception:

@@ -22,6 +22,8 @@ from attrs import define, field
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
+from crush_trio.net.errors import ForeignSocket
+from crush_trio.net.unix_socket import credentials_of, make_private
 
 PROBE_LIMIT: Final = 0.2
 """Seconds that a server behind a socket file may take to accept a probe."""
@@ -104,7 +106,7 @@ async def open_listeners(
 async def _listen(address: Address, undo: ExitStack, *, require_token: bool) -> socket.socket:
     with _translated(address):
         if isinstance(address, UnixAddress):
-            return await _listen_unix(Path(address.path), undo)
+            return await _listen_unix(address, undo)
         return await _listen_tcp(address, undo, require_token=require_token)
 
 
@@ -139,7 +141,10 @@ async def _listen_tcp(
 # ── Unix ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _listen_unix(path: Path, undo: ExitStack) -> socket.socket:
+async def _listen_unix(address: UnixAddress, undo: ExitStack) -> socket.socket:
+    path = Path(address.path)
+    if address.private and address.owner is not None:
+        make_private(address.path.parent, address.owner)
     async with _turn_in(path.parent):
         await _clear_stale(path)
         return _bind_unix(path, undo)
@@ -193,20 +198,21 @@ async def _clear_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(found):
         raise CannotListen(f"{path} exists and is not a socket; move it or choose another path")
-    if await _answers(path):
-        raise AddressInUse(str(path))
+    if (answered := await _answers(path)) is not None:
+        raise AddressInUse(f"{path}, by {answered}")
     _remove_stale(path)
 
 
-async def _answers(path: Path) -> bool:
-    """Whether a server may be listening at *path*. Only a refusal means no; a timeout does not."""
+async def _answers(path: Path) -> str | None:
+    """Return which program listens at *path*; None if it refuses. A timeout does not mean that none does."""
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             with trio.move_on_after(PROBE_LIMIT):
                 await probe.connect(str(path))
+                return str(credentials_of(probe))
         except (ConnectionRefusedError, FileNotFoundError):
-            return False  # noqa: ASYNC910 - the refusal may come at once
-    return True
+            return None  # noqa: ASYNC910 - the refusal may come at once
+    return "a program that does not answer"
 
 
 def _mode_of(path: Path) -> int | None:
@@ -246,6 +252,8 @@ def _translated(address: Address) -> Iterator[None]:
     """Translate the system's errors about *address* into ours."""
     try:
         yield
+    except ForeignSocket as error:
+        raise CannotListen(error.detail) from error
     except OSError as error:
         if error.errno == EADDRINUSE:
             raise AddressInUse(str(address)) from error

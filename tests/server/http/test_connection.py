@@ -71,7 +71,7 @@ async def test_the_application_is_told_what_was_asked():
         await say(send)
 
     async with open_connection(note) as client:
-        await client.request("/a%20b/c?d=%20e", method="pUt", headers=[("X-Name", "value")])
+        await client.request("/a%20b/c?d=%20e", method="PUT", headers=[("X-Name", "value")])
         await client.answer()
         us = client.stream.socket.getsockname()
     [scope] = seen

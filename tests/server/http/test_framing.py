@@ -39,6 +39,10 @@ def agrees(data):
         request.http_version,
     )
     assert list(plain.headers) == list(request.headers)
+    checked = Framing()  # in two pieces it goes the long way, where lines are checked
+    checked.receive(data[:1])
+    checked.receive(data[1:])
+    assert checked.next_event() == request
     return True
 
 
@@ -100,6 +104,43 @@ def test_an_ordinary_request_is_taken_the_short_way(more):
 )
 def test_what_is_out_of_the_ordinary_is_left_to_h11(data):
     assert plain_request(data) is None
+
+
+def whole(data, size):
+    """Give *data* in pieces of *size*; return whether a request has arrived whole."""
+    framing, event = Framing(), None
+    for at in range(0, len(data), size):
+        framing.receive(data[at : at + size])
+        while not isinstance(event := framing.next_event(), type | h11.EndOfMessage):
+            pass
+    return isinstance(event, h11.EndOfMessage)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PLAIN.replace(b"\r\n", b"\n"),
+        PLAIN.replace(b"t\r\n", b"t\n"),
+        PLAIN[:-2] + b"\n",
+        PLAIN.replace(b"Accept", b" Accept"),
+        PLAIN.replace(b"Accept", b"\tAccept"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_bare_line_feeds_and_folded_lines_are_refused_however_they_arrive(data, size):
+    assert by_h11(data)[0] is not None
+    with pytest.raises(h11.RemoteProtocolError, match="CR LF"):
+        whole(data, size)
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\n", b"0\r\nA: b\n\r\n", b"0\r\nA: b\r\n c\r\n\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_the_lines_after_the_last_chunk_are_checked_as_those_of_a_head(end, size):
+    head = b"POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"4\r\n\r\n\n \r\n"
+    assert whole(head + body + b"0\r\nA: b\r\n\r\n", size)
+    with pytest.raises(h11.RemoteProtocolError):
+        whole(head + body + end, size)
 
 
 token = st.text("!#$%&'*+-.^_`|~aZ09", min_size=1, max_size=8).map(str.encode)

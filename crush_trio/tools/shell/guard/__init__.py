@@ -5,6 +5,7 @@ stops everything below them, `process_table` reads /proc. For sandboxes, `placeh
 the file system and `restriction` restricts the command's process. These six import only each other and a
 few modules of the standard library, because every command waits for them to start.
 
-The other modules run in the server: `link` starts a guard and reads its reports, and `orphans` finds
-and kills what is left if both processes of a guard were killed.
+The other modules run in the server: `link` starts a guard and reads its reports, `orphans` finds and kills
+what is left if both processes of a guard were killed, and `descendants` knows which guards run and which
+processes are below them.
 """

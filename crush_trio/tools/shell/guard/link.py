@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from enum import Enum
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final
 
 import trio
 from attrs import define, evolve, field, frozen
 
+from crush_trio.tools.shell.guard.descendants import GUARDS, new_mark
 from crush_trio.tools.shell.guard.orphans import Traces, kill_orphans, with_mark
 from crush_trio.tools.shell.guard.pair import packed, stop_limit
 from crush_trio.tools.shell.guard.process_table import ProcessId
@@ -167,8 +167,11 @@ class GuardLink:
         return GuardEnd(GuardOutcome.KILLED, left=_sorted(guard | {self.report.leader}))
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket. The guard no longer counts as running."""
         self._channel.socket.close()
+        end = self.how_it_ended()
+        clean = end.how is not GuardOutcome.KILLED and not end.left
+        GUARDS.remove(self.process.pid, clean=clean)
 
     async def _hear_out(self) -> None:
         """Wait for the guard's last line, or for its end."""
@@ -220,7 +223,7 @@ async def start_guard(
     grace: float,
 ) -> GuardLink:
     """Start a guard, which waits for its command. Cannot be cancelled once it has begun."""
-    mark = token_hex(16)
+    mark = new_mark()
     ours, theirs = socket.socketpair()
     with ExitStack() as on_failure, theirs:
         on_failure.enter_context(ours)
@@ -235,6 +238,7 @@ async def start_guard(
             start_new_session=True,
         )
         on_failure.pop_all()
+    GUARDS.add(process.pid)
     channel = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     return GuardLink(process, channel, mark, grace)
 

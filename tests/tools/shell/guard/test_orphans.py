@@ -133,7 +133,7 @@ async def test_a_command_can_be_recognised_by_its_mark_and_has_the_marks_around_
         await group.wait()
     outer, inner = stdout.text().strip().split(":")
     assert outer == "outer"
-    assert len(inner) == 32
+    assert len(inner) == 49
 
 
 # ── Where signals are sent ──────────────────────────────────────────────────────────────────────

@@ -1,0 +1,62 @@
+"""The peer of a connection: found in the kernel's tables, asked for once, free while there are no commands."""
+
+import os
+import socket
+
+import pytest
+import trio
+
+from crush_trio.server.http import peer as module
+from crush_trio.server.http.peer import Peer, peer_of
+from crush_trio.tools.shell.guard.descendants import Family
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
+
+
+@pytest.mark.parametrize(
+    ("listening", "connecting"),
+    [
+        ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "127.0.0.1")),
+        ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")),
+        ((socket.AF_INET6, "::"), (socket.AF_INET, "127.0.0.1")),
+        ((socket.AF_INET6, "::1"), (socket.AF_INET6, "::1")),
+    ],
+    ids=["4", "4 by 6", "6 by 4", "6"],
+)
+def test_the_socket_at_the_other_end_is_found(listening, connecting):
+    both = listening[1] == "::"
+    place = listening[1], 0
+    with socket.create_server(place, family=listening[0], dualstack_ipv6=both) as server:
+        with socket.socket(connecting[0]) as client:
+            client.connect((connecting[1], server.getsockname()[1]))
+            ours, _ = server.accept()
+            with ours:
+                near, far = module._ends(ours)
+                [row] = module._rows(near, far)
+                assert row == module._Row(os.fstat(client.fileno()).st_ino, exact=True)
+                alone = Family(os.getpid(), frozenset(), escaped=False)
+                assert not module._is_tcp_of(alone, near, far)
+                client.close()
+                assert module._is_tcp_of(alone, near, far), "it has left, so it may have been one"
+
+
+def test_a_peer_on_another_machine_is_no_process_of_ours():
+    near, far = module._end(("10.0.0.1", 80)), module._end(("192.0.2.7", 4711))
+    assert not module._is_tcp_of(Family(os.getpid(), frozenset(), escaped=False), near, far)
+    assert module._is_tcp_of(Family(os.getpid(), frozenset(), escaped=False), near, None)
+
+
+async def test_a_peer_of_this_process_is_known_and_no_command():
+    ours, theirs = trio.socket.socketpair()
+    with ours, theirs:
+        peer = Peer(ours)
+        assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
+        assert not peer.is_foreign()
+        peer._suspect = True
+        assert not await peer.is_own_process()
+        assert not peer.suspect
+
+
+@pytest.mark.parametrize("state", [{}, {"crush_trio.carrier": object()}])
+def test_of_a_request_under_another_server_nothing_is_known(state):
+    assert peer_of({"state": state}) is None
