@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -286,3 +287,32 @@ def test_an_ordinary_user_is_confined_without_capabilities():
             [*drop, *argv, "/bin/bash", "-c", script], capture_output=True, text=True, check=True
         )
     assert done.stdout.split() == ["CapEff:", "0000000000000000"]
+
+
+# ── With git ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.needs("git")
+async def test_git_works_but_cannot_change_what_it_would_run_later(tmp_path):
+    """Commits and branches are fine; configuration, hooks and new repositories are not."""
+    workspace, empty = tmp_path / "work", tmp_path / "empty"
+    empty.mkdir()
+    await trio.run_process(["git", "init", "-q", str(workspace)])
+    shutil.rmtree(workspace / ".git/hooks")
+    (workspace / "file").write_text("text\n")
+    before = (workspace / ".git/config").read_text()
+    as_someone = "git -c user.name=A -c user.email=a@example.org"
+    fine = ["git add file", f"{as_someone} commit -qm first", "git branch other", "git status"]
+    refused = [
+        "git config core.pager 'touch x'",
+        "git remote add origin https://example.org/",
+        "git init --template=/usr/share/git-core/templates && ls .git/hooks/*",
+        "git config --rename-section core x",
+    ]
+    confined = {"writable": [workspace, empty]}
+    done = await tries([*fine, *refused], workspace, protected=protected(workspace), **confined)
+    assert done == fine
+    assert (workspace / ".git/config").read_text() == before
+    assert not (workspace / ".git/hooks").exists()
+    assert await tries(["git init"], empty, protected=protected(empty), **confined) == []
+    assert contents(empty) == {}
