@@ -108,6 +108,19 @@ async def test_a_project_does_not_say_which_program_a_name_stands_for(machine, p
     mark = machine.root / "ran"
     machine.program(program, mark)
     assert (await machine.run(calling("ls"))).text == "done"
+    assert not mark.exists(), (
+        "what runs unasked takes no program from the workspace, trusted or not"
+    )
+
+
+@both_ways
+async def test_a_trusted_project_says_where_programs_outside_of_it_are(machine, trusted):
+    env = {"PATH": f"{machine.root / 'tools'}:{os.environ['PATH']}"}
+    machine.prepare({**MINE, "env": env}, trusted=trusted)
+    mark = machine.root / "ran"
+    machine.program("ls", mark)
+    (machine.project / "bin").rename(machine.root / "tools")
+    assert (await machine.run(calling("ls"))).text == "done"
     assert mark.exists() is trusted
 
 

@@ -162,7 +162,7 @@ ASKS = {
         "git status -su", "git status -bsu", "git branch -aD main", "git branch -vD main",
         "git ls-files -om", "git blame -wl a.py", "git log --unif=3", "git log --cached",
         "git diff --cached=x", "git log --stdin", "git log --remerge-diff", "git diff --no-inde a b",
-        "git log --format", "git describe --dirty", "git describe --broken",
+        "git describe --dirty", "git describe --broken",
         "git status --ignore-submodules=none", "git diff --submodule=diff", "git diff --submodule",
         "git log --submodule=log", "git ls-files --recurse-submodules",
         "git cat-file --batch", "git cat-file --filters HEAD:a", "git rev-parse --git-path x",

@@ -79,12 +79,12 @@ class Ground:
         with (self.git_dir / name).open("a") as file:
             file.write(text)
 
-    def spring(self, command):
+    def spring(self, command, env=None):
         """Run a command as a shell of the user does, and return whether it left the mark."""
         subprocess.run(
             ["bash", "-c", command],
             cwd=self.repository,
-            env=self.env,
+            env=env or self.env,
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,

@@ -109,32 +109,17 @@ def read_regular(path: Path, limit: int) -> bytes:
 # ── Keys that name no program ───────────────────────────────────────────────────────────────────
 
 
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def _keys(section: str, keys: str) -> frozenset[str]:
     return frozenset(f"{section}.{key}" for key in keys.split())
 
 
-_SECTIONS: Final = frozenset(
-    [
-        "advice",
-        "author",
-        "color",
-        "column",
-        "committer",
-        "fetch",
-        "gitflow",
-        "http",
-        "i18n",
-        "index",
-        "init",
-        "lfs",
-        "pull",
-        "push",
-        "rebase",
-        "rerere",
-        "status",
-        "url",
-        "user",
-    ]
+_SECTIONS: Final = _split(
+    "advice author color column committer fetch gitflow http i18n index init lfs pull push rebase rerere"
+    " status url user"
 )
 """Sections in which no key names a program or a file that a command without permission uses."""
 
@@ -203,8 +188,13 @@ def names_no_program(setting: Setting) -> bool:
 
 # ── Repositories ────────────────────────────────────────────────────────────────────────────────
 
-_LINKABLE: Final = ("HEAD", "index", "logs", "objects", "packed-refs", "refs")
-"""Entries of a repository that must not be links to another one."""
+_SHOWN: Final = _split(
+    ". info logs objects objects/info objects/pack rebase-apply rebase-merge refs sequencer"
+)
+"""Directories of a repository in which a link must not lead out: git shows what it finds there.
+
+`git log` shows objects, `git status` the lines of a rebase that is not finished.
+"""
 
 _GITLINK: Final = b"\x00\x00\xe0\x00"
 """The mode of a submodule in an index, in every version of the format. It may also be found in other
@@ -297,14 +287,13 @@ def _check_config(path: Path, git_dir: Path, top: Path) -> None:
 
 
 def _check_links(base: Path, workspace: Path) -> None:
-    """Check that the objects of a repository are its own."""
-    objects = base / "objects"
-    paths = [base / name for name in _LINKABLE]
-    for folder in (objects, objects / "pack"):
+    """Check that what git shows of a repository is its own."""
+    for folder in (base / name for name in _SHOWN):
         if folder.is_dir():
-            paths.extend(Path(each.path) for each in os.scandir(folder) if each.is_symlink())
-    if any(path.is_symlink() and not path.resolve().is_relative_to(workspace) for path in paths):
-        raise _Doubtful("it has links to files elsewhere")
+            links = [Path(each.path) for each in os.scandir(folder) if each.is_symlink()]
+            if not all(link.resolve().is_relative_to(workspace) for link in links):
+                raise _Doubtful("it has links to files elsewhere")
+    objects = base / "objects"
     try:
         borrowed = _text(objects / "info" / "alternates").split("\n")
     except (FileNotFoundError, NotADirectoryError):

@@ -86,6 +86,10 @@ class CommandScope:
 # ── Options and operands ────────────────────────────────────────────────────────────────────────
 
 
+def _split(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(f"--{name}" for name in text.split())
 
@@ -145,7 +149,7 @@ class ProgramRule:
         """Return the names of the options in one word; a value may be taken from *rest*."""
         if text.startswith("--"):
             name, equals, _ = text.partition("=")
-            if name in self.words or (name in self.named and (equals or takes_value(rest))):
+            if name in self.words or (name in self.named and (equals or _taken(rest))):
                 return {name}
             return None
         if self.numbers and text[1:].isdecimal():
@@ -161,7 +165,7 @@ class ProgramRule:
             if letter in self.attached:
                 break
             if letter in self.valued:
-                if at + 1 < len(letters) or takes_value(rest):
+                if at + 1 < len(letters) or _taken(rest):
                     break
                 return None
             if letter not in self.flags:
@@ -169,7 +173,7 @@ class ProgramRule:
         return known
 
 
-def takes_value(rest: Iterator[Word]) -> bool:
+def _taken(rest: Iterator[Word]) -> bool:
     """Consume the next word as the value of an option; neither a pattern nor an option itself."""
     word = next(rest, None)
     return word is not None and not word.globs and not word.text.startswith("-")
@@ -380,46 +384,9 @@ READ_ONLY_PROGRAMS: Final[Mapping[str, ProgramRule]] = {
 }
 """Programs that only read if their arguments match the rule."""
 
-CANNOT_WRITE: Final = frozenset(
-    [
-        "arch",
-        "basename",
-        "cat",
-        "cd",
-        "cksum",
-        "cmp",
-        "comm",
-        "command",
-        "cut",
-        "dirname",
-        "du",
-        "echo",
-        "egrep",
-        "false",
-        "fgrep",
-        "grep",
-        "head",
-        "id",
-        "ls",
-        "md5sum",
-        "nl",
-        "nproc",
-        "pwd",
-        "readlink",
-        "realpath",
-        "sha1sum",
-        "sha256sum",
-        "sha512sum",
-        "stat",
-        "tail",
-        "tr",
-        "true",
-        "type",
-        "uname",
-        "wc",
-        "which",
-        "whoami",
-    ]
+CANNOT_WRITE: Final = _split(
+    "arch basename cat cd cksum cmp comm command cut dirname du echo egrep false fgrep grep head id ls md5sum"
+    " nl nproc pwd readlink realpath sha1sum sha256sum sha512sum stat tail tr true type uname wc which whoami"
 )
 """Programs without an option or operand that writes, runs another program or sets something.
 

@@ -11,7 +11,8 @@ permission (`git_repository.py`); in others git runs with the settings of `unask
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from os.path import lexists
 from typing import Final
 
@@ -23,7 +24,6 @@ from crush_trio.tools.shell.read_only import (
     CommandScope,
     nothing,
     paths,
-    takes_value,
     text,
 )
 from crush_trio.tools.shell.script import Word
@@ -96,63 +96,43 @@ class GitRule:
         return arguments is not None and self.operands(arguments, place)
 
     def _sorted(self, words: Sequence[Word], place: CommandScope) -> Arguments | None:
-        """Separate options and operands; None if an option is not listed.
-
-        A value in a word of its own must be allowed as a path too, in case a version of git does not
-        take it as a value.
-        """
+        """Separate options and operands; None if an option is not listed."""
         options, operands = set[str](), list[Word]()
-        rest = Lookahead(words)
-        for word in rest:
+        rest = deque(words)
+        while rest:
+            word = rest.popleft()
             if word.text == "--":
                 operands.extend(rest)
-            elif word.text.startswith("-") and word.text != "-":
-                value = rest.next
-                known = None if word.globs else self._option(word.text, rest)
-                if known is None or (rest.next is not value and not _is_inside(value, place)):
-                    return None
-                options.add(known)
-            else:
+                break
+            if not word.text.startswith("-") or word.text == "-":
                 operands.append(word)
+                continue
+            name = None if word.globs else self._name(word.text)
+            if name is None:
+                return None
+            if (word.text in self.valued or (word.text in self.last and rest)) and not (
+                rest and _is_value(rest.popleft(), place)
+            ):
+                return None
+            options.add(name)
         return Arguments(frozenset(options), tuple(operands))
 
-    def _option(self, text: str, rest: "Lookahead") -> str | None:
-        """Return the name of an option if it is listed; its value may be taken from *rest*."""
-        if text in self.flags or text in self.attached:
+    def _name(self, text: str) -> str | None:
+        """Return the name of the option in one word; None if it is not listed."""
+        if text in self.flags | self.attached | self.valued | self.last:
             return text
         if self.numbers and text[1:].isdecimal() and text.isascii():
             return "-n"
-        if text in self.valued or (text in self.last and rest.next is not None):
-            return text if takes_value(rest) else None
-        if text in self.last:
-            return text
         name = text.partition("=")[0] if text.startswith("--") else text[:2]
-        with_value = name in self.attached | self.valued and len(text) > len(name)
-        return name if with_value else None
+        return name if name in self.attached | self.valued and len(text) > len(name) else None
 
 
-class Lookahead(Iterator[Word]):
-    """The words of a command; `next` is the one that follows, None at the end."""
+def _is_value(word: Word, place: CommandScope) -> bool:
+    """Whether a word may be the value of the option before it.
 
-    def __init__(self, words: Sequence[Word]) -> None:
-        self._words = words
-        self._at = 0
-
-    @property
-    def next(self) -> Word | None:
-        """The next word."""
-        return self._words[self._at] if self._at < len(self._words) else None
-
-    def __next__(self) -> Word:
-        word = self.next
-        if word is None:
-            raise StopIteration
-        self._at += 1
-        return word
-
-
-def _is_inside(word: Word | None, place: CommandScope) -> bool:
-    return word is not None and place.holds(word)
+    It must be allowed as an operand too, in case a version of git does not take it as a value.
+    """
+    return not word.text.startswith("-") and not word.globs and place.holds(word)
 
 
 def _when(*options: str) -> Callable[[Arguments, CommandScope], bool]:
@@ -193,7 +173,7 @@ _SHOWN_ATTACHED: Final = "--decorate --format --pretty --date"
 
 _LOG: Final = GitRule(
     flags=f"{_DIFF_FLAGS} {_WALK_FLAGS} {_SHOWN_FLAGS} -m -c -g --cc --follow --walk-reflogs --relative-date"
-    " --source --merge-base",
+    " --source",
     attached=f"{_DIFF_ATTACHED} {_WALK_ATTACHED} {_SHOWN_ATTACHED}",
     valued=f"{_DIFF_VALUED} {_WALK_VALUED} -L",
     numbers=True,

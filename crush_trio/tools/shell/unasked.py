@@ -68,7 +68,7 @@ GIT_SETTINGS: Final = (
 
 They name no program, open no connection, do not look into submodules, and do not write the index:
 `git diff` writes it after it has compared a file whose time changed, and then runs a hook.
-There is no `diff.external`: git before 2.46 takes an empty one for a program.
+There is no `diff.external`: git 2.39 takes an empty one for a program.
 """
 
 CARRIED: Final = frozenset({"core.excludesfile", "safe.directory"})

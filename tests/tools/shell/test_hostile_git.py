@@ -7,6 +7,7 @@ import pytest
 from crush_trio.agent.turn.planner import GIT_NOT_RUN, git_state
 from crush_trio.clock import SystemClock
 from crush_trio.tools.base import ToolError
+from crush_trio.tools.shell.unasked import unasked_env
 from tests.tools.hostile_git import TRAPS, make_ground
 from tests.tools.shell_bench import open_shell_bench
 
@@ -37,6 +38,51 @@ async def test_no_program_of_a_repository_runs_unasked(trap, ground, tmp_path):
             assert not ground.unmark(), command
     await git_state(ground.repository, ground.env, SystemClock())
     assert not ground.unmark(), "the server's own git"
+
+
+HELD = {
+    *("signature", "show signature", "named format", "promisor ext", "promisor ssh", "hook"),
+    *("promisor upload pack", "hooks path", "monitor", "submodule"),
+    *("converter of the user", "filter of the user"),
+}
+"""Traps that our settings stop even if the repository is not checked."""
+
+
+@pytest.mark.parametrize(
+    "trap", [trap for trap in TRAPS if trap.name in HELD], ids=lambda t: t.name
+)
+def test_our_settings_alone_stop_what_settings_can_stop(trap, ground):
+    trap.craft(ground)
+    env = unasked_env(ground.env, ground.repository)
+    for command in trap.commands:
+        assert not ground.spring(command, env), command
+
+
+WRITING = [
+    *(
+        f"git {name} --unified --output={{file}}"
+        for name in ("log", "diff", "show", "shortlog HEAD")
+    ),
+    "git log -1 --format=%B -s --unified --output={file}",
+    "git log -pn --output={file}",
+    "git rev-list -L --output={file} HEAD",
+    pytest.param("tree -Po x {file}", marks=pytest.mark.needs("tree")),
+]
+
+
+@pytest.mark.item("H10")
+@pytest.mark.parametrize("line", WRITING)
+async def test_an_option_that_writes_is_found_behind_another_option(line, ground):
+    start_up = ground.home / ".bashrc"
+    command = line.format(file=start_up)
+    ground.spring(command)
+    assert start_up.exists(), "the command writes"
+    start_up.unlink()
+    async with open_shell_bench(ground.repository, HOME=str(ground.home)) as bench:
+        bench.person.refuses = True
+        with pytest.raises(ToolError):
+            await bench.bash(command)
+    assert not start_up.exists()
 
 
 # ── The server's own git ────────────────────────────────────────────────────────────────────────
@@ -119,7 +165,7 @@ async def test_settings_of_the_user_that_name_no_program_are_kept(ground):
 
 
 @pytest.mark.parametrize(
-    "way", ["file", "link", "common", "objects", "pack", "alternates", "worktree"]
+    "way", ["file", "link", "common", "objects", "pack", "alternates", "worktree", "rebase"]
 )
 async def test_a_repository_outside_the_workspace_is_not_shown_unasked(way, ground):
     """A `.git` that leads to another project of the user shows the content of that project."""
@@ -146,6 +192,9 @@ async def test_a_repository_outside_the_workspace_is_not_shown_unasked(way, grou
             (ground.git_dir / "objects" / "info" / "alternates").write_text(
                 f"{other.git_dir}/objects\n"
             )
+        case "rebase":
+            (ground.git_dir / "rebase-merge").mkdir()
+            (ground.git_dir / "rebase-merge" / "done").symlink_to(other.repository / "a.py")
         case "worktree":
             ground.configure(f"[core]\n\tworktree = {other.repository}\n")
     async with open_shell_bench(ground.repository) as bench:
