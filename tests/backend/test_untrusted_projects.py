@@ -19,6 +19,7 @@ from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import ScriptedProvider
 from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.model.server import open_model_server
+from crush_trio.tools.sandbox.machine import no_sandbox
 from crush_trio.wire.ids import ClientId, WorkspaceId
 
 # Programs are really started, and sockets really opened.
@@ -72,6 +73,7 @@ class Machine:
             providers={"mine": model} if own_model else {},
             open_store=in_memory,
             patience=0,
+            sandbox=no_sandbox(),  # in one, a program that must not run could not leave its mark
         )
         plan = WorkspacePlan(
             id=WorkspaceId("w"),
