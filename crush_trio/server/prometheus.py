@@ -160,7 +160,7 @@ def _commands(server: Server) -> "Iterator[Metric]":
     yield _counter(
         "commands",
         "Commands that agents started, by the sandbox that held them and why they could run.",
-        {(kind.value, approval.value): number for (kind, approval), number in started.items()},
+        {(kind.value, why.value): started[kind, why] for kind in SandboxKind for why in Approval},
         ["sandbox", "approval"],
     )
 

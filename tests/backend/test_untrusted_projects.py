@@ -19,6 +19,7 @@ from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import ScriptedProvider
 from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.model.server import open_model_server
+from crush_trio.tools.sandbox.machine import no_sandbox
 from crush_trio.wire.ids import ClientId, WorkspaceId
 
 # Programs are really started, and sockets really opened.
@@ -71,6 +72,7 @@ class Machine:
             providers={"mine": model} if own_model else {},
             open_store=in_memory,
             patience=0,
+            sandbox=no_sandbox(),  # in one, a program that must not run could not leave its mark
         )
         plan = WorkspacePlan(
             id=WorkspaceId("w"),
@@ -106,6 +108,19 @@ async def test_a_project_does_not_say_which_program_a_name_stands_for(machine, p
     machine.prepare({"env": env}, trusted=trusted, mine=MINE)
     mark = machine.root / "ran"
     machine.program(program, mark)
+    assert (await machine.run(calling("ls"))).text == "done"
+    assert not mark.exists(), (
+        "what runs unasked takes no program from the workspace, trusted or not"
+    )
+
+
+@both_ways
+async def test_a_trusted_project_says_where_programs_outside_of_it_are(machine, trusted):
+    env = {"PATH": f"{machine.root / 'tools'}:{os.environ['PATH']}"}
+    machine.prepare({**MINE, "env": env}, trusted=trusted)
+    mark = machine.root / "ran"
+    machine.program("ls", mark)
+    (machine.project / "bin").rename(machine.root / "tools")
     assert (await machine.run(calling("ls"))).text == "done"
     assert mark.exists() is trusted
 

@@ -125,11 +125,16 @@ class Watched:
 
 
 @asynccontextmanager
-async def open_place(tmp_path, kind, script):
-    """Start a server whose only model is the scripted one, and open a workspace in it."""
+async def open_place(tmp_path, kind, script, *, sandbox="auto"):
+    """Start a server whose only model is the scripted one, and open a workspace in it.
+
+    In a *sandbox*, a command sees other process ids than this process does.
+    """
     directory, home = tmp_path / "project", tmp_path / "home"
     directory.mkdir()
-    home.mkdir()
+    config = home / ".config" / "crush" / "crush.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(orjson.dumps({"crush_trio": {"sandbox": {"mode": sandbox}}}).decode())
     titles = []
 
     def choose(request):
@@ -235,7 +240,7 @@ async def test_cancel_while_the_model_streams_closes_its_connection(tmp_path, ki
 async def test_cancel_during_bash_leaves_no_process_and_the_receipt_lists_them(tmp_path):
     command = "trap '' TERM; (trap '' TERM; sleep 1000) & echo $$ $! > pids; wait"
     script = [[CallTool("bash", {"command": command, "description": "wait"})]]
-    async with open_place(tmp_path, "openai", script) as place:
+    async with open_place(tmp_path, "openai", script, sandbox="off") as place:
         pipe = place.directory / "pids"
         os.mkfifo(pipe)
         async with place.watching(1) as events:
@@ -257,7 +262,7 @@ async def test_a_cancel_that_cannot_stop_a_process_says_which(tmp_path, monkeypa
     monkeypatch.setattr(link, "GUARD", altered(link.GUARD, "hasty", "no token"))
     command = "(trap '' TERM; echo $BASHPID > pids; exec sleep 1000) & wait"
     script = [[CallTool("bash", {"command": command, "description": "wait"})]]
-    async with open_place(tmp_path, "openai", script) as place:
+    async with open_place(tmp_path, "openai", script, sandbox="off") as place:
         pipe = place.directory / "pids"
         os.mkfifo(pipe)
         await place.submit("go", permissions={"mode": "allow"})

@@ -1,6 +1,7 @@
 """Runs scripts in a sandbox, and reads what each of their tries did."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ needs_landlock = pytest.mark.skipif(
 )
 
 BWRAP = SandboxKind.BUBBLEWRAP
+PYTHON = f"{sys.executable} -I -S -c "
 ENV = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 
 

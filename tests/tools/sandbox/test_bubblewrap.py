@@ -2,18 +2,23 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import trio
 
+from crush_trio.clock import SystemClock
 from crush_trio.tools.sandbox.bubblewrap import bubblewrap_argv, find_bubblewrap
 from crush_trio.tools.sandbox.confinement import Confinement, Network, NotConfined
 from crush_trio.tools.sandbox.layout import lay_out
-from tests.tools.sandbox_runs import contents, output, repository, sandboxed, tries
+from crush_trio.tools.shell.process import open_process_group
+from tests.tools.process_probe import Watched
+from tests.tools.sandbox_runs import PYTHON, contents, output, repository, sandboxed, tries
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock, pytest.mark.needs("bwrap")]
 
@@ -150,19 +155,35 @@ async def test_a_link_that_a_command_left_makes_nothing_writable(tmp_path):
 # ── Placeholders ────────────────────────────────────────────────────────────────────────────────
 
 
+@asynccontextmanager
+async def waiting(command):
+    """Run a command that writes `ready` and reads a line; yield a function that lets it go on."""
+    stdout = Watched()
+    with trio.fail_after(20):
+        async with open_process_group(
+            command, clock=SystemClock(), stdin=subprocess.PIPE, stdout=stdout
+        ) as group:
+            await stdout.shows("ready")
+
+            async def go_on():
+                await group.stdin.send_all(b"\n")
+                await group.wait()
+                return stdout.text().split()
+
+            yield go_on
+
+
 async def test_commands_share_a_placeholder_and_the_last_one_removes_it(tmp_path):
     confined = {"writable": [tmp_path], "protected": [tmp_path / ".git/hooks"]}
-    script = (
-        "touch .git/x && exit 1; echo $(ls -A); read line < go; mkdir .git/hooks && exit 1; true"
-    )
-    os.mkfifo(tmp_path / "go")
-    async with trio.open_nursery() as nursery:
-        for _ in range(2):
-            nursery.start_soon(output, sandboxed(script, tmp_path, **confined))
-        assert await output(sandboxed("ls -d .git", tmp_path, **confined)) == ".git\n"
-        for _ in range(2):
-            await trio.to_thread.run_sync((tmp_path / "go").write_text, "\n")
-    assert contents(tmp_path) == {"go": None}
+    script = "echo ready; read; rmdir .git || mkdir .git/hooks || mkdir .git || echo refused"
+    command = sandboxed(script, tmp_path, **confined)
+    async with waiting(command) as second:
+        async with waiting(command) as first:
+            assert await output(sandboxed("ls -d .git", tmp_path, **confined)) == ".git\n"
+            assert await first() == ["ready", "refused"]
+        assert set(contents(tmp_path)) == {".git"}
+        assert await second() == ["ready", "refused"]
+    assert contents(tmp_path) == {}
 
 
 async def test_a_placeholder_that_was_left_is_removed_and_one_that_is_used_stays(tmp_path):
@@ -230,12 +251,12 @@ async def test_a_command_sees_only_its_own_processes_and_few_devices(tmp_path, m
 # ── Network ─────────────────────────────────────────────────────────────────────────────────────
 
 CONNECT = "exec 3<>/dev/tcp/127.0.0.1/{port}"
-UNIX = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{path}\")'"
-OWN = """python3 -c '
+UNIX = PYTHON + "'import socket; socket.socket(socket.AF_UNIX).connect(\"{path}\")'"
+OWN = f"""{PYTHON}'
 import socket
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname())'"""
-PAIR = "python3 -c 'import socket; socket.socketpair()'"
+PAIR = PYTHON + "'import socket; socket.socketpair()'"
 
 
 @pytest.mark.parametrize(
@@ -286,3 +307,32 @@ def test_an_ordinary_user_is_confined_without_capabilities():
             [*drop, *argv, "/bin/bash", "-c", script], capture_output=True, text=True, check=True
         )
     assert done.stdout.split() == ["CapEff:", "0000000000000000"]
+
+
+# ── With git ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.needs("git")
+async def test_git_works_but_cannot_change_what_it_would_run_later(tmp_path):
+    """Commits and branches are fine; configuration, hooks and new repositories are not."""
+    workspace, empty = tmp_path / "work", tmp_path / "empty"
+    empty.mkdir()
+    await trio.run_process(["git", "init", "-q", str(workspace)])
+    shutil.rmtree(workspace / ".git/hooks")
+    (workspace / "file").write_text("text\n")
+    before = (workspace / ".git/config").read_text()
+    as_someone = "git -c user.name=A -c user.email=a@example.org"
+    fine = ["git add file", f"{as_someone} commit -qm first", "git branch other", "git status"]
+    refused = [
+        "git config core.pager 'touch x'",
+        "git remote add origin https://example.org/",
+        "git init --template=/usr/share/git-core/templates && ls .git/hooks/*",
+        "git config --rename-section core x",
+    ]
+    confined = {"writable": [workspace, empty]}
+    done = await tries([*fine, *refused], workspace, protected=protected(workspace), **confined)
+    assert done == fine
+    assert (workspace / ".git/config").read_text() == before
+    assert not (workspace / ".git/hooks").exists()
+    assert await tries(["git init"], empty, protected=protected(empty), **confined) == []
+    assert contents(empty) == {}

@@ -8,7 +8,7 @@ import pytest
 
 from crush_trio.tools.sandbox.confinement import Confinement, Network, NotConfined, SandboxKind
 from crush_trio.tools.sandbox.enforcement import reduced
-from tests.tools.sandbox_runs import contents, needs_landlock, output, sandboxed, tries
+from tests.tools.sandbox_runs import PYTHON, contents, needs_landlock, output, sandboxed, tries
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock, needs_landlock]
 
@@ -82,9 +82,9 @@ async def test_no_socket_can_be_made_if_the_network_is_off(tmp_path):
     with socket.socket(socket.AF_UNIX) as unix:
         unix.bind(str(tmp_path / "socket"))
         unix.listen()
-        made = "python3 -c 'import socket; socket.socket(socket.{})'"
+        made = PYTHON + "'import socket; socket.socket(socket.{})'"
         attempts = [made.format(family) for family in ("AF_INET", "AF_UNIX", "AF_INET6")]
-        pair = "python3 -c 'import socket; socket.socketpair()'"
+        pair = PYTHON + "'import socket; socket.socketpair()'"
         done = await tries([*attempts, pair], tmp_path, KIND, network=Network.OFF)
         assert done == [pair]
         assert await tries(attempts, tmp_path, KIND) == attempts

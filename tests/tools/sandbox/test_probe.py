@@ -70,6 +70,7 @@ print(found.kind, len(found.reasons))
 
 
 @needs_landlock
+@pytest.mark.heavy
 @pytest.mark.needs("bwrap")
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may nest namespaces")
 async def test_a_server_that_is_in_a_sandbox_itself_finds_what_works_there(tmp_path):

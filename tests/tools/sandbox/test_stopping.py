@@ -21,7 +21,7 @@ KINDS = [
     pytest.param(SandboxKind.BUBBLEWRAP, marks=pytest.mark.needs("bwrap")),
     pytest.param(SandboxKind.LANDLOCK, marks=needs_landlock),
 ]
-racy = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.long)])
+racy = pytest.mark.parametrize("times", [2, pytest.param(8, marks=pytest.mark.long)])
 
 
 @pytest.fixture
