@@ -150,10 +150,10 @@ def test_a_broken_file_is_a_state_and_no_failure(home, project):
     assert said == {
         "bad": "the file does not begin with a line of three hyphens",
         "binary": "the file is not UTF-8 text",
-        "directory": "the file cannot be read: not a regular file",
+        "directory": "the file cannot be read: it is a directory, not a regular file",
         "gone": "the file is a link to nowhere",
         "huge": f"the file has more than {MAX_FILE_BYTES} bytes",
-        "pipe": "the file cannot be read: not a regular file",
+        "pipe": "the file cannot be read: it is a device or pipe, not a regular file",
     }
 
 

@@ -52,7 +52,11 @@ async def test_person_sees_where_it_goes_before_anything_happens(tmp_path):
     assert wanted.action == "download"
     assert wanted.path == tmp_path / "x/f"
     assert wanted.params == {"url": url, "file_path": str(tmp_path / "x/f"), "timeout": 9}
-    assert wanted.description == f"Download {url} to {tmp_path / 'x/f'}"
+    link = bench.root / "link/x/f"
+    assert wanted.description == (
+        f"Download {url} to {tmp_path / 'x/f'}, to which the link {link} leads"
+    )
+    assert wanted.always
     assert not (tmp_path / "x").exists()
 
 
