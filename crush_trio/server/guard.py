@@ -2,24 +2,33 @@
 
 The agent runs commands, so a web page must not reach it. Two checks prevent that, and need nothing from
 the client: a page is recognised by its `Origin`, and a page that made a name point at this machine (DNS
-rebinding) by the `Host` it asks for. A server may also require a token. The checks are plain functions
-of what a request says; `server.app.Door` applies them before any route.
+rebinding) by the `Host` it asks for. A server may also require a token (`server.tokens`). The checks are plain
+functions of what a request says; `server.app.Door` applies them before any route. What the caller's token
+does not allow is refused once the route is known, by `server.routing.respond`.
 """
 
-import hmac
 import ipaddress
+import os
 import re
+import socket
+import struct
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+import trio
+from attrs import frozen
+
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
+from crush_trio.server.http.outgoing import CARRIER
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
+from crush_trio.server.tokens import Right, RightMissing, TokenFile, Tokens
 from crush_trio.wire.converters import shown
 
-_HTTP_PORT: Final = 80
+_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
+_CREDENTIALS: Final = struct.Struct("iII")
 _HEADERS: Final = frozenset((b"host", b"origin", b"authorization"))
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
 
@@ -56,14 +65,37 @@ class Transport(Enum):
     TCP = "tcp"
 
 
-def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
+@frozen(kw_only=True)
+class Caller:
+    """Who sends a request, as far as the server can tell."""
+
+    right: Right = Right.ADMIN
+    token: str = ""
+    """The name of the token; empty if the request has none and needs none."""
+
+    def check(self, needed: Right) -> None:
+        """Raise `RightMissing` if the caller may not do what needs this right."""
+        if not self.right.covers(needed):
+            raise RightMissing(f"{self.token} may {self.right}, and this needs {needed}")
+
+
+def tokens_of(settings: GuardSettings) -> Tokens:
+    """Return the tokens that *settings* name."""
+    path = settings.token_file
+    return Tokens(settings.token, None if path is None else TokenFile(path))
+
+
+def check_scope(
+    scope: Mapping[str, Any], settings: GuardSettings, tokens: Tokens | None = None
+) -> Caller:
     """Check an ASGI connection scope, as `check_request` does.
 
     A scope without a server address came through a Unix socket. A header that is present twice is read
     as one with both values, which no rule here accepts.
     """
+    tokens = tokens_of(settings) if tokens is None else tokens
     host, port = scope.get("server") or (None, None)
-    if settings.loopback_only and settings.token is None and port is not None:
+    if settings.loopback_only and port is not None and not tokens.required:
         _check_loopback(TcpAddress(str(host), port))
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
@@ -71,14 +103,31 @@ def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
         if key in _HEADERS:
             text = bytes(value).decode("latin-1")
             found[key] = f"{found[key]}, {text}" if key in found else text
-    check_request(
+    return check_request(
         settings,
         transport=Transport.UNIX if port is None else Transport.TCP,
+        scheme=scope.get("scheme", "http"),
         port=port,
         host=found.get(b"host"),
         origin=found.get(b"origin"),
         authorization=found.get(b"authorization"),
+        owner=settings.open_to_owner and peer_uid(scope) == os.geteuid(),
+        tokens=tokens,
     )
+
+
+def peer_uid(scope: Mapping[str, Any]) -> int | None:
+    """Return the user at the other end of a Unix socket; None for TCP and under other servers."""
+    carrier = scope.get("state", {}).get(CARRIER)
+    stream = getattr(getattr(carrier, "connection", carrier), "stream", None)
+    if not isinstance(stream, trio.SocketStream) or stream.socket.family != socket.AF_UNIX:
+        return None
+    try:
+        data = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:  # it has disconnected
+        return None
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    return int(uid)
 
 
 def _check_loopback(address: TcpAddress) -> None:
@@ -92,37 +141,51 @@ def check_request(
     settings: GuardSettings,
     *,
     transport: Transport,
+    scheme: str = "http",
     port: int | None = None,
     host: str | None = None,
     origin: str | None = None,
     authorization: str | None = None,
-) -> None:
-    """Return if the request may pass; otherwise raise `Forbidden` or `Unauthorized`.
+    owner: bool = False,
+    tokens: Tokens | None = None,
+) -> Caller:
+    """Return who sends the request if it may pass; otherwise raise `Forbidden` or `Unauthorized`.
 
-    *port* is our end of the connection, the rest are headers. Through a Unix socket any host is
-    accepted: its clients invent one, and no web page can connect there. A preflight is a request like
-    any other: it has an origin, so it is refused, and no answer of ours permits a page anything.
+    *port* is our end of the connection, *owner* whether the kernel says that the other end is our own
+    user and needs no token; the rest are headers. Through a Unix socket any host is accepted: its
+    clients invent one, and no web page can connect there. A preflight is a request like any other: it
+    has an origin, so it is refused, and no answer of ours permits a page anything.
 
-    A request with the token may name any host: a server on an address of its own has names that we
+    A request with a valid token may name any host: a server on an address of its own has names that we
     cannot know, and a page that came here through a false name has no token.
     """
-    proven = settings.token is not None and _has_token(authorization, settings.token)
-    if transport is Transport.TCP and not proven and not _is_our_host(settings, host, port):
+    tokens = tokens_of(settings) if tokens is None else tokens
+    required = tokens.required
+    bearer = _bearer(authorization)
+    holder = tokens.find(bearer) if required and bearer is not None else None
+    if (
+        transport is Transport.TCP
+        and holder is None
+        and not _is_our_host(settings, host, port, scheme)
+    ):
         raise HostForbidden(_named(host))
     if origin is not None and not _is_our_origin(settings, transport, host, origin):
         raise OriginForbidden(_named(origin))
-    if settings.token is not None and not proven:
+    if holder is not None:
+        return Caller(token=holder[0], right=holder[1])
+    if required and not owner:
         raise Unauthorized
+    return Caller()
 
 
-def _is_our_host(settings: GuardSettings, host: str | None, port: int | None) -> bool:
+def _is_our_host(settings: GuardSettings, host: str | None, port: int | None, scheme: str) -> bool:
     match = _AUTHORITY.fullmatch((host or "").lower())
     if match is None:
         return False
     name = match[1]
     if name in settings.hosts or match[0] in settings.hosts:
         return True
-    return _is_loopback(name) and int(match[2] or _HTTP_PORT) == port
+    return _is_loopback(name) and int(match[2] or _PORTS.get(scheme, 0)) == port
 
 
 @lru_cache(maxsize=16)  # every request of a client has the same one
@@ -151,13 +214,10 @@ def _is_our_origin(
     return ours and authority == (host or "").lower()
 
 
-def _has_token(authorization: str | None, token: str) -> bool:
-    """Whether the header carries our token; takes the same time for a near miss as for any other text."""
+def _bearer(authorization: str | None) -> str | None:
+    """Return the token that the header carries; None if it carries none."""
     scheme, _, given = (authorization or "").partition(" ")
-    same = hmac.compare_digest(
-        given.strip().encode(errors="surrogatepass"), token.encode(errors="surrogatepass")
-    )
-    return same and scheme.lower() == "bearer"
+    return given.strip() if scheme.lower() == "bearer" else None
 
 
 def _named(header: str | None) -> str:

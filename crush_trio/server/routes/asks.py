@@ -3,7 +3,9 @@
 from typing import Final
 
 from crush_trio.errors import PermissionActionInvalid
+from crush_trio.server.audit_notes import ANSWERED, DECLINED, PERMISSION, REVOKED, SKIP
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
+from crush_trio.server.tokens import Right
 from crush_trio.wire.asks import Grant, PermissionAction, PermissionRequest, QuestionRequest
 from crush_trio.wire.ids import AskId
 from crush_trio.wire.requests import (
@@ -92,6 +94,7 @@ ROUTES: Final = (
             "Decide whether permissions are granted without asking.",
             skip,
             body=PermissionSkip,
+            audit=SKIP,
         ),
         Route(
             "POST",
@@ -101,6 +104,8 @@ ROUTES: Final = (
             body=GrantRequest,
             answer=Resolved,
             errors=("permission_action_invalid",),
+            right=Right.ANSWER,
+            audit=PERMISSION,
             direct=True,
         ),
         group="Permissions",
@@ -114,6 +119,8 @@ ROUTES: Final = (
             answer_questions,
             body=AnswerRequest,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=ANSWERED,
             direct=True,
         ),
         Route(
@@ -124,6 +131,8 @@ ROUTES: Final = (
             body=RefusalRequest,
             body_optional=True,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=DECLINED,
         ),
         group="Questions",
     ),
@@ -150,6 +159,8 @@ ROUTES: Final = (
             "Revoke a grant.",
             revoke,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=REVOKED,
         ),
         Route(
             "GET",
