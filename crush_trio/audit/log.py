@@ -143,19 +143,20 @@ class AuditLog:
     async def write_queue(self) -> None:
         """Write the queue once; failures are kept in `problem`."""
         assert self.file is not None
+        await trio.lowlevel.checkpoint()
         self._noted, self._urgent = trio.Event(), trio.Event()
-        batch = [*self._lost_records(), *self._queue]
-        told = len(batch) - len(self._queue)
+        unreported, told = self._unreported, self._lost_records()
+        batch = [*told, *self._queue]
         try:
             done = await trio.to_thread.run_sync(_append, self.file, batch)
         except OSError as error:
             done, why = 0, error.strerror or str(error)
         else:
             why = "" if done == len(batch) else "no space left on the device"
-        if done >= told:
-            self._unreported = 0 if told else self._unreported
-            del self._queue[: done - told]
-            self._taken += done - told
+        if done:
+            self._unreported -= unreported
+            del self._queue[: done - len(told)]
+            self._taken += done - len(told)
         self.written += done
         self._report(why)
         if self._queue:

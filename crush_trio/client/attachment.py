@@ -110,6 +110,7 @@ class Keeper:
 
     async def _init_agent(self, workspace_id: WorkspaceId) -> None:
         """Make the agent ready; a token that may only watch need not, because it sends no prompts."""
+        await trio.lowlevel.checkpoint()
         path = f"/v1/workspaces/{segment(workspace_id)}/agent/init"
         try:
             body = AgentInitRequest(interactive=self.interactive)

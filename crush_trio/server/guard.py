@@ -12,19 +12,19 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.http.outgoing import CARRIER
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
-from crush_trio.server.tokens import Right, RightMissing, TokenFile, Tokens
+from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, RightMissing, TokenFile, Tokens
 from crush_trio.wire.converters import shown
 
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
@@ -72,6 +72,8 @@ class Caller:
     right: Right = Right.ADMIN
     token: str = ""
     """The name of the token; empty if the request has none and needs none."""
+    valid: Callable[[], bool] | None = field(default=None, eq=False, repr=False)
+    """Whether a named token still gives the same right; None for callers that need not be asked again."""
 
     def check(self, needed: Right) -> None:
         """Raise `RightMissing` if the caller may not do what needs this right."""
@@ -172,7 +174,10 @@ def check_request(
     if origin is not None and not _is_our_origin(settings, transport, host, origin):
         raise OriginForbidden(_named(origin))
     if holder is not None:
-        return Caller(token=holder[0], right=holder[1])
+        name, right = holder
+        if name == ENVIRONMENT_TOKEN:
+            return Caller(token=name, right=right)
+        return Caller(token=name, right=right, valid=lambda: tokens.find(bearer or "") == holder)
     if required and not owner:
         raise Unauthorized
     return Caller()

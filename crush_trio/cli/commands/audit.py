@@ -39,17 +39,20 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 def moment(text: str) -> str:
     """Parse a time as 90m, 2h, 3d ago, a date, or RFC 3339 in UTC; return it as records have it."""
-    if _DATE.fullmatch(text):
-        text = f"{text}T00:00:00Z"
     if is_timestamp(text):
-        at = datetime.fromisoformat(text).astimezone(UTC)
-        return str(timestamp(int(at.timestamp())))
+        return _utc(datetime.fromisoformat(text))
     try:
+        if _DATE.fullmatch(text):
+            return _utc(datetime.fromisoformat(text).replace(tzinfo=UTC))
         return str(timestamp(SystemClock().unix() - duration(text)))
-    except click.BadParameter:
+    except (click.BadParameter, ValueError):
         raise click.BadParameter(
             f"{text!r} is not a time; write 90m, 2h or 3d, or a date such as 2026-01-31"
         ) from None
+
+
+def _utc(at: datetime) -> str:
+    return str(timestamp(int(at.timestamp())))
 
 
 @click.command()

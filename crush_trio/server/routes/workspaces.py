@@ -1,6 +1,8 @@
 """Routes about workspaces, and their event streams (wire.md §3.2, §4)."""
 
 import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -12,7 +14,7 @@ from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
-from crush_trio.server.http.outgoing import begin_stream
+from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing import (
     CLIENT,
     EVENTS,
@@ -116,6 +118,7 @@ async def events(call: Call) -> Reply:
     call.cleanup.enter_context(server.streams.attached(reader))
     if call.caller.right.covers(Right.ANSWER):
         call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
+    send_now, valid = begin_stream(call.scope), call.caller.valid
     frames = stream(
         reader,
         boot=workspace.events.boot,
@@ -124,10 +127,28 @@ async def events(call: Call) -> Reply:
         missed=reader.missed,
         asks=asks,
         heartbeat=server.heartbeat,
-        send_now=begin_stream(call.scope),
+        send_now=send_now if valid is None else partial(_send_while, valid, send_now),
         turns=server.streams.turns,
     )
-    return Reply(headers=_STREAM_HEADERS, pieces=frames)
+    pieces = frames if valid is None else _while_valid(valid, frames)
+    return Reply(headers=_STREAM_HEADERS, pieces=pieces)
+
+
+def _send_while(valid: Callable[[], bool], send_now: SendNow, data: bytes) -> int:
+    """Send nothing directly once the token is not valid; what is left then reaches `_while_valid`."""
+    return send_now(data) if valid() else 0
+
+
+# ASYNC900: as for `stream`: the framework wants an async generator, and this one holds no scope.
+async def _while_valid(  # noqa: ASYNC900
+    valid: Callable[[], bool], frames: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """End a stream before the first piece, at the latest a heartbeat, after its token was revoked."""
+    async with aclosing(frames):
+        async for piece in frames:
+            if not valid():
+                return  # noqa: ASYNC911 - a piece was waited for
+            yield piece  # noqa: ASYNC119 - the framework closes it, and *frames* needs no clean-up
 
 
 def _form(name: str | None) -> Form:
