@@ -12,6 +12,7 @@ from crush_trio.audit.record import AuditRecord
 from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
+from crush_trio.errors import DecodeError
 from crush_trio.net.address import Address, TcpAddress, default_address, parse_server_url
 from crush_trio.net.client import Transport
 from crush_trio.wire.codec import decode
@@ -47,7 +48,10 @@ class Client:
     async def health(self) -> Health:
         """Return what the server lacks, usually nothing; raises `ServerUnreachable` without one."""
         data = await self._link.tell("GET", "/v1/health")
-        return decode(data, Health) if data else Health()
+        try:
+            return decode(data, Health) if data else Health()
+        except DecodeError:  # a server of another kind
+            return Health()
 
     async def version(self) -> Version:
         """Return the version of the server."""

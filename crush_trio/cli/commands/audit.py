@@ -134,4 +134,4 @@ def line_of(record: AuditRecord) -> str:
     where = [record.directory, record.session_id[:8], record.tool]
     result = "" if record.result == "ok" else f"({record.result})"
     parts = [record.time, record.action.value, result, *who, *where, record.what]
-    return one_line("  ".join(filter(None, parts)))
+    return "  ".join(one_line(part) for part in parts if part)
