@@ -53,13 +53,14 @@ class AuditFile:
     files: int = FILES
     _last: int = field(default=0, init=False)
     """The highest number this object has seen, in case all files are deleted meanwhile."""
+    _end: tuple[int, int] | None = field(default=None, init=False)
+    """The file and the size that it had after our last append: if it still has, no other has written."""
 
     def append(self, records: Sequence[AuditRecord]) -> int:
         """Write *records* with their numbers; return how many of them were written.
 
         Fewer than all means that the disk is full. Raises `OSError` if none could be.
         """
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked(), ExitStack() as opened:
             handle = self._opened(opened)
             last = self._last_number(handle)
@@ -76,7 +77,21 @@ class AuditFile:
                         raise
                     return done
                 self._last = last
+            about = os.fstat(handle)
+            self._end = about.st_ino, about.st_size
         return len(records)
+
+    def check(self) -> None:
+        """Raise `OSError` if nothing could be appended; makes and changes nothing."""
+        if os.path.lexists(self.path):
+            with ExitStack() as opened:
+                self._opened(opened)
+            return
+        place = self.path.parent
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
 
     def _opened(self, opened: ExitStack) -> int:
         """Open the newest file; a link, or a file of another user, is refused."""
@@ -93,7 +108,12 @@ class AuditFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        handle = os.open(self.path.with_name(f"{self.path.name}.lock"), _LOCK, _FILE_MODE)
+        place = f"{self.path}.lock"
+        try:
+            handle = os.open(place, _LOCK, _FILE_MODE)
+        except FileNotFoundError:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(place, _LOCK, _FILE_MODE)
         try:
             deadline = time.monotonic() + LOCK_LIMIT
             while True:
@@ -122,6 +142,9 @@ class AuditFile:
 
     def _last_number(self, handle: int) -> int:
         """Return the number of the last record in the files."""
+        about = os.fstat(handle)
+        if (about.st_ino, about.st_size) == self._end:
+            return self._last
         found = _last_in(handle)
         if not found:
             with ExitStack() as opened:

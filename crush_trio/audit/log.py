@@ -47,6 +47,10 @@ REFUSED_SPAN: Final = 60.0
 log = logging.getLogger(__name__)
 
 
+_Noted = tuple[int, AuditRecord]
+"""A record and when it was noted, in unix seconds."""
+
+
 class AuditUnreadable(Unavailable):
     """The files of the audit cannot be read; the detail says why."""
 
@@ -66,7 +70,7 @@ class AuditLog:
     """How many records were dropped because the queue was full."""
     problem: str = field(default="", init=False)
     """Why the last attempt to write failed; empty if it did not."""
-    _queue: list[AuditRecord] = field(factory=list, init=False, repr=False)
+    _queue: list[_Noted] = field(factory=list, init=False, repr=False)
     _unreported: int = field(default=0, init=False)
     _taken: int = field(default=0, init=False)
     """How many records have left the queue."""
@@ -88,7 +92,7 @@ class AuditLog:
             self.lost += 1
             self._unreported += 1
             return
-        self._queue.append(evolve(record, time=timestamp(self.clock.unix())))
+        self._queue.append((self.clock.unix(), record))
         self._noted.set()
         if record.action is not Action.SENT:
             self._urgent.set()
@@ -163,12 +167,11 @@ class AuditLog:
             self._noted.set()
         self._tried.unpark_all()
 
-    def _lost_records(self) -> list[AuditRecord]:
+    def _lost_records(self) -> list[_Noted]:
         if not self._unreported:
             return []
         what = f"{self._unreported} records could not be written"
-        at = timestamp(self.clock.unix())
-        return [AuditRecord(time=at, action=Action.RECORDS_LOST, what=what)]
+        return [(self.clock.unix(), AuditRecord(action=Action.RECORDS_LOST, what=what))]
 
     def _report(self, why: str) -> None:
         """Note and log a change: that writing fails, or works again."""
@@ -190,22 +193,22 @@ _SEARCHED: Final = 4000
 """Characters of a text that are searched for secrets; the rest is dropped."""
 
 
-def _append(file: AuditFile, batch: list[AuditRecord]) -> int:
+def _append(file: AuditFile, batch: list[_Noted]) -> int:
     """Write *batch* without secrets. Runs in a thread: searching for secrets takes a moment."""
-    return file.append(list(map(_cleaned, batch)))
+    return file.append([_cleaned(at, record) for at, record in batch])
 
 
-def _cleaned(record: AuditRecord) -> AuditRecord:
+def _cleaned(at: int, record: AuditRecord) -> AuditRecord:
     texts: dict[str, Any] = {name: _short(getattr(record, name)) for name in _TEXTS}
-    return evolve(record, **texts)
+    texts["what"] = _short(redact_text(record.what[:_SEARCHED])) if record.what else ""
+    return evolve(record, time=timestamp(at), **texts)
 
 
 def _short(text: str) -> str:
-    """Return *text* without secrets, on one line, within the limit and as UTF-8 can encode it."""
-    if not text:
+    """Return *text* on one line, within the limit and as UTF-8 can encode it."""
+    if len(text) <= TEXT_MOST and text.isascii() and text.isprintable():
         return text
-    words = redact_text(text[:_SEARCHED]).split()
-    line = " ".join(words).encode("utf-8", "backslashreplace").decode()
+    line = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= TEXT_MOST else f"{line[: TEXT_MOST - 1]}…"
 
 

@@ -80,7 +80,7 @@ async def test_the_writer_tries_again_until_the_disk_is_back(path, monkeypatch):
     real, tries, done = audit_log._append, [], trio.Event()
 
     def failing_twice(file, batch):
-        tries.append([each.what for each in batch])
+        tries.append([each.what for _, each in batch])
         if len(tries) < 3:
             raise OSError(5, "Input/output error")
         trio.from_thread.run_sync(done.set)

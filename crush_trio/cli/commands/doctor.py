@@ -175,10 +175,10 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
 
 
 def audit(environ: Mapping[str, str]) -> list[Finding]:
-    """Return whether the audit can be written, without writing a record."""
+    """Return whether the audit can be written, without writing anything."""
     path = audit_path(environ)
     try:
-        AuditFile(path).append(())
+        AuditFile(path).check()
     except OSError as error:
         reason = f"{path} cannot be written: {error.strerror or error}"
         return [Finding(Level.FAIL, "audit", reason, "make the directory writable for this user")]
