@@ -24,6 +24,7 @@ from crush_trio.client.http import (
     NoAnswer,
     RunNotCompleted,
     ServerUnreachable,
+    TokenExposed,
 )
 from crush_trio.client.messages import (
     MessageFinished,
@@ -64,6 +65,7 @@ __all__ = [
     "ServerUnreachable",
     "Settled",
     "TextPiece",
+    "TokenExposed",
     "ToolCallBegun",
     "ToolCallFinished",
     "ToolResult",
