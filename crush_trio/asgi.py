@@ -20,6 +20,7 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 from hypercorn.utils import LifespanFailureError
 
 from crush_trio import __version__
+from crush_trio.audit.log import open_audit
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
 from crush_trio.errors import ServerShuttingDown
@@ -87,6 +88,7 @@ class HostedApp:
         with keep_recent_logs() as logs:
             opener = late_opener(default_workspaces(settings, logs))
             async with (
+                open_audit(settings.audit) as audit,
                 open_backend(
                     metered(opener.open, meters),
                     settings=settings.backend,
@@ -96,7 +98,7 @@ class HostedApp:
                 ) as backend,
                 open_hidden_nursery() as nursery,
             ):
-                server = Server(backend, meters=meters)
+                server = Server(backend, meters=meters, audit=audit)
                 self._app = create_app(server, settings.guard)
                 nursery.start_soon(self._watch, server)
                 nursery.start_soon(settle_in, opener, True)

@@ -95,6 +95,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_directory(tmp_path_factory):
+    """Keep the audit of the servers that tests start out of the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 # ── Explorations ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -92,7 +92,11 @@ EXIT_HELP: Final = (
 
 _CODES: Final[Mapping[str, ExitCode]] = {
     **dict.fromkeys(
-        ("address_exposed", "bad_address", "limit_invalid", "token_unusable"), ExitCode.MISUSED
+        (
+            *("address_exposed", "bad_address", "limit_invalid", "token_unusable"),
+            *("token_exposed", "token_name_invalid"),
+        ),
+        ExitCode.MISUSED,
     ),
     **dict.fromkeys(
         ("server_unreachable", "answer_lost", "server_foreign", "server_shutting_down", "not_ours"),
@@ -106,7 +110,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "session_not_found": "list the sessions of this directory: crush-trio sessions",
     "run_not_found": "list the sessions: crush-trio sessions",
     "session_busy": "wait for it, or stop it: crush-trio cancel SESSION",
-    "unauthorized": "set CRUSH_TRIO_TOKEN to the token of the server",
+    "unauthorized": "set CRUSH_TRIO_TOKEN to a token of the server; crush-trio token add makes one",
+    "right_missing": "set CRUSH_TRIO_TOKEN to a token with more rights",
     "config_invalid": "correct the file, then check again: crush-trio config check",
     "config_not_expanded": "find out what is missing: crush-trio config check",
     "not_configured": "check what is configured: crush-trio doctor",

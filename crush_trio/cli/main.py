@@ -42,6 +42,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "trust": ("trust:trust", "Trust the configuration files of DIRECTORY."),
     "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
+    "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
+    "audit": ("audit:audit", "Show who did what on this user's servers."),
 }
 """For each command: `module:function` in `cli.commands`, and the first line of its docstring.
 

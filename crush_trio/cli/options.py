@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -145,19 +146,51 @@ def debug_option(command: Command) -> Command:
 
 
 def host_option(command: Command) -> Command:
-    """Add `--host` to a command that talks to a server."""
-    return click.option(
+    """Add `--host`, `--ca` and `--insecure` to a command that talks to a server.
+
+    The last two are put into the invocation's environment, where `open_client` looks for them.
+    """
+    host = click.option(
         "--host",
         metavar="ADDRESS",
-        help="The server: unix:///path or tcp://host:port; by default the user's socket.",
-    )(command)
+        help="The server: unix:///path, tcp://host:port or https://host[:port]; by default the "
+        "user's socket.",
+    )
+    ca = click.option(
+        "--ca",
+        metavar="FILE",
+        expose_value=False,
+        callback=partial(_set_variable, "CRUSH_TRIO_CA"),
+        help="The certificates to trust for https://, in place of the system's.",
+    )
+    insecure = click.option(
+        "--insecure",
+        is_flag=True,
+        expose_value=False,
+        callback=partial(_set_variable, "CRUSH_TRIO_INSECURE"),
+        help="Send the token to another machine without TLS.",
+    )
+    return host(ca(insecure(command)))
 
 
-def choose_address(host: str | None, environ: Mapping[str, str], uid: int) -> "Address":
-    """Return the address *host*, or the default one; raises `BadAddress`."""
-    from crush_trio.net.address import default_address, parse_address
+def _set_variable(
+    name: str, context: click.Context, _parameter: click.Parameter, value: str | bool | None
+) -> None:
+    if value:
+        invocation = context.ensure_object(Invocation)
+        text = value if isinstance(value, str) else "1"
+        invocation.environ = {**invocation.environ, name: text}
 
-    return default_address(environ, uid) if host is None else parse_address(host)
+
+def choose_address(
+    host: str | None, environ: Mapping[str, str], uid: int, *, listen: bool = False
+) -> "Address":
+    """Return the address *host*, to connect to or to *listen* on, or the default one; raises `BadAddress`."""
+    from crush_trio.net.address import default_address, parse_address, parse_server_url
+
+    if host is None:
+        return default_address(environ, uid)
+    return parse_address(host) if listen else parse_server_url(host)
 
 
 def cwd_option(command: Command) -> Command:

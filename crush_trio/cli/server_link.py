@@ -21,7 +21,13 @@ from attrs import frozen
 
 from crush_trio.cli.exits import IdAmbiguous, ModelUnknown, NothingToContinue, NotOurs
 from crush_trio.cli.options import choose_address
-from crush_trio.client.client import TOKEN_VARIABLE, Client, open_client
+from crush_trio.client.client import (
+    CA_VARIABLE,
+    INSECURE_VARIABLE,
+    TOKEN_VARIABLE,
+    Client,
+    open_client,
+)
 from crush_trio.client.http import AnswerGarbled, AnswerLost, ApiError, ServerUnreachable
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import SystemClock
@@ -85,7 +91,8 @@ async def open_link(
     """
     address = choose_address(host, environ, os.getuid())
     token = client_token(environ)
-    running = await _is_running(address, token, required=host is not None or not embed)
+    required = host is not None or not embed
+    running = await _is_running(address, token, environ, required=required)
     opened = (
         open_client(address, token=token, environ=environ) if running else _open_embedded(environ)
     )
@@ -102,11 +109,13 @@ def client_token(environ: Mapping[str, str]) -> str | None:
     return environ.get(TOKEN_VARIABLE) or None
 
 
-async def _is_running(address: Address, token: str | None, *, required: bool) -> bool:
+async def _is_running(
+    address: Address, token: str | None, environ: Mapping[str, str], *, required: bool
+) -> bool:
     """Whether a crush_trio server answers at *address*; raises if it does not and is *required*."""
     await trio.lowlevel.checkpoint()
     try:
-        async with open_client(address, token=token) as client:
+        async with open_client(address, token=token, environ=environ) as client:
             await probe(client)
     except (ServerUnreachable, NotOurs):
         if required:
@@ -159,7 +168,11 @@ async def _open_embedded(environ: Mapping[str, str]) -> AsyncIterator[Client]:
     from crush_trio.server.settings import ServerSettings
 
     settings = ServerSettings.from_environment(environ)
-    settings = evolve(settings, backend=evolve(settings.backend, idle_linger=float("inf")))
+    settings = evolve(
+        settings,
+        backend=evolve(settings.backend, idle_linger=float("inf")),
+        guard=evolve(settings.guard, token_file=None),  # this command is the only client
+    )
     stop = trio.Event()
     with tempfile.TemporaryDirectory(prefix="crush-trio-", dir=_socket_folder()) as folder:
         address = UnixAddress(PurePosixPath(folder, "s.sock"))
@@ -197,7 +210,8 @@ def open_directory(
     """
     env = None
     if link.local and not link.embedded:
-        env = {name: text for name, text in environ.items() if not name.startswith(TOKEN_VARIABLE)}
+        own = (TOKEN_VARIABLE, CA_VARIABLE, INSECURE_VARIABLE)
+        env = {name: text for name, text in environ.items() if not name.startswith(own)}
     return link.client.open_workspace(directory, interactive=interactive, init=init, env=env)
 
 

@@ -25,6 +25,7 @@ from crush_trio.client.http import (
     RunNotCompleted,
     ServerForeign,
     ServerUnreachable,
+    TokenExposed,
 )
 from crush_trio.client.messages import (
     MessageFinished,
@@ -66,6 +67,7 @@ __all__ = [
     "ServerUnreachable",
     "Settled",
     "TextPiece",
+    "TokenExposed",
     "ToolCallBegun",
     "ToolCallFinished",
     "ToolResult",

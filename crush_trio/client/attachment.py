@@ -22,6 +22,7 @@ from attrs import define, field
 
 from crush_trio.client.http import (
     AnswerLost,
+    ApiError,
     Link,
     Query,
     ServerUnreachable,
@@ -103,13 +104,20 @@ class Keeper:
         """
         workspace = await self.link.ask("POST", "/v1/workspaces", WorkspaceView, body=self.request)
         if self.init:
-            await self.link.tell(
-                "POST",
-                f"/v1/workspaces/{segment(workspace.id)}/agent/init",
-                body=AgentInitRequest(interactive=self.interactive),
-            )
+            await self._init_agent(workspace.id)
         self.id = workspace.id
         return workspace
+
+    async def _init_agent(self, workspace_id: WorkspaceId) -> None:
+        """Make the agent ready; a token that may only watch need not, because it sends no prompts."""
+        await trio.lowlevel.checkpoint()
+        path = f"/v1/workspaces/{segment(workspace_id)}/agent/init"
+        try:
+            body = AgentInitRequest(interactive=self.interactive)
+            await self.link.tell("POST", path, body=body)
+        except ApiError as error:
+            if error.code != "right_missing":
+                raise
 
     async def release(self) -> None:
         """Release the claim. If the server cannot be told, the claim expires a little later."""

@@ -8,18 +8,27 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from crush_trio.audit.record import AuditRecord
 from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
-from crush_trio.net.address import Address, default_address, parse_address
+from crush_trio.errors import DecodeError
+from crush_trio.net.address import Address, TcpAddress, default_address, parse_server_url
 from crush_trio.net.client import Transport
+from crush_trio.wire.codec import decode
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
-from crush_trio.wire.views import Version, WorkspaceView
+from crush_trio.wire.views import Health, Version, WorkspaceView
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
+
+CA_VARIABLE: Final = "CRUSH_TRIO_CA"
+"""The environment variable that names the file with the certificates to trust, in place of all others."""
+
+INSECURE_VARIABLE: Final = "CRUSH_TRIO_INSECURE"
+"""The environment variable that allows, if it is 1, to send a token to another machine without TLS."""
 
 
 @define(eq=False)
@@ -36,9 +45,13 @@ class Client:
         """The address of the server."""
         return self._link.address
 
-    async def health(self) -> None:
-        """Check that the server answers; raises `ServerUnreachable` if not."""
-        await self._link.tell("GET", "/v1/health")
+    async def health(self) -> Health:
+        """Return what the server lacks, usually nothing; raises `ServerUnreachable` without one."""
+        data = await self._link.tell("GET", "/v1/health")
+        try:
+            return decode(data, Health) if data else Health()
+        except DecodeError:  # a server of another kind
+            return Health()
 
     async def version(self) -> Version:
         """Return the version of the server."""
@@ -59,6 +72,17 @@ class Client:
     async def metrics(self) -> str:
         """Return the metrics of the server, in the format of Prometheus."""
         return (await self._link.tell("GET", "/v1/metrics")).decode()
+
+    async def audit(
+        self, *, after: int | None = None, limit: int | None = None
+    ) -> tuple[AuditRecord, ...]:
+        """Return records of the audit: the first *limit* after the record *after*, or the newest.
+
+        Needs a token with the right `admin`, if the server has tokens.
+        """
+        given = {"after": after, "limit": limit}
+        query = {name: str(value) for name, value in given.items() if value is not None}
+        return await self._link.ask("GET", "/v1/audit", tuple[AuditRecord, ...], query=query)
 
     async def workspaces(self) -> tuple[WorkspaceView, ...]:
         """Return the workspaces that the server hosts now."""
@@ -125,34 +149,57 @@ async def open_client(
     token: str | None = None,
     client_id: ClientId | None = None,
     environ: Mapping[str, str] = os.environ,
+    ca: str | os.PathLike[str] | None = None,
+    insecure: bool | None = None,
     ids: IdSource | None = None,
     transport: Transport | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client of the server at *address*; leaving the block closes its connections.
 
-    An address is `unix:///path` or `tcp://host:port`, by default the socket in the user's runtime
-    directory, where servers listen by default. The *token*, if the server wants one, is by default
-    `CRUSH_TRIO_TOKEN` in *environ*. *client_id* is a UUID, by default a new one; a client that returns with
-    the same id has its old claims. *ids* makes the ids of runs, *transport* replaces the sockets.
+    An address is `unix:///path`, `tcp://host:port` or `https://host[:port]`, by default the socket in the
+    user's runtime directory, where servers listen by default. The *token*, if the server wants one, is by
+    default `CRUSH_TRIO_TOKEN` in *environ*. *client_id* is a UUID, by default a new one; a client that
+    returns with the same id has its old claims. *ids* makes the ids of runs, *transport* replaces the
+    sockets.
+
+    For `https://`, *ca* is a file with the certificates to trust, by default `CRUSH_TRIO_CA` or
+    `SSL_CERT_FILE` in *environ*, else the system's. Without TLS a token is sent to this machine only:
+    `TokenExposed` is raised for others, unless *insecure*, by default `CRUSH_TRIO_INSECURE=1`.
 
     Nothing is sent yet. The first request to a server that is not there raises `ServerUnreachable`.
     """
     home = default_address(environ, os.getuid())
     place = home if address is None else _address(address)
     names = RandomIds() if ids is None else ids
+    own = ClientId(RandomIds().new()) if client_id is None else client_id
     async with open_link(
         place,
         advice=_advice(place, home),
         token=token or environ.get(TOKEN_VARIABLE) or None,
+        client_id=own,
+        insecure=environ.get(INSECURE_VARIABLE) == "1" if insecure is None else insecure,
+        certificates=_certificates(ca, environ),
         transport=transport,
     ) as link:
-        yield Client(ClientId(RandomIds().new()) if client_id is None else client_id, link, names)
+        yield Client(own, link, names)
 
 
 def _address(address: str | Address) -> Address:
-    return parse_address(address) if isinstance(address, str) else address
+    return parse_server_url(address) if isinstance(address, str) else address
+
+
+def _certificates(
+    ca: str | os.PathLike[str] | None, environ: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return the variables that name the certificates to trust; *ca* replaces all others."""
+    file = environ.get(CA_VARIABLE) if ca is None else os.fspath(ca)
+    if file:
+        return {"SSL_CERT_FILE": file, "SSL_CERT_DIR": os.devnull}
+    return {name: environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in environ}
 
 
 def _advice(place: Address, home: Address) -> str:
+    if isinstance(place, TcpAddress) and place.secure:
+        return "check the address, and the certificate: --ca names the file of a private authority"
     command = "crush-trio serve" if place == home else f"crush-trio serve --host {place}"
     return f"start one with: {command}"

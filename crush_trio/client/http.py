@@ -16,7 +16,7 @@ from attrs import define, field
 
 from crush_trio import errors
 from crush_trio.errors import CrushError, DecodeError, Unavailable
-from crush_trio.net.address import Address, Origin, UnixAddress
+from crush_trio.net.address import Address, Origin, TcpAddress, UnixAddress, is_loopback
 from crush_trio.net.client import Content, Request, Response, Transport, open_http_client
 from crush_trio.net.dial import Dial, Dialer, UnixDialer
 from crush_trio.net.errors import (
@@ -27,6 +27,7 @@ from crush_trio.net.errors import (
     ResponseTooLarge,
 )
 from crush_trio.wire.codec import decode, encode
+from crush_trio.wire.converters import shown
 from crush_trio.wire.runs import RunView
 from crush_trio.wire.views import ErrorBody
 
@@ -148,15 +149,25 @@ async def open_link(
     *,
     advice: str = "",
     token: str | None = None,
+    client_id: str = "",
+    insecure: bool = False,
+    certificates: Mapping[str, str] | None = None,
     transport: Transport | None = None,
 ) -> AsyncIterator[Link]:
     """Open a link to the server at *address*; nothing is sent yet. Leaving closes its connections.
 
-    *advice* tells the user what to do if nothing answers there. *transport* replaces the sockets.
+    *advice* tells the user what to do if nothing answers there. *client_id* is named in every request.
+    *certificates* may have `SSL_CERT_FILE` and `SSL_CERT_DIR`. *transport* replaces the sockets.
+
+    Raises `TokenExposed` rather than send the token to another machine without TLS, unless *insecure*.
     """
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    headers = {"x-crush-client-id": client_id} if client_id else {}
+    if token is not None:
+        if not insecure:
+            _check_private(address)
+        headers["authorization"] = f"Bearer {token}"
     async with open_http_client(
-        _dial(address), idle_most=KEEP_MOST, idle_limit=KEEP_ALIVE
+        _dial(address, certificates or {}), idle_most=KEEP_MOST, idle_limit=KEEP_ALIVE
     ) as sockets:
         link = Link(address, sockets if transport is None else transport, headers, advice)
         try:
@@ -171,6 +182,12 @@ def segment(text: str) -> str:
 
 
 async def _refusal(response: Response) -> CrushError:
+    """Return the error for a refusal. Redirects are not followed: the token is for this server only."""
+    if 300 <= response.status < 400:
+        await trio.lowlevel.checkpoint()
+        place = shown(response.headers.get("location", ""))
+        text = f"it redirects to {place}, and redirects are not followed; name that server yourself"
+        return ApiError(text, code=f"http_{response.status}", status=response.status)
     body, _ = await response.read_first(REFUSAL_MOST)
     return refusal(response.status, body)
 
@@ -183,15 +200,21 @@ def _decoding(method: str, path: str) -> Generator[None]:
         raise AnswerGarbled(f"{method} {path}: {error.detail}") from error
 
 
-def _dial(address: Address) -> Dial:
+def _check_private(address: Address) -> None:
+    """Raise `TokenExposed` if what is sent to *address* can be read on the way."""
+    if isinstance(address, TcpAddress) and not address.secure and not is_loopback(address):
+        raise TokenExposed(str(address))
+
+
+def _dial(address: Address, certificates: Mapping[str, str]) -> Dial:
     """Return how to connect: directly. Proxies of the environment are not for our own server."""
-    return UnixDialer(address) if isinstance(address, UnixAddress) else Dialer()
+    return UnixDialer(address) if isinstance(address, UnixAddress) else Dialer(certificates)
 
 
 def _origin(address: Address) -> Origin:
     if isinstance(address, UnixAddress):
         return Origin(_UNIX_HOST, 80, secure=False)
-    return Origin(address.host, address.port, secure=False)
+    return Origin(address.host, address.port, secure=address.secure)
 
 
 # ── Errors ──────────────────────────────────────────────────────────────────────────────────────
@@ -210,6 +233,16 @@ class ApiError(CrushError):
         if code:
             self.code = code  # type: ignore[misc]  # the class has a code, each error the server's
             self.args = (detail,)
+
+
+class TokenExposed(CrushError):
+    """A token would be sent to another machine without TLS, where others can read it."""
+
+    code = "token_exposed"
+    message = (
+        "the token would be sent unencrypted to another machine; use https://, or a tunnel to "
+        "127.0.0.1, or --insecure on a network that you trust"
+    )
 
 
 class NoAnswer(Unavailable):

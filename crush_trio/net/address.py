@@ -58,11 +58,13 @@ class TcpAddress:
 
     host: str
     port: int
+    secure: bool = False
+    """Whether clients speak TLS there; a server of ours leaves that to Hypercorn or a proxy."""
 
     @override
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
+        return f"{'https' if self.secure else 'tcp'}://{host}:{self.port}"
 
 
 Address = UnixAddress | TcpAddress
@@ -81,7 +83,33 @@ def parse_address(text: str) -> Address:
         return _parse_unix(text, rest)
     if scheme == "tcp":
         return _parse_tcp(text)
+    if scheme == "https":
+        raise _bad(
+            text, f"TLS is left to Hypercorn or a proxy, see docs/operations.md; {_EXAMPLES}"
+        )
     raise _bad(text, f"{scheme}:// is not a scheme we listen on; {_EXAMPLES}")
+
+
+def parse_server_url(text: str) -> Address:
+    """Read the address of a server as clients name it: also `https://host[:port]` and `http://…`.
+
+    Raises `BadAddress`. A path is refused there: requests go to the root of the server.
+    """
+    scheme = text.partition("://")[0].lower()
+    if scheme not in PORTS:
+        return parse_address(text)
+    try:
+        parts = urlsplit(text)
+        port = parts.port or PORTS[scheme]
+    except ValueError as error:
+        raise _bad(text, f"{error}; write {scheme}://host:port") from None
+    if parts.username is not None:
+        raise _bad(text, f"credentials do not belong in an address; write {scheme}://host:port")
+    if not parts.hostname:
+        raise _bad(text, f"the host is missing: write {scheme}://host:port")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise _bad(text, f"only a host and a port can be named; write {scheme}://{parts.netloc}")
+    return TcpAddress(parts.hostname, port, secure=scheme == "https")
 
 
 def default_address(environ: Mapping[str, str], uid: int | None) -> UnixAddress:

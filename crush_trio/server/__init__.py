@@ -1,8 +1,8 @@
 """The HTTP and SSE surface over a backend, and the sockets it is served on.
 
 `run` runs a server, `server` is what its routes share, `app` the application. `routing` and `routes/` are
-the route table and its handlers, `openapi` the documents made from it. `guard` checks requests, `bodies`
-reads them, `status` answers errors, `sse` sends events; `prometheus` and `logging` are for operators.
+the route table and its handlers, `openapi` the documents made from it. `guard` checks requests, `tokens`
+has the named tokens, `audit_notes` says what requests leave in the audit, `bodies` reads them, `status` answers errors, `sse` sends events; `prometheus` and `logging` are for operators.
 `http/` has the connections and sockets.
 
 `open_server` serves for the length of a block; `serve` runs any ASGI application as a task. A name's

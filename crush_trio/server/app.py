@@ -27,15 +27,18 @@ from quart import Response, current_app, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTimeout
 
+from crush_trio.audit.log import AuditLog
 from crush_trio.errors import CrushError, RequestTooSlow
+from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.guard import check_scope, check_user
+from crush_trio.server.guard import Caller, check_scope, check_user, tokens_of
 from crush_trio.server.http.exchange import take_whole_body
 from crush_trio.server.routes import MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.status import error_body, error_headers, status_of
+from crush_trio.server.tokens import Tokens
 
 NO_ROUTE: Final = "none"
 """The route label of a request that found no route: refused by the guard, or an unknown path."""
@@ -57,7 +60,8 @@ def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramew
 
     Any number of servers can be served side by side: they share the Quart application.
     """
-    return Door(Direct(server), server.meters, GuardSettings() if guard is None else guard)
+    settings = GuardSettings() if guard is None else guard
+    return Door(Direct(server), server.meters, settings, server.audit)
 
 
 # ── The wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -69,6 +73,7 @@ class RequestState:
 
     method: str
     meters: Meters
+    caller: Caller = field(factory=Caller, init=False)
     server: Server | None = field(default=None, init=False)
     cleanup: ExitStack = field(factory=ExitStack, init=False)
     _route: str = field(default=NO_ROUTE, init=False)
@@ -79,7 +84,9 @@ class RequestState:
         """Return the call of *route* that the request is; it is counted under that route."""
         assert self.server is not None
         self._route = route.path
-        return Call(self.server, route, cast("dict[str, Any]", scope), values, self.cleanup)
+        return Call(
+            self.server, route, cast("dict[str, Any]", scope), values, self.cleanup, self.caller
+        )
 
     def answered(self, status: str) -> None:
         """Count the request, if it was not yet: a stream that lasts for hours is answered at once."""
@@ -96,6 +103,12 @@ class Door:
     app: ASGIFramework
     meters: Meters
     guard: GuardSettings
+    audit: AuditLog = field(factory=AuditLog)
+    _tokens: Tokens = field(init=False, repr=False)
+
+    @_tokens.default
+    def _its_tokens(self) -> Tokens:
+        return tokens_of(self.guard)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -123,9 +136,12 @@ class Door:
         if scope["type"] != "lifespan":
             try:
                 check_user(cast("dict[str, Any]", scope))
-                check_scope(cast("dict[str, Any]", scope), self.guard)
+                caller = check_scope(cast("dict[str, Any]", scope), self.guard, self._tokens)
+                if scope["type"] == "http":
+                    state_of(scope).caller = caller
             except CrushError as error:
                 log.warning("request.refused", extra={"code": error.code, "path": scope["path"]})
+                self.audit.note(refusal(cast("dict[str, Any]", scope), error))
                 await refuse(scope["type"], error, send)
                 return
         await self.app(scope, receive, send)

@@ -2,28 +2,33 @@
 
 The agent runs commands, so a web page must not reach it. Two checks prevent that, and need nothing from
 the client: a page is recognised by its `Origin` or by `Sec-Fetch-Site`, and a page that made a name point
-at this machine (DNS rebinding) by the `Host` it asks for. A server may also require a token. These checks
-are plain functions of what a request says; `server.app.Door` applies them before any route.
+at this machine (DNS rebinding) by the `Host` it asks for. A server may also require a token
+(`server.tokens`). These checks are plain functions of what a request says; `server.app.Door` applies them
+before any route. What the caller's token does not allow is refused once the route is known, by
+`server.routing.respond`.
 
 Two checks depend on the process at the other end (`server.http.peer`): its user, and whether it is a command
 of the agent, which may read and not change anything (`server.routing.respond` applies that one).
 """
 
-import hmac
 import ipaddress
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
+
+from attrs import field, frozen
 
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.http.peer import peer_of
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
+from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, RightMissing, TokenFile, Tokens
 from crush_trio.wire.converters import shown
 
-_HTTP_PORT: Final = 80
+_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _FETCH_SITE: Final = b"sec-fetch-site"
 _FETCH_MODE: Final = b"sec-fetch-mode"
 _FETCH_DEST: Final = b"sec-fetch-dest"
@@ -82,14 +87,39 @@ class Transport(Enum):
     TCP = "tcp"
 
 
-def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
+@frozen(kw_only=True)
+class Caller:
+    """Who sends a request, as far as the server can tell."""
+
+    right: Right = Right.ADMIN
+    token: str = ""
+    """The name of the token; empty if the request has none and needs none."""
+    valid: Callable[[], bool] | None = field(default=None, eq=False, repr=False)
+    """Whether a named token still gives the same right; None for callers that need not be asked again."""
+
+    def check(self, needed: Right) -> None:
+        """Raise `RightMissing` if the caller may not do what needs this right."""
+        if not self.right.covers(needed):
+            raise RightMissing(f"{self.token} may {self.right}, and this needs {needed}")
+
+
+def tokens_of(settings: GuardSettings) -> Tokens:
+    """Return the tokens that *settings* name."""
+    path = settings.token_file
+    return Tokens(settings.token, None if path is None else TokenFile(path))
+
+
+def check_scope(
+    scope: Mapping[str, Any], settings: GuardSettings, tokens: Tokens | None = None
+) -> Caller:
     """Check an ASGI connection scope, as `check_request` does.
 
     A scope without a server address came through a Unix socket. A header that is present twice is read
     as one with both values, which no rule here accepts.
     """
+    tokens = tokens_of(settings) if tokens is None else tokens
     host, port = scope.get("server") or (None, None)
-    if settings.loopback_only and settings.token is None and port is not None:
+    if settings.loopback_only and port is not None and not tokens.required:
         _check_loopback(TcpAddress(str(host), port))
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:
@@ -100,13 +130,16 @@ def check_scope(scope: Mapping[str, Any], settings: GuardSettings) -> None:
     origin = found.get(b"origin")
     if _FETCH_SITE in found and not _is_our_page(scope, settings, found, origin):
         raise OriginForbidden("a page of another site")
-    check_request(
+    return check_request(
         settings,
         transport=Transport.UNIX if port is None else Transport.TCP,
+        scheme=scope.get("scheme", "http"),
         port=port,
         host=found.get(b"host"),
         origin=origin,
         authorization=found.get(b"authorization"),
+        owner=settings.open_to_owner and peer_uid(scope) == os.geteuid(),
+        tokens=tokens,
     )
 
 
@@ -146,6 +179,12 @@ async def check_own_process(scope: Mapping[str, Any]) -> None:
         raise OwnProcess
 
 
+def peer_uid(scope: Mapping[str, Any]) -> int | None:
+    """Return the user at the other end of a Unix socket; None for TCP and under other servers."""
+    peer = peer_of(scope)
+    return None if peer is None else peer.uid
+
+
 def _check_loopback(address: TcpAddress) -> None:
     if not is_loopback(address):
         raise HostForbidden(
@@ -157,37 +196,54 @@ def check_request(
     settings: GuardSettings,
     *,
     transport: Transport,
+    scheme: str = "http",
     port: int | None = None,
     host: str | None = None,
     origin: str | None = None,
     authorization: str | None = None,
-) -> None:
-    """Return if the request may pass; otherwise raise `Forbidden` or `Unauthorized`.
+    owner: bool = False,
+    tokens: Tokens | None = None,
+) -> Caller:
+    """Return who sends the request if it may pass; otherwise raise `Forbidden` or `Unauthorized`.
 
-    *port* is our end of the connection, the rest are headers. Through a Unix socket any host is
-    accepted: its clients invent one, and no web page can connect there. A preflight is a request like
-    any other: it has an origin, so it is refused, and no answer of ours permits a page anything.
+    *port* is our end of the connection, *owner* whether the kernel says that the other end is our own
+    user and needs no token; the rest are headers. Through a Unix socket any host is accepted: its
+    clients invent one, and no web page can connect there. A preflight is a request like any other: it
+    has an origin, so it is refused, and no answer of ours permits a page anything.
 
-    A request with the token may name any host: a server on an address of its own has names that we
+    A request with a valid token may name any host: a server on an address of its own has names that we
     cannot know, and a page that came here through a false name has no token.
     """
-    proven = settings.token is not None and _has_token(authorization, settings.token)
-    if transport is Transport.TCP and not proven and not _is_our_host(settings, host, port):
+    tokens = tokens_of(settings) if tokens is None else tokens
+    required = tokens.required
+    bearer = _bearer(authorization)
+    holder = tokens.find(bearer) if required and bearer is not None else None
+    if (
+        transport is Transport.TCP
+        and holder is None
+        and not _is_our_host(settings, host, port, scheme)
+    ):
         raise HostForbidden(_named(host))
     if origin is not None and not _is_our_origin(settings, transport, host, origin):
         raise OriginForbidden(_named(origin))
-    if settings.token is not None and not proven:
+    if holder is not None:
+        name, right = holder
+        if name == ENVIRONMENT_TOKEN:
+            return Caller(token=name, right=right)
+        return Caller(token=name, right=right, valid=lambda: tokens.find(bearer or "") == holder)
+    if required and not owner:
         raise Unauthorized
+    return Caller()
 
 
-def _is_our_host(settings: GuardSettings, host: str | None, port: int | None) -> bool:
+def _is_our_host(settings: GuardSettings, host: str | None, port: int | None, scheme: str) -> bool:
     match = _AUTHORITY.fullmatch((host or "").lower())
     if match is None:
         return False
     name = match[1]
     if name in settings.hosts or match[0] in settings.hosts:
         return True
-    return _is_loopback(name) and int(match[2] or _HTTP_PORT) == port
+    return _is_loopback(name) and int(match[2] or _PORTS.get(scheme, 0)) == port
 
 
 @lru_cache(maxsize=16)  # every request of a client has the same one
@@ -216,13 +272,10 @@ def _is_our_origin(
     return ours and authority == (host or "").lower()
 
 
-def _has_token(authorization: str | None, token: str) -> bool:
-    """Whether the header carries our token; takes the same time for a near miss as for any other text."""
+def _bearer(authorization: str | None) -> str | None:
+    """Return the token that the header carries; None if it carries none."""
     scheme, _, given = (authorization or "").partition(" ")
-    same = hmac.compare_digest(
-        given.strip().encode(errors="surrogatepass"), token.encode(errors="surrogatepass")
-    )
-    return same and scheme.lower() == "bearer"
+    return given.strip() if scheme.lower() == "bearer" else None
 
 
 def _named(header: str | None) -> str:

@@ -56,6 +56,7 @@ class _Collected:
         yield from _runs(self.server)
         yield from _streams(self.server)
         yield from _stores(self.server)
+        yield from _audit(self.server)
         yield from _requests(self.server)
         yield from _commands(self.server)
 
@@ -131,6 +132,13 @@ def _stores(server: Server) -> "Iterator[Metric]":
     yield _histogram(
         "store_commit_seconds", "What commits to the stores took.", {(): server.meters.commits}
     )
+
+
+def _audit(server: Server) -> "Iterator[Metric]":
+    audit = server.audit
+    yield _gauge("audit_degraded", "Whether the audit cannot be written.", int(bool(audit.problem)))
+    yield _counter("audit_records", "Records written to the audit.", audit.written)
+    yield _counter("audit_records_lost", "Records that were dropped.", audit.lost)
 
 
 def _requests(server: Server) -> "Iterator[Metric]":

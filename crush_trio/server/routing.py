@@ -2,8 +2,8 @@
 
 A `Route` states its method, path, handler, body, answer and errors once. The Quart application, the direct
 path, the OpenAPI document, the docs page, the coverage page, the metrics' route label and the tests
-read the same rows (`server.routes.ROUTES`). `respond` runs a row: it refuses a change that a command of the
-agent asks for, checks ids, finds the workspace,
+read the same rows (`server.routes.ROUTES`). `respond` runs a row: it checks the caller's right, refuses a
+change that a command of the agent asks for, checks ids, finds the workspace,
 checks required query parameters, decodes the body, calls the handler, encodes the answer, and
 translates errors, in this order.
 """
@@ -22,10 +22,12 @@ from attrs import define, evolve, field, frozen
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import CrushError, DecodeError
 from crush_trio.log_context import logged_for
+from crush_trio.server.audit_notes import Audited, refusal, run_audited
 from crush_trio.server.bodies import JsonPages, ValuePages, check_id, decode_body, query_client_id
-from crush_trio.server.guard import check_own_process
+from crush_trio.server.guard import Caller, Forbidden, check_own_process
 from crush_trio.server.server import Server
 from crush_trio.server.status import STATUS, error_body, error_headers, status_of
+from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import ClientId, RunId, SessionId
 
@@ -114,6 +116,10 @@ class Route:
     """
     changes: bool = field(kw_only=True)
     """Whether a command of the agent is refused here: whether the route does more than read."""
+    right: Right = field(kw_only=True)
+    """The right that a caller's token must include: by default `watch` for GET, else `admin`."""
+    audit: Audited | None = field(default=None, kw_only=True)
+    """What a request leaves in the audit; None leaves nothing."""
     direct: bool = field(default=False, kw_only=True)
     """Whether a request that has arrived whole is answered without Quart, which costs less."""
     state: str = field(default=REAL, kw_only=True)
@@ -125,6 +131,10 @@ class Route:
     @changes.default
     def _changes(self) -> bool:
         return self.method not in _READING
+
+    @right.default
+    def _right(self) -> Right:
+        return Right.WATCH if self.method == "GET" else Right.ADMIN
 
     @waits.default
     def _waits(self) -> bool:
@@ -232,6 +242,7 @@ class Call:
     A streamed body belongs to the framework once its handler has returned. If the client disconnects
     before the first piece is asked for, no code of the generator ever runs; this does.
     """
+    caller: Caller = field(factory=Caller)
     body: Any = field(default=None, init=False, repr=False)
     """The decoded body, if the route has one."""
     query: Mapping[str, str] = field(init=False)
@@ -316,12 +327,16 @@ async def respond(call: Call, body: bytes | ReadBody) -> Reply:
     """Run the handler; return its answer, or the answer for the error it raised."""
     try:
         return await _reply(call.route, await _handle(call, body))
+    except (RightMissing, Forbidden) as error:
+        call.server.audit.note(refusal(call.scope, error, call.caller.token))
+        return refused(error, None)  # noqa: ASYNC910 - the answer is sent next
     except Exception as error:  # noqa: BLE001 - the barrier between requests (B18)
         return refused(error, call.values.get("wid"))  # noqa: ASYNC910 - the answer is sent next
 
 
 async def _handle(call: Call, body: bytes | ReadBody) -> object:
     route = call.route
+    call.caller.check(route.right)
     if route.changes:
         await check_own_process(call.scope)
     if not route.waits:  # the lookup and the handler then happen in one step
@@ -337,6 +352,8 @@ async def _handle(call: Call, body: bytes | ReadBody) -> object:
         data = body if isinstance(body, bytes) else await body()
         absent = route.body() if route.body_optional else None
         call.body = decode_body(data, route.body, limits=call.server.bodies, absent=absent)
+    if route.audit is not None:
+        return await run_audited(call, route.audit)
     if route.waits:
         return await route.handler(call)
     return route.handler(call)  # noqa: ASYNC910 - there was a checkpoint above

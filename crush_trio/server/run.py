@@ -28,6 +28,7 @@ import trio
 from attrs import frozen
 
 from crush_trio import __version__
+from crush_trio.audit.log import open_audit
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
 from crush_trio.backend.workspace import HostedWorkspace, keeps_open
@@ -35,6 +36,7 @@ from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
+from crush_trio.server.guard import tokens_of
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
@@ -112,6 +114,7 @@ async def run_server(
             default_workspaces(settings, logs) if workspaces is None else workspaces
         )
         async with (
+            open_audit(settings.audit) as audit,
             open_backend(
                 metered(opener.open, meters),
                 settings=settings.backend,
@@ -121,7 +124,7 @@ async def run_server(
             ) as backend,
             open_hidden_nursery() as late,
         ):
-            server = Server(backend, meters=meters)
+            server = Server(backend, meters=meters, audit=audit)
             late.start_soon(settle_in, opener, whole_process)
 
             def drain() -> None:
@@ -136,7 +139,7 @@ async def run_server(
                 on_draining=drain,
                 grace=grace,
                 sizes=settings.sizes,
-                require_token=settings.guard.token is not None,
+                require_token=tokens_of(settings.guard).required,
                 task_status=task_status,
             )
             late.cancel_scope.cancel()

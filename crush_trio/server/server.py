@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from attrs import define, field, frozen
 
 from crush_trio import __version__
+from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend
 from crush_trio.backend.settings import OpenWorkspace, WorkspacePlan
 from crush_trio.backend.workspace import HostedWorkspace
@@ -228,6 +229,8 @@ class Server:
     heartbeat: float = HEARTBEAT
     meters: Meters = field(factory=Meters, kw_only=True)
     """The counters; for runs to be counted, the backend must open its workspaces through `metered`."""
+    audit: AuditLog = field(factory=AuditLog, kw_only=True)
+    """The audit; by default one that records nothing."""
     streams: Streams = field(factory=Streams, init=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
     bodies: BodyLimits = field(init=False, repr=False)

@@ -14,10 +14,12 @@ from typing import Final, Self
 from attrs import evolve, field, frozen
 
 from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
+from crush_trio.audit.record import audit_path
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.config.load import chosen_limits
 from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.server.tokens import tokens_path
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token."""
@@ -57,7 +59,14 @@ class GuardSettings:
     origins: frozenset[str] = field(default=frozenset(), converter=_lowered)
     """Foreign web pages that may use this server, as `https://name[:port]`."""
     token: str | None = field(default=None, repr=False)
-    """The token that every request must carry, on either transport; None requires none."""
+    """A token with all rights. If it is set, every request must carry a token, on either transport."""
+    token_file: Path | None = None
+    """The file of the named tokens (`server.tokens`). If it has any, every request must carry a token."""
+    open_to_owner: bool = False
+    """Whether the server's own user needs no token on a Unix socket; the kernel says who it is.
+
+    Not for a socket behind a proxy that runs as this user: its clients would need none either.
+    """
     loopback_only: bool = False
     """Whether a server without a token refuses requests on addresses that other machines can reach.
 
@@ -82,6 +91,8 @@ class ServerSettings:
     """The environment that configures workspaces whose clients send none of their own."""
     patience: float = DEFAULT_PATIENCE
     """Seconds that an ask waits while no client is attached to answer it."""
+    audit: Path | None = None
+    """The file of the audit; None records nothing."""
 
     @property
     def home(self) -> Path:
@@ -102,10 +113,11 @@ class ServerSettings:
             backend = evolve(backend, idle_linger=inf)
         return cls(
             backend=backend,
-            guard=GuardSettings(token=load_token(environ)),
+            guard=GuardSettings(token=load_token(environ), token_file=tokens_path(environ)),
             environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
+            audit=audit_path(environ),
         )
 
 

@@ -94,6 +94,13 @@ class ErrorBody:
 
 
 @frozen(kw_only=True)
+class Health:
+    """`GET health` of a server that works and lacks something; without a problem there is no body."""
+
+    problems: tuple[ErrorBody, ...] = ()
+
+
+@frozen(kw_only=True)
 class Resolved:
     """Whether an answer resolved an ask. False: none waited, or another client was first."""
 

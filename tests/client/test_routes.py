@@ -55,6 +55,7 @@ CLIENT_CALLS = {
     "openapi": lambda c: c.openapi(),
     "config_schema": lambda c: c.config_schema(),
     "metrics": lambda c: c.metrics(),
+    "audit": lambda c: c.audit(after=1, limit=2),
     "workspaces": lambda c: c.workspaces(),
     "shutdown": lambda c: c.shutdown(),
     "retire": lambda c: c.retire(),

@@ -18,6 +18,8 @@ import click
 import trio
 
 from crush_trio import __version__
+from crush_trio.audit.file import AuditFile
+from crush_trio.audit.record import audit_path
 from crush_trio.cli.exits import ExitCode, NotOurs, explain
 from crush_trio.cli.options import (
     Invocation,
@@ -35,12 +37,14 @@ from crush_trio.cli.security_checks import check_security, describe_sandbox
 from crush_trio.cli.server_link import client_token, configuration_of, probe
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
+from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
 from crush_trio.config.load import chosen_limits
 from crush_trio.config.models import DEMO_PROVIDER
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import LIMIT_INFO, shown
+from crush_trio.server.tokens import TokenFile, TokensUnusable, tokens_path
 from crush_trio.store.errors import StoreLocked
 from crush_trio.store.open import StoreSettings, has_data, inspect_store
 from crush_trio.tools.sandbox.probe import probe_sandbox
@@ -75,6 +79,7 @@ def doctor(invocation: Invocation, host: str | None, cwd: str, security: bool) -
 async def check_all(environ: Mapping[str, str], host: str | None, directory: str) -> int:
     """Print all findings; return the exit code."""
     findings = [*versions(), *programs(), *await server(environ, host), *limits(environ)]
+    findings += [*audit(environ), *tokens(environ, SystemClock())]
     try:
         config = await configuration_of(Path(directory), environ)
     except CrushError as error:
@@ -136,9 +141,10 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
     await trio.lowlevel.checkpoint()
     try:
         address = choose_address(host, environ, os.getuid())
-        async with open_client(address, token=client_token(environ)) as client:
+        async with open_client(address, token=client_token(environ), environ=environ) as client:
             found = await probe(client)
             hosted = len(await client.workspaces())
+            problems = (await client.health()).problems
     except ServerUnreachable as error:
         what, advice = explain(error)
         level = Level.WARN if host is None else Level.FAIL
@@ -149,10 +155,36 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
     except CrushError as error:
         return [failed("server", error)]
     text = f"version {found} answers at {address} and hosts {count(hosted, 'workspace')}"
+    ailing = [Finding(Level.FAIL, "server", *_split(each.message)) for each in problems]
     if found != __version__:
         advice = "restart it, so that server and command have the same version"
-        return [Finding(Level.WARN, "server", text, advice)]
-    return [Finding(Level.OK, "server", text)]
+        return [Finding(Level.WARN, "server", text, advice), *ailing]
+    return [Finding(Level.OK, "server", text), *ailing]
+
+
+def audit(environ: Mapping[str, str]) -> list[Finding]:
+    """Return whether the audit can be written, without writing anything."""
+    path = audit_path(environ)
+    try:
+        AuditFile(path).check()
+    except OSError as error:
+        reason = f"{path} cannot be written: {error.strerror or error}"
+        return [Finding(Level.FAIL, "audit", reason, "make the directory writable for this user")]
+    return [Finding(Level.OK, "audit", f"{path}; crush-trio audit shows it")]
+
+
+def tokens(environ: Mapping[str, str], clock: Clock) -> list[Finding]:
+    """Return the named tokens, and whether their file can be used."""
+    try:
+        found = TokenFile(tokens_path(environ)).read()
+    except TokensUnusable as error:
+        return [failed("tokens", error)]
+    old = sum(each.expired(clock.unix()) for each in found)
+    text = count(len(found), "named token") if found else "no named tokens"
+    if old:
+        advice = "revoke those that are not needed: crush-trio token list"
+        return [Finding(Level.WARN, "tokens", f"{text}, {old} expired", advice)]
+    return [Finding(Level.OK, "tokens", text)]
 
 
 def limits(environ: Mapping[str, str]) -> list[Finding]:
@@ -229,3 +261,8 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
     else:
         findings.append(Finding(Level.OK, "orphans", "no unfinished runs of an earlier process"))
     return findings
+
+
+def _split(text: str) -> tuple[str, str]:
+    what, _, advice = text.partition("; ")
+    return what, advice

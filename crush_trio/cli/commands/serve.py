@@ -38,7 +38,8 @@ _ELSEWHERE: Final = "XDG_RUNTIME_DIR is not set. With the Crush client, name thi
 @click.command(
     epilog="""\b
 Environment:
-  CRUSH_TRIO_TOKEN           the token that every request must have; CRUSH_TRIO_TOKEN_FILE names a file with it
+  CRUSH_TRIO_TOKEN           a token with all rights; CRUSH_TRIO_TOKEN_FILE names a file with it. With it, or
+                             with tokens of `crush-trio token`, every request must have one
   CRUSH_TRIO_PATIENCE        seconds that a permission or question waits while no client can answer it
   CRUSH_TRIO_LIMITS          limits, as NAME=VALUE,NAME=VALUE; --limit overrides them
   CRUSH_SERVER_DETACH_GRACE  seconds after which the claim of a disconnected client is dropped
@@ -89,6 +90,12 @@ Environment:
     show_default=True,
     help="The lowest level that is logged.",
 )
+@click.option(
+    "--open-to-owner",
+    is_flag=True,
+    help="On a Unix socket, need no token from the user who runs the server. Not behind a proxy that "
+    "runs as this user.",
+)
 @debug_option
 @pass_invocation
 def serve(
@@ -99,6 +106,7 @@ def serve(
     limits: tuple[tuple[str, float], ...],
     log_format: str,
     log_level: str,
+    open_to_owner: bool,
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
@@ -106,8 +114,9 @@ def serve(
     The first SIGTERM or Ctrl-C shuts the server down, a second one kills it.
     """
     environ = invocation.environ
-    address = choose_address(host, environ, os.getuid())
+    address = choose_address(host, environ, os.getuid(), listen=True)
     settings = choose_settings(idle_timeout, environ, dict(limits))
+    settings = evolve(settings, guard=evolve(settings.guard, open_to_owner=open_to_owner))
     token = settings.guard.token
     secrets = () if token is None else (token,)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)

@@ -15,6 +15,7 @@ from crush_trio.errors import (
     SummaryFailed,
 )
 from crush_trio.runtime.outcome import Submission
+from crush_trio.server.audit_notes import CANCELLED, QUEUE_CLEARED, SENT, SHELL, SUMMARY
 from crush_trio.server.routes.runs import stopped
 from crush_trio.server.routing import (
     RECEIPT,
@@ -25,6 +26,7 @@ from crush_trio.server.routing import (
     Route,
     under,
 )
+from crush_trio.server.tokens import Right
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.config import SelectedModel
@@ -224,6 +226,8 @@ ROUTES: Final = (
             status=202,
             errors=(*_PROMPT, *_ACCEPTANCE, *STORE_ERRORS, "workspace_not_found"),
             needs_workspace=False,
+            right=Right.ANSWER,
+            audit=SENT,
             direct=True,
         ),
         Route(
@@ -233,6 +237,7 @@ ROUTES: Final = (
             init,
             body=AgentInitRequest,
             body_optional=True,
+            right=Right.ANSWER,
         ),
         Route(
             "POST",
@@ -271,6 +276,8 @@ ROUTES: Final = (
             answer_optional=True,
             query=(RECEIPT, Query("queue", "`keep` to leave the queued prompts alone")),
             errors=("bad_request",),
+            right=Right.ANSWER,
+            audit=CANCELLED,
             direct=True,
         ),
         Route(
@@ -288,7 +295,14 @@ ROUTES: Final = (
             list_queued,
             answer=tuple[str, ...],
         ),
-        Route("POST", "/prompts/clear", "Cancel the queued prompts.", clear_queue),
+        Route(
+            "POST",
+            "/prompts/clear",
+            "Cancel the queued prompts.",
+            clear_queue,
+            right=Right.ANSWER,
+            audit=QUEUE_CLEARED,
+        ),
         Route(
             "POST",
             "/summarize",
@@ -298,6 +312,8 @@ ROUTES: Final = (
                 *("session_busy", "session_not_found", "summary_failed"),
                 *(*STORE_ERRORS, *_ACCEPTANCE),
             ),
+            right=Right.ANSWER,
+            audit=SUMMARY,
         ),
         Route(
             "POST",
@@ -307,6 +323,7 @@ ROUTES: Final = (
             body=ShellRequest,
             answer=ShellResult,
             errors=("too_many_commands", *STORE_ERRORS),
+            audit=SHELL,
         ),
         group="Runs of a session",
     ),

@@ -6,8 +6,10 @@ import trio
 
 from crush_trio.config.rules.book import RuleBook
 from crush_trio.errors import PermissionActionInvalid
+from crush_trio.server.audit_notes import ANSWERED, DECLINED, PERMISSION, REVOKED, SKIP
 from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
+from crush_trio.server.tokens import Right
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -128,6 +130,7 @@ ROUTES: Final = (
             "Decide whether permissions are granted without asking.",
             skip,
             body=PermissionSkip,
+            audit=SKIP,
         ),
         Route(
             "POST",
@@ -137,6 +140,8 @@ ROUTES: Final = (
             body=GrantRequest,
             answer=Resolved,
             errors=("permission_action_invalid", "rule_not_possible", *WRITING),
+            right=Right.ANSWER,
+            audit=PERMISSION,
             direct=True,
         ),
         group="Permissions",
@@ -150,6 +155,8 @@ ROUTES: Final = (
             answer_questions,
             body=AnswerRequest,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=ANSWERED,
             direct=True,
         ),
         Route(
@@ -160,6 +167,8 @@ ROUTES: Final = (
             body=RefusalRequest,
             body_optional=True,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=DECLINED,
         ),
         group="Questions",
     ),
@@ -186,6 +195,8 @@ ROUTES: Final = (
             "Revoke a grant.",
             revoke,
             answer=Resolved,
+            right=Right.ANSWER,
+            audit=REVOKED,
         ),
         Route(
             "GET",

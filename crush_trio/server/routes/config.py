@@ -10,6 +10,14 @@ import trio
 
 from crush_trio.config.context_files import DEFAULT_INITIALIZE_AS
 from crush_trio.config.errors import NotConfigured
+from crush_trio.server.audit_notes import (
+    COMPACT_SET,
+    KEY_REMOVED,
+    KEY_SET,
+    MODEL_SET,
+    PROJECT_MARKED,
+    PROVIDER_KEY_SET,
+)
 from crush_trio.server.routing import WORKSPACE, Call, Route, under
 from crush_trio.wire.config import TokenImport
 from crush_trio.wire.requests import (
@@ -117,15 +125,37 @@ def project_prompt(call: Call) -> PromptText:
 ROUTES: Final = (
     *under(
         f"{WORKSPACE}/config",
-        Route("POST", "/set", "Set the value at a key.", set_value, body=ConfigSetRequest),
-        Route("POST", "/remove", "Remove a key.", remove_key, body=ConfigRemoveRequest),
-        Route("POST", "/model", "Select a model.", select_model, body=ConfigModelRequest),
+        Route(
+            "POST",
+            "/set",
+            "Set the value at a key.",
+            set_value,
+            body=ConfigSetRequest,
+            audit=KEY_SET,
+        ),
+        Route(
+            "POST",
+            "/remove",
+            "Remove a key.",
+            remove_key,
+            body=ConfigRemoveRequest,
+            audit=KEY_REMOVED,
+        ),
+        Route(
+            "POST",
+            "/model",
+            "Select a model.",
+            select_model,
+            body=ConfigModelRequest,
+            audit=MODEL_SET,
+        ),
         Route(
             "POST",
             "/compact",
             "Switch the compact view.",
             set_compact,
             body=ConfigCompactRequest,
+            audit=COMPACT_SET,
         ),
         Route(
             "POST",
@@ -134,6 +164,7 @@ ROUTES: Final = (
             set_provider_key,
             body=ProviderKeyRequest,
             errors=("provider_key_invalid",),
+            audit=PROVIDER_KEY_SET,
         ),
         Route(
             "POST",
@@ -164,7 +195,13 @@ ROUTES: Final = (
             needs_init,
             answer=NeedsInit,
         ),
-        Route("POST", "/init", "Note that the project is set up.", mark_initialized),
+        Route(
+            "POST",
+            "/init",
+            "Note that the project is set up.",
+            mark_initialized,
+            audit=PROJECT_MARKED,
+        ),
         Route(
             "GET",
             "/init-prompt",

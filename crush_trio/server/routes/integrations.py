@@ -12,6 +12,7 @@ from typing import Final
 from crush_trio.errors import NameMissing, WorkspaceNotFound
 from crush_trio.integrations.base import NO_INTEGRATIONS, McpServers
 from crush_trio.server.routing import WORKSPACE, Call, Query, Route, under
+from crush_trio.server.tokens import Right
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import (
     AuthUrl,
@@ -186,6 +187,7 @@ ROUTES: Final = (
             "Read a skill.",
             read_skill,
             body=SkillReadRequest,
+            right=Right.WATCH,
             answer=SkillContent,
             errors=("skill_not_found",),
         ),
@@ -242,6 +244,7 @@ ROUTES: Final = (
             "Return the text of an MCP server's prompt.",
             fill_prompt,
             body=McpPromptRequest,
+            right=Right.ANSWER,
             answer=PromptText,
         ),
         Route(
@@ -250,6 +253,7 @@ ROUTES: Final = (
             "Read a resource of an MCP server.",
             read_resource,
             body=McpResourceRequest,
+            right=Right.ANSWER,
             answer=tuple[McpResource, ...],
         ),
         Route(

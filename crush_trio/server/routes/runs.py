@@ -11,6 +11,7 @@ from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.receipt import Hit, StopReceipt
+from crush_trio.server.audit_notes import CANCELLED, QUEUE_CHANGED
 from crush_trio.server.routing import (
     EXTENSIONS,
     RECEIPT,
@@ -21,6 +22,7 @@ from crush_trio.server.routing import (
     Route,
     under,
 )
+from crush_trio.server.tokens import Right
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import HitView, QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
 
@@ -190,6 +192,8 @@ ROUTES: Final = (
             answer_optional=True,
             query=(RECEIPT,),
             errors=("bad_request", "run_not_found"),
+            right=Right.ANSWER,
+            audit=CANCELLED,
             direct=True,
         ),
         group=EXTENSIONS,
@@ -217,6 +221,8 @@ ROUTES: Final = (
                 *(*STORE_ERRORS, "workspace_not_found"),
             ),
             needs_workspace=False,
+            right=Right.ANSWER,
+            audit=QUEUE_CHANGED,
         ),
         Route(
             "DELETE",
@@ -224,6 +230,8 @@ ROUTES: Final = (
             "Cancel a queued run.",
             delete_item,
             errors=("run_not_found", "run_not_queued"),
+            right=Right.ANSWER,
+            audit=CANCELLED,
         ),
         group=EXTENSIONS,
     ),

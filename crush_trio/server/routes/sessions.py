@@ -6,6 +6,7 @@ from typing import Final
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, MessageNotFound, SessionNotFound
+from crush_trio.server.audit_notes import SESSION_CHANGED, SESSION_DELETED
 from crush_trio.server.bodies import JsonPages, check_amounts, check_id
 from crush_trio.server.routing import (
     STORE_ERRORS,
@@ -17,6 +18,7 @@ from crush_trio.server.routing import (
     paged,
     under,
 )
+from crush_trio.server.tokens import Right
 from crush_trio.store.changes import FileRead
 from crush_trio.store.pages import (
     SESSION_REST,
@@ -172,6 +174,7 @@ ROUTES: Final = (
             body=Session,
             answer=Session,
             errors=_TITLE,
+            right=Right.ANSWER,
         ),
         Route(
             "GET",
@@ -190,9 +193,15 @@ ROUTES: Final = (
             body=Session,
             answer=Session,
             errors=(*_NO_SESSION, *_TITLE),
+            audit=SESSION_CHANGED,
         ),
         Route(
-            "DELETE", "/{sid}", "Stop a session's runs and delete it.", delete, errors=_NO_SESSION
+            "DELETE",
+            "/{sid}",
+            "Stop a session's runs and delete it.",
+            delete,
+            errors=_NO_SESSION,
+            audit=SESSION_DELETED,
         ),
         Route(
             "GET",
@@ -246,6 +255,7 @@ ROUTES: Final = (
             "Note that a session has read a file.",
             note_read,
             body=FileReadRequest,
+            right=Right.ANSWER,
         ),
         Route(
             "GET",

@@ -3,7 +3,10 @@
 from functools import cache
 from typing import Final
 
+from crush_trio.audit.record import AuditRecord
 from crush_trio.config.checks import file_schema
+from crush_trio.errors import DecodeError
+from crush_trio.server.audit_notes import CONTROL, RETIRED
 from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.prometheus import exposition
 from crush_trio.server.routing import (
@@ -12,14 +15,16 @@ from crush_trio.server.routing import (
     JSON,
     METRICS,
     Call,
+    Query,
     Reply,
     Route,
     under,
 )
+from crush_trio.server.tokens import Right
 from crush_trio.wire.codec import encode
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.requests import ControlRequest
-from crush_trio.wire.views import Version
+from crush_trio.wire.views import ErrorBody, Health, Version
 
 _PAGE_HEADERS: Final = (
     (b"content-type", HTML.encode()),
@@ -28,8 +33,19 @@ _PAGE_HEADERS: Final = (
 )
 
 
-def health(_call: Call) -> None:
-    """Answer that the server is there."""
+AUDIT_MOST: Final = 1000
+"""The most records of an answer."""
+
+AUDIT_USUAL: Final = 100
+
+
+def health(call: Call) -> Health | None:
+    """Answer that the server is there; the body tells what does not work, and is empty otherwise."""
+    reason = call.server.audit.problem
+    if not reason:
+        return None
+    told = f"the audit cannot be written: {reason}; what is done is kept in memory meanwhile"
+    return Health(problems=(ErrorBody(message=told, code="audit_failed"),))
 
 
 def version(call: Call) -> Version:
@@ -56,6 +72,15 @@ def metrics(call: Call) -> Reply:
     """Return the metrics. The guard applies to a scraper as well: it needs the token."""
     body, media = exposition(call.server, call.header(b"accept") or "")
     return Reply(body, headers=((b"content-type", media.encode()),))
+
+
+async def audit(call: Call) -> tuple[AuditRecord, ...]:
+    """Return records of the audit: those after one, or the newest."""
+    limit = call.number("limit", AUDIT_MOST) or AUDIT_USUAL
+    text = call.query.get("after")
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise DecodeError("after is not the number of a record; give the seq of the last one")
+    return tuple(await call.server.audit.read(None if text is None else int(text), limit))
 
 
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +128,15 @@ def _documents(version: str) -> tuple[bytes, bytes]:
 ROUTES: Final = (
     *under(
         "/v1",
-        Route("GET", "/health", "Answer if the server is there.", health, direct=True),
+        Route(
+            "GET",
+            "/health",
+            "Answer if the server is there.",
+            health,
+            answer=Health,
+            answer_optional=True,
+            direct=True,
+        ),
         Route(
             "GET",
             "/version",
@@ -126,6 +159,7 @@ ROUTES: Final = (
             control,
             body=ControlRequest,
             errors=("unknown_command", "server_not_idle", "server_stays"),
+            audit=CONTROL,
         ),
         Route(
             "DELETE",
@@ -133,6 +167,8 @@ ROUTES: Final = (
             "Retire a client: drop all its claims, and refuse its later creates.",
             retire,
             errors=("client_id_invalid",),
+            right=Right.WATCH,
+            audit=RETIRED,
         ),
         group="System",
     ),
@@ -145,6 +181,19 @@ ROUTES: Final = (
             metrics,
             answer=str,
             media=METRICS,
+        ),
+        Route(
+            "GET",
+            "/audit",
+            "List who did what: the records after one, or the newest.",
+            audit,
+            answer=tuple[AuditRecord, ...],
+            query=(
+                Query("after", "the seq of a record: only later ones, the oldest first"),
+                Query("limit", "100, at most 1000"),
+            ),
+            errors=("bad_request", "audit_unreadable"),
+            right=Right.ADMIN,
         ),
         Route(
             "GET",

@@ -1,5 +1,8 @@
 """Routes about workspaces, and their event streams (wire.md §3.2, §4)."""
 
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -9,8 +12,9 @@ from attrs import asdict
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
+from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
-from crush_trio.server.http.outgoing import begin_stream
+from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing import (
     CLIENT,
     EVENTS,
@@ -23,6 +27,7 @@ from crush_trio.server.routing import (
 )
 from crush_trio.server.server import Server
 from crush_trio.server.sse import position_from, stream
+from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.config import CatalogProvider, Config
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.ids import WorkspaceId
@@ -54,7 +59,17 @@ async def create(call: Call) -> WorkspaceView:
     body: WorkspaceRequest = call.body
     if body.path:
         parse_client_id(body.client_id)
+    if not call.caller.right.covers(Right.ADMIN):
+        body = await _joining(call.server, body)
     return _view(call.server, await call.server.backend.create(body))
+
+
+async def _joining(server: Server, body: WorkspaceRequest) -> WorkspaceRequest:
+    """Return a request that joins a workspace and decides nothing about it; raises `RightMissing`."""
+    path = await trio.to_thread.run_sync(os.path.realpath, body.path)
+    if path not in {str(hosted.directory) for hosted in server.backend.workspaces()}:
+        raise RightMissing("this one joins directories that are open, and opens no others")
+    return WorkspaceRequest(path=path, client_id=body.client_id, channels=body.channels)
 
 
 def show(call: Call) -> WorkspaceView:
@@ -102,7 +117,9 @@ async def events(call: Call) -> Reply:
     hold = server.backend.attach(WorkspaceId(call.values["wid"]), call.client_id)
     call.cleanup.enter_context(hold)
     call.cleanup.enter_context(server.streams.attached(reader))
-    call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
+    if call.caller.right.covers(Right.ANSWER):
+        call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
+    send_now, valid = begin_stream(call.scope), call.caller.valid
     frames = stream(
         reader,
         boot=workspace.events.boot,
@@ -111,10 +128,28 @@ async def events(call: Call) -> Reply:
         missed=reader.missed,
         asks=asks,
         heartbeat=server.heartbeat,
-        send_now=begin_stream(call.scope),
+        send_now=send_now if valid is None else partial(_send_while, valid, send_now),
         turns=server.streams.turns,
     )
-    return Reply(headers=_STREAM_HEADERS, pieces=frames)
+    pieces = frames if valid is None else _while_valid(valid, frames)
+    return Reply(headers=_STREAM_HEADERS, pieces=pieces)
+
+
+def _send_while(valid: Callable[[], bool], send_now: SendNow, data: bytes) -> int:
+    """Send nothing directly once the token is not valid; what is left then reaches `_while_valid`."""
+    return send_now(data) if valid() else 0
+
+
+# ASYNC900: as for `stream`: the framework wants an async generator, and this one holds no scope.
+async def _while_valid(  # noqa: ASYNC900
+    valid: Callable[[], bool], frames: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """End a stream before the first piece, at the latest a heartbeat, after its token was revoked."""
+    async with aclosing(frames):
+        async for piece in frames:
+            if not valid():
+                return  # noqa: ASYNC911 - a piece was waited for
+            yield piece  # noqa: ASYNC119 - the framework closes it, and *frames* needs no clean-up
 
 
 def _form(name: str | None) -> Form:
@@ -156,8 +191,10 @@ ROUTES: Final = under(
         answer=WorkspaceView,
         errors=(
             *("client_id_invalid", "path_missing", "path_invalid"),
-            *(*_ADMISSION, *STORE_ERRORS, *_OPENING),
+            *(*_ADMISSION, *STORE_ERRORS, *_OPENING, "right_missing"),
         ),
+        right=Right.WATCH,
+        audit=CREATED,
     ),
     Route("GET", "/{wid}", "Show a workspace.", show, answer=WorkspaceView, direct=True),
     Route(
@@ -168,6 +205,8 @@ ROUTES: Final = under(
         query=(CLIENT,),
         errors=_NO_CLIENT,
         needs_workspace=False,
+        right=Right.WATCH,
+        audit=DELETED,
     ),
     Route(
         "POST",
@@ -178,6 +217,7 @@ ROUTES: Final = under(
         query=(CLIENT,),
         errors=(*_NO_CLIENT, "client_not_attached", "workspace_not_found"),
         needs_workspace=False,
+        right=Right.WATCH,
     ),
     Route(
         "GET",

@@ -31,6 +31,7 @@ from attrs import define, field
 from crush_trio.agent.record.journal import MakeTurn
 from crush_trio.agent.record.message import OpenMessage
 from crush_trio.agent.record.transcript import Transcript
+from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import BackendSettings, WorkspaceKey, WorkspaceSettings
@@ -312,11 +313,12 @@ async def open_test_server(
     settings: BackendSettings | None = None,
     sizes: SizeLimits = DEFAULTS,
     guard: GuardSettings | None = None,
+    audit: AuditLog | None = None,
     faults: Iterable[StoreFault] = (),
 ) -> AsyncIterator[Served]:
     """Open a server for a test; *turn* makes the turn function of each workspace.
 
-    By default every prompt is answered with "done". *faults* are those of its stores. Leaving the block
+    By default every prompt is answered with "done", and no *audit* is kept. *faults* are those of its stores. Leaving the block
     closes the backend, as a server does that shuts down, and waits until every request has ended; it
     disconnects no client.
     """
@@ -341,6 +343,6 @@ async def open_test_server(
             clock=clock,
             ids=CountingIds("workspace"),
         ) as backend:
-            server = Server(backend, meters=meters)
+            server = Server(backend, meters=meters, audit=AuditLog() if audit is None else audit)
             yield Served(backend, server, AsgiDriver(create_app(server, guard), requests), stores)
         server.drain.end_streams()

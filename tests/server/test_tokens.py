@@ -1,0 +1,261 @@
+"""Named tokens: their file, what a server sees of it, and which token opens which route."""
+
+import json
+import stat
+
+import pytest
+import trio
+
+from crush_trio.clock import TrioClock
+from crush_trio.server.guard import Transport, Unauthorized, check_request
+from crush_trio.server.routes import ROUTES
+from crush_trio.server.settings import GuardSettings
+from crush_trio.server.tokens import (
+    ENVIRONMENT_TOKEN,
+    Right,
+    TokenFile,
+    TokenNameInvalid,
+    TokenNameTaken,
+    TokenNotFound,
+    Tokens,
+    TokensUnusable,
+    tokens_path,
+)
+from crush_trio.testing.server.server import client_id, open_test_server
+
+ENVIRONMENT = "the-token-of-the-environment"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "crush" / "tokens.json"
+
+
+@pytest.fixture
+def file(path):
+    return TokenFile(path, TrioClock())
+
+
+def bearer(token):
+    return [("authorization", f"Bearer {token}")]
+
+
+# ── The file ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_file_is_private_and_has_no_token_in_it(file, path):
+    token = file.add("phone", Right.WATCH, 60)
+    assert len(token) >= 43
+    assert token not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    [stored] = file.read()
+    assert (stored.name, stored.right) == ("phone", Right.WATCH)
+    assert stored.expires_at == stored.created_at + 60
+    assert stored.sha256 not in repr(stored)
+
+
+async def test_tokens_are_added_and_revoked_by_name(file):
+    assert file.add("a", Right.ADMIN) != file.add("b", Right.ADMIN)
+    with pytest.raises(TokenNameTaken, match="'a'"):
+        file.add("a", Right.WATCH)
+    file.revoke("a")
+    assert [each.name for each in file.read()] == ["b"]
+    with pytest.raises(TokenNotFound, match="'a'"):
+        file.revoke("a")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a\n", "ä", "x" * 65, ENVIRONMENT_TOKEN])
+async def test_a_name_is_a_short_word(file, name):
+    with pytest.raises(TokenNameInvalid):
+        file.add(name, Right.WATCH)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: path.chmod(0o640), "chmod 600"),
+        (lambda path: path.write_text("{"), "restore it"),
+        (lambda path: path.write_text('{"tokens": [1]}'), "restore it"),
+        (lambda path: (path.rename(f"{path}.x"), path.symlink_to(f"{path}.x")), "symbolic links"),
+        (lambda path: (path.unlink(), path.mkdir()), "not a regular file|directory"),
+    ],
+)
+async def test_a_file_in_doubt_is_not_used_and_the_server_stays_closed(file, path, spoil, reason):
+    token, tokens = file.add("a", Right.ADMIN), Tokens(None, file, TrioClock())
+    assert tokens.find(token) == ("a", Right.ADMIN)
+    spoil(path)
+    with pytest.raises(TokensUnusable, match=reason):
+        file.read()
+    assert (tokens.required, tokens.find(token)) == (True, None)
+    fresh = Tokens(None, file, TrioClock())
+    assert (fresh.required, fresh.find(token)) == (True, None)
+
+
+def test_the_file_is_in_the_data_directory_of_the_user():
+    assert str(tokens_path({"HOME": "/h"})) == "/h/.local/share/crush/tokens.json"
+    assert str(tokens_path({"HOME": "/h", "CRUSH_GLOBAL_DATA": "/d"})) == "/d/tokens.json"
+
+
+# ── A server's view ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_server_notices_every_change_of_the_file_at_once(file):
+    tokens = Tokens(None, file, TrioClock())
+    assert not tokens.required, "without any token everything is as it was"
+    first = file.add("a", Right.WATCH)
+    assert tokens.required
+    assert tokens.find(first) == ("a", Right.WATCH)
+    second = file.add("b", Right.ANSWER)
+    file.revoke("a")
+    assert (tokens.find(first), tokens.find(second)) == (None, ("b", Right.ANSWER))
+    file.revoke("b")
+    assert tokens.required, "revoking the last one does not open the server"
+    file.path.unlink()
+    assert (tokens.required, tokens.find(second)) == (True, None)
+
+
+async def test_a_token_ends_at_its_time(file):
+    token, tokens = file.add("a", Right.ADMIN, 60), Tokens(None, file, TrioClock())
+    assert tokens.find(token) == ("a", Right.ADMIN)
+    await trio.sleep(60)
+    assert (tokens.find(token), tokens.required) == (None, True)
+
+
+async def test_the_token_of_the_environment_has_all_rights_beside_the_others(file):
+    watch, tokens = file.add("a", Right.WATCH), Tokens(ENVIRONMENT, file, TrioClock())
+    assert tokens.find(ENVIRONMENT) == (ENVIRONMENT_TOKEN, Right.ADMIN)
+    assert tokens.find(watch) == ("a", Right.WATCH)
+    for wrong in ("", "x", watch[:-1], f"{watch}x", file.read()[0].sha256, "\udcff"):
+        assert tokens.find(wrong) is None
+
+
+async def test_the_owner_needs_no_token_on_the_socket_if_the_server_says_so(file, path):
+    token = file.add("a", Right.WATCH)
+    settings = GuardSettings(token_file=path, open_to_owner=True)
+
+    def ask(**more):
+        return check_request(settings, transport=Transport.UNIX, **more)
+
+    assert ask(owner=True).right is Right.ADMIN
+    assert ask(owner=True, authorization=f"Bearer {token}").right is Right.WATCH
+    with pytest.raises(Unauthorized):
+        ask(owner=False)
+
+
+# ── Routes ──────────────────────────────────────────────────────────────────────────────────────
+
+OPENING = ("POST", "/v1/workspaces")
+W = "/v1/workspaces/{wid}"
+WATCH = {
+    OPENING,
+    ("DELETE", W),
+    ("POST", f"{W}/current-session"),
+    ("DELETE", "/v1/clients/{client_id}"),
+    ("POST", f"{W}/skills/read"),
+}
+ANSWER = {
+    ("POST", f"{W}/agent"),
+    ("POST", f"{W}/agent/init"),
+    ("POST", f"{W}/agent/sessions/{{sid}}/cancel"),
+    ("POST", f"{W}/agent/sessions/{{sid}}/prompts/clear"),
+    ("POST", f"{W}/agent/sessions/{{sid}}/summarize"),
+    ("PATCH", f"{W}/agent/sessions/{{sid}}/queue/{{rid}}"),
+    ("DELETE", f"{W}/agent/sessions/{{sid}}/queue/{{rid}}"),
+    ("POST", f"{W}/runs/{{rid}}/cancel"),
+    ("POST", f"{W}/permissions/grant"),
+    ("DELETE", f"{W}/permissions/grants/{{gid}}"),
+    ("POST", f"{W}/questions/answer"),
+    ("POST", f"{W}/questions/cancel"),
+    ("POST", f"{W}/sessions"),
+    ("POST", f"{W}/filetracker/read"),
+    ("POST", f"{W}/mcp/get-prompt"),
+    ("POST", f"{W}/mcp/read-resource"),
+}
+
+
+def right_of(route):
+    place = route.method, route.path
+    if place in ANSWER:
+        return Right.ANSWER
+    reads = route.method == "GET" and route.path != "/v1/audit"
+    return Right.WATCH if reads or place in WATCH else Right.ADMIN
+
+
+def test_every_row_has_the_right_that_it_should():
+    assert {(route.method, route.path): route.right for route in ROUTES} == {
+        (route.method, route.path): right_of(route) for route in ROUTES
+    }
+
+
+@pytest.mark.item("L48")
+@pytest.mark.parametrize("given", [None, "wrong", *Right])
+async def test_a_token_opens_the_routes_of_its_right_and_no_other(file, path, given):
+    made = {right: file.add(right.value, right) for right in Right}
+    headers = [] if given is None else bearer(made.get(given, "wrong"))
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+        for route in ROUTES:
+            target = route.path.format(**dict.fromkeys(route.parameters, "none"))
+            methods = [route.method, "HEAD"] if route.method == "GET" else [route.method]
+            for method in methods:
+                answer = await server.driver.request(method, target, headers=headers)
+                code = answer.json().get("code") if answer.body[:1] == b"{" else None
+                if given is None or given == "wrong":
+                    assert answer.status == 401, route
+                elif not given.covers(right_of(route)):
+                    assert answer.status == 403, route
+                    assert method == "HEAD" or code == "right_missing"
+                elif (route.method, route.path) != OPENING or given is Right.ADMIN:
+                    assert answer.status not in {401, 403}, route
+        refused = await server.driver.request("GET", "/v1/none", headers=headers)
+        assert refused.status == (401 if given in {None, "wrong"} else 404)
+
+
+async def test_the_refusal_says_which_right_is_missing(file, path):
+    token = file.add("phone", Right.WATCH)
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+        answer = await server.driver.request(
+            "POST", "/v1/control", {"command": "shutdown"}, headers=bearer(token)
+        )
+    told = json.loads(answer.body)
+    assert told["code"] == "right_missing"
+    assert told["message"].endswith("phone may watch, and this needs admin")
+
+
+async def test_a_watcher_joins_what_is_open_and_opens_nothing(file, path, tmp_path):
+    admin, watch = file.add("a", Right.ADMIN), file.add("w", Right.WATCH)
+    folder = str(tmp_path)
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+
+        async def create(token, **more):
+            body = {"path": folder, "client_id": client_id(2), **more}
+            return await server.driver.request(
+                "POST", "/v1/workspaces", body, headers=bearer(token)
+            )
+
+        refused = await create(watch)
+        assert (refused.status, refused.json()["code"]) == (403, "right_missing")
+        opened = await create(admin)
+        joined = await create(watch, yolo=True, env=["A=1"], data_dir="/elsewhere")
+        assert joined.json()["id"] == opened.json()["id"]
+        [hosted] = server.backend.workspaces()
+        assert not hosted.plan.terms.yolo
+
+
+async def test_the_stream_of_a_revoked_token_ends_before_its_next_event(file, path, tmp_path):
+    admin, watch = file.add("a", Right.ADMIN), file.add("w", Right.WATCH)
+    body = {"path": str(tmp_path), "client_id": client_id(1)}
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+        made = await server.driver.request("POST", "/v1/workspaces", body, headers=bearer(admin))
+        place = f"/v1/workspaces/{made.json()['id']}"
+        target = f"{place}/events?client_id={client_id(2)}&form=native"
+        with server.driver.open("GET", target, headers=bearer(watch)) as stream:
+            assert b"event: ready" in await stream.receive()
+            [hosted] = server.backend.workspaces()
+            assert hosted.asks.permissions.attendance.streams == 0, "a watcher cannot answer"
+            session = {"title": "while it is valid"}
+            await server.driver.request("POST", f"{place}/sessions", session, headers=bearer(admin))
+            assert b"while it is valid" in await stream.receive()
+            file.revoke("w")
+            session = {"title": "afterwards"}
+            await server.driver.request("POST", f"{place}/sessions", session, headers=bearer(admin))
+            assert await stream.receive() == b""
