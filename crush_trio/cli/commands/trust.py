@@ -56,9 +56,20 @@ def trust(invocation: Invocation, directory: str, listed: bool, removed: bool, y
     if listed:
         return invocation.run(list_trusted, environ)
     path = real_path(Path(directory_of(directory)))
+    if not _is_text(path):
+        raise click.BadParameter(f"{directory!r} is not valid UTF-8; rename the directory")
     if removed:
         return invocation.run(remove_trust, environ, path)
     return invocation.run(add_trust, environ, path, not yes and is_interactive(environ))
+
+
+def _is_text(path: Path) -> bool:
+    """Whether *path* can be written into a JSON file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def add_trust(environ: Mapping[str, str], directory: Path, ask: bool) -> int:

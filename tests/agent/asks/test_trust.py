@@ -295,7 +295,7 @@ def test_answer_and_cancel_together_lose_neither():
     assert set(explore(scenario).outcomes) == {True, False}
 
 
-# ── Nobody to ask ───────────────────────────────────────────────────────────────────────────────
+# ── No person to ask ────────────────────────────────────────────────────────────────────────────
 
 DENYING = PermissionPolicy(mode=PermissionMode.DENY)
 

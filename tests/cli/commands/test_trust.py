@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -167,6 +168,15 @@ def test_a_project_without_wishes_can_be_trusted_too(capsys, work):
     text = said(capsys, "--yes")
     assert "want nothing that needs trust" in text
     assert f"{work} is trusted" in text
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(work, capsys):
+    odd = os.fsdecode(bytes(work) + b"/\xff")
+    Path(odd).mkdir()
+    with pytest.raises(SystemExit) as exited:
+        main(["trust", odd])
+    assert exited.value.code == 2
+    assert "rename the directory" in capsys.readouterr().err
 
 
 def test_options_that_exclude_each_other_are_refused(work):
