@@ -11,10 +11,10 @@ its half, and the kernel does it if the server dies, even by SIGKILL. A parent-d
 would not work: Linux sends it when the *thread* that forked ends, and the server forks in worker
 threads. The guard has one thread, so its command gets that signal.
 
-The server sends the argument vector with the orders for a sandbox, and gets lines back: `forked <pid>`, then `started`, and at the end
-`ended`, `stopped` or `killed` (the guard was), the leader's wait status, the processes that were
-stopped, and those that could not be. Instead it gets `failed <errno>` if the command cannot be executed,
-or `withdrawn` if the server closed its half before. Linux only.
+The server sends the argument vector with the orders for a sandbox, and gets lines back: `forked <pid>`,
+then `started`, and at the end `ended`, `stopped` or `killed` (the guard was), the leader's wait status,
+the processes that were stopped, and those that could not be. Instead it gets `failed <errno>` if the
+command cannot be executed, or `withdrawn` if the server closed its half before. Linux only.
 
 Part of the guard program: the package docstring says what it may import.
 """

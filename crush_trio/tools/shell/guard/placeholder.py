@@ -46,10 +46,10 @@ class Placeholders:
 
     def __init__(self, paths: "Iterable[str]") -> None:
         """Make the placeholders; raise `OSError` if one cannot be made."""
-        self._held: list[tuple[str, int]] = []
+        self._held: list[tuple[str, int, bool]] = []
         try:
             for path in paths:
-                self._held.append((path, _hold(path)))
+                self._held.append((path, *_hold(path)))
         except OSError:
             self.remove()
             raise
@@ -60,25 +60,32 @@ class Placeholders:
             return
         import fcntl
 
-        for path, descriptor in self._held:
+        for path, descriptor, made in self._held:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(path, descriptor) and is_placeholder(path):
+                # Some file systems do not keep the mode: what was made here is removed anyway.
+                if _is_at(path, descriptor) and (made or is_placeholder(path)):
                     os.rmdir(path)  # noqa: PTH106  # no time for pathlib
             except OSError:
                 pass  # another command uses it, or another program has filled it
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # or a command that starts now would wait
 
 
-def _hold(path: str) -> int:
-    """Make a placeholder or join another command's; return a descriptor with a shared lock."""
+def _hold(path: str) -> tuple[int, bool]:
+    """Make a placeholder or join another command's.
+
+    Returns a descriptor with a shared lock, and whether the placeholder was made here.
+    """
     import fcntl
 
     for _ in range(TRIES):
+        made = False
         mask = os.umask(0o777 & ~MODE)
         try:
             os.mkdir(path, MODE)  # noqa: PTH102  # no time for pathlib
+            made = True
         except FileExistsError:
-            if not is_placeholder(path):
+            if not is_placeholder(path) and os.path.lexists(path):
                 raise
         finally:
             os.umask(mask)
@@ -88,7 +95,7 @@ def _hold(path: str) -> int:
             continue
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _is_at(path, descriptor):
-            return descriptor
+            return descriptor, made
         os.close(descriptor)
     raise OSError(errno.EBUSY, "the sandbox could not reserve a protected name")
 
