@@ -169,6 +169,7 @@ async def _attempt(
     look like a sandbox that holds.
     """
     tried = [str(each) for each in arguments]
+    await trio.lowlevel.checkpoint()
     argv = (*shell_argv(script), "probe", *tried)
     try:
         if script == CONNECTS and not await _run(sandbox, argv, None):

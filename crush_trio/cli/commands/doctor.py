@@ -94,6 +94,7 @@ async def check_all(environ: Mapping[str, str], host: str | None, directory: str
 
 async def check_protection(environ: Mapping[str, str], host: str | None, directory: str) -> int:
     """Print what protects the user in a directory; return the exit code."""
+    await trio.lowlevel.checkpoint()
     try:
         config = await configuration_of(Path(directory), environ)
         findings = await check_security(environ, host, config)

@@ -67,6 +67,9 @@ PRIVATE: Final = _paths(
 )
 """Private files and directories of the home directory."""
 
+OWN_STATE: Final = _paths("crush crush-trio crush_trio")
+"""The program's own directories in the user's state directory, such as its audit record."""
+
 SOCKETS: Final = _paths(
     "/run/docker.sock /run/docker /run/containerd /run/podman /run/crio /run/dbus /run/screen"
     " /run/libvirt /var/lib/docker /tmp/.X11-unix"
@@ -208,13 +211,14 @@ def hidden_paths(
     environment: Mapping[str, str], home: Path, uid: int, own: Iterable[Path]
 ) -> Iterator[Path]:
     """Yield what is private or leads out of the sandbox, and exists. *own* are our directories."""
-    state = Path(environment.get("XDG_STATE_HOME", ""))
+    named_state = Path(environment.get("XDG_STATE_HOME", ""))
+    state = named_state if named_state.is_absolute() else home / ".local" / "state"
     named = (Path(environment.get(name, "").partition(",")[0]) for name in SOCKET_VARIABLES)
     user = (f"/run/user/{uid}", f"/tmp/tmux-{uid}", f"/tmp/emacs{uid}", f"/run/screen/S-{uid}")
     candidates = (
         *(home / name for name in PRIVATE),
         *own,
-        (state if state.is_absolute() else home / ".local" / "state") / "crush",
+        *(state / name for name in OWN_STATE),
         *map(Path, (*SOCKETS, *user)),
         *named,
     )
