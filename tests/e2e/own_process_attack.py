@@ -11,6 +11,7 @@ import os
 import pathlib
 import socket
 import sys
+import traceback
 
 PR_SET_DUMPABLE = 4
 
@@ -53,7 +54,7 @@ def in_child(work):
         os._exit(0)
     os.close(writable)
     os.waitpid(pid, 0)
-    with pathlib.Path(readable).open("rb") as file:
+    with os.fdopen(readable, "rb") as file:
         return json.loads(file.read())
 
 
@@ -71,7 +72,7 @@ def handed_over(address, plan, request):
         os._exit(0)
     os.close(writable)
     os.waitpid(pid, 0)
-    with pathlib.Path(readable).open("rb") as file:
+    with os.fdopen(readable, "rb") as file:
         return json.loads(file.read())
 
 
@@ -89,7 +90,7 @@ def as_daemon(address, plan, request):
         os._exit(0)
     os.close(writable)
     os.waitpid(pid, 0)
-    with pathlib.Path(readable).open("rb") as file:
+    with os.fdopen(readable, "rb") as file:
         return json.loads(file.read())
 
 
@@ -111,9 +112,8 @@ def herd(address, plan, request, size):
     return [answer(sock) for sock in socks]
 
 
-def main(plan_file, results_file, go_file):
-    with pathlib.Path(plan_file).open() as file:
-        plan = json.load(file)
+def tried(plan):
+    """Return what came of each way."""
     results = {}
     for kind, address in (("unix", plan["path"]), ("tcp", plan["port"])):
         found = results[kind] = {}
@@ -123,6 +123,15 @@ def main(plan_file, results_file, go_file):
         for way in (handed_over, as_daemon, hidden):
             found[way.__name__] = way(address, plan, change)
         found["herd"] = herd(address, plan, change, plan["herd"])
+    return results
+
+
+def main(plan_file, results_file, go_file):
+    plan = json.loads(pathlib.Path(plan_file).read_text())
+    try:
+        results = tried(plan)
+    except Exception:  # noqa: BLE001 - the test waits for a result
+        results = traceback.format_exc()
     with pathlib.Path(results_file).open("w") as file:
         json.dump(results, file)
     with pathlib.Path(go_file).open() as file:

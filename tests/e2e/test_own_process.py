@@ -116,6 +116,7 @@ async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
         (tmp_path / "plan.json").write_bytes(orjson.dumps(plan))
         run = await workspace.submit("go", session=session.id, permissions=ALLOW)
         found = json.loads(await trio.Path(results).read_text())
+        assert isinstance(found, dict), found
         for kind in ("unix", "tcp"):
             assert found[kind]["plain"] == [REFUSED] * len(requests)
             assert found[kind]["reads"] == [[200, ""]]
