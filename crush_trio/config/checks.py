@@ -1,4 +1,4 @@
-"""Checks of the merged configuration: values, hook events; and the JSON Schema of a file.
+"""Checks of the configuration: values, hook events; the limits of a server; the JSON Schema of a file.
 
 Values: what has the right type may still be wrong. Providers and hooks are checked once, on the
 merged files, because a custom provider may come from several files. The error names the file that
@@ -7,6 +7,9 @@ set the value last.
 Hooks: there is one event, before a tool is used (I9). Other programs spell its name differently, so
 case and underscores are ignored. Hooks under any other name are kept but never run, and a warning
 says so.
+
+Limits count for the whole server, so they are read once, when it starts. Files of a project cannot
+set them, and neither can the environment that a client sends.
 
 Schema: made from the classes that files are read into, so that it agrees with the loader, plus a
 few values that are checked later. `python -m crush_trio.config.checks` prints it, for editors.
@@ -22,12 +25,23 @@ import orjson
 
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.expander import Keys, key_text
-from crush_trio.config.files import OWN_KEY, ConfigFile, SandboxConfig
-from crush_trio.config.sources import Layers, Source
-from crush_trio.limits import LIMIT_INFO, shown
+from crush_trio.config.files import OWN_KEY, ConfigFile, SandboxConfig, check_types, read_tree
+from crush_trio.config.sources import Layers, Places, Source
+from crush_trio.errors import LimitInvalid
+from crush_trio.limits import (
+    DEFAULTS,
+    LIMIT_INFO,
+    VARIABLE,
+    SizeLimits,
+    read_pairs,
+    read_value,
+    shown,
+)
 from crush_trio.wire.config import Config, HookConfig, ProviderConfig
 from crush_trio.wire.requests import ModelType
 from crush_trio.wire.schema import Schema, Schemas
+
+LIMITS_KEY: Final = f"{OWN_KEY}.limits"
 
 LOCAL_TYPES: Final = frozenset({"litellm", "llamacpp", "lmstudio", "ollama", "omlx", "vllm"})
 """Model servers on the user's own machine; all of them have the `openai-compat` format."""
@@ -127,6 +141,39 @@ def unknown_events(events: Iterable[str]) -> Iterator[str]:
 
 def _is_before_tools(event: str) -> bool:
     return event.replace("_", "").lower() == PRE_TOOL_USE.lower()
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def chosen_limits(environ: Mapping[str, str]) -> SizeLimits:
+    """Return the limits of the user's files, overridden by those of `CRUSH_TRIO_LIMITS`.
+
+    Raises `ConfigInvalid` for a file, `LimitInvalid` for the variable. Reads the disk.
+    """
+    home = Path(environ.get("HOME") or "/")
+    places = Places(
+        directory=Path("/"), home=home if home.is_absolute() else Path("/"), environment=environ
+    )
+    limits = DEFAULTS
+    for source in places.user_sources():
+        tree = read_tree(source.path)
+        if tree is not None:
+            limits = limits.changed(file_limits(check_types(tree, source.path), source.path))
+    try:
+        return limits.changed(read_pairs(environ.get(VARIABLE, "")))
+    except LimitInvalid as error:
+        raise LimitInvalid(f"{VARIABLE}: {error.detail}") from None
+
+
+def file_limits(content: ConfigFile, path: Path) -> dict[str, float]:
+    """Return the limits that one of the user's files sets; raise `ConfigInvalid` for a wrong one."""
+    own = content.crush_trio
+    try:
+        written = {} if own is None else own.limits
+        return {name: read_value(name, value) for name, value in written.items()}
+    except LimitInvalid as error:
+        raise ConfigInvalid.at(path, LIMITS_KEY, error.detail) from None
 
 
 # ── JSON Schema ──────────────────────────────────────────────────────────────────────────────────

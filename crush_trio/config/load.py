@@ -1,4 +1,4 @@
-"""Loads the configuration files into a snapshot, in two steps; and the limits of a server.
+"""Loads the configuration files into a snapshot, in two steps.
 
 The first step finds the files, checks the types in each, merges them and checks the result. It is
 synchronous, is run in a thread, and returns a `Draft`. A change is checked on a draft before it is
@@ -6,9 +6,6 @@ written.
 
 The second step fills in `env`, which may run commands, and then decides which providers can be used
 and which models are selected. Other templates are filled in when their values are needed.
-
-Limits count for the whole server, so they are read once, when it starts. Files of a project cannot
-set them, and neither can the environment that a client sends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +17,11 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from crush_trio.config.checks import (
+    LIMITS_KEY,
     PRE_TOOL_USE,
     check_meaning,
     check_sandbox,
+    file_limits,
     unknown_events,
 )
 from crush_trio.config.errors import (
@@ -68,13 +67,8 @@ from crush_trio.config.sources import (
 from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.config.trust.answers import TrustedOnce, with_answer
 from crush_trio.config.trust.wishes import Wishes, find_wishes, remove_untrusted
-from crush_trio.errors import LimitInvalid
-from crush_trio.limits import DEFAULTS, VARIABLE, SizeLimits, read_pairs, read_value
 from crush_trio.wire.config import CatalogProvider, Config
 from crush_trio.wire.requests import ModelType
-
-LIMITS_KEY = f"{OWN_KEY}.limits"
-
 
 Overlay = Mapping[Path, Tree]
 """Content that replaces that of some files."""
@@ -397,36 +391,3 @@ def _same_env(draft: Draft, previous: LoadedConfig) -> bool:
         draft.layers.origin("env", name) == previous.origin("env", name)
         for name in draft.config.env
     )
-
-
-# ── Limits ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def chosen_limits(environ: Mapping[str, str]) -> SizeLimits:
-    """Return the limits of the user's files, overridden by those of `CRUSH_TRIO_LIMITS`.
-
-    Raises `ConfigInvalid` for a file, `LimitInvalid` for the variable. Reads the disk.
-    """
-    home = Path(environ.get("HOME") or "/")
-    places = Places(
-        directory=Path("/"), home=home if home.is_absolute() else Path("/"), environment=environ
-    )
-    limits = DEFAULTS
-    for source in places.user_sources():
-        tree = read_tree(source.path)
-        if tree is not None:
-            limits = limits.changed(file_limits(check_types(tree, source.path), source.path))
-    try:
-        return limits.changed(read_pairs(environ.get(VARIABLE, "")))
-    except LimitInvalid as error:
-        raise LimitInvalid(f"{VARIABLE}: {error.detail}") from None
-
-
-def file_limits(content: ConfigFile, path: Path) -> dict[str, float]:
-    """Return the limits that one of the user's files sets; raise `ConfigInvalid` for a wrong one."""
-    own = content.crush_trio
-    try:
-        written = {} if own is None else own.limits
-        return {name: read_value(name, value) for name, value in written.items()}
-    except LimitInvalid as error:
-        raise ConfigInvalid.at(path, LIMITS_KEY, error.detail) from None

@@ -165,6 +165,13 @@ DECLINED: Final = Audited(
     Action.ANSWERED, lambda call: {"ask_id": call.body.batch_request_id, "what": "declined"}
 )
 REVOKED: Final = Audited(Action.GRANT_REVOKED, lambda call: {"ask_id": call.values["gid"]})
+RULE_ADDED: Final = Audited(
+    Action.CONFIG_CHANGED,
+    lambda call: {"what": f"added a rule: {call.body.decision} {call.body.tool}"},
+)
+RULE_REMOVED: Final = Audited(
+    Action.CONFIG_CHANGED, lambda call: {"what": f"removed the rule {call.values['rid']}"}
+)
 KEY_SET: Final = Audited(Action.CONFIG_CHANGED, lambda call: _scoped(call, f"set {call.body.key}"))
 KEY_REMOVED: Final = Audited(
     Action.CONFIG_CHANGED, lambda call: _scoped(call, f"removed {call.body.key}")

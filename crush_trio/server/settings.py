@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
 from crush_trio.audit.record import audit_path
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
-from crush_trio.config.load import chosen_limits
+from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.server.tokens import tokens_path

@@ -3,8 +3,8 @@
 import pytest
 
 from crush_trio.config import ConfigWarningKind
+from crush_trio.config.checks import chosen_limits
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.load import chosen_limits
 from crush_trio.errors import LimitInvalid
 from crush_trio.limits import SizeLimits
 from tests.config.homes import texts

@@ -38,8 +38,8 @@ from crush_trio.cli.server_link import client_token, configuration_of, probe
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
 from crush_trio.clock import Clock, SystemClock
+from crush_trio.config.checks import chosen_limits
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
-from crush_trio.config.load import chosen_limits
 from crush_trio.config.models import DEMO_PROVIDER
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid

@@ -6,7 +6,15 @@ import trio
 
 from crush_trio.config.rules.book import RuleBook
 from crush_trio.errors import PermissionActionInvalid
-from crush_trio.server.audit_notes import ANSWERED, DECLINED, PERMISSION, REVOKED, SKIP
+from crush_trio.server.audit_notes import (
+    ANSWERED,
+    DECLINED,
+    PERMISSION,
+    REVOKED,
+    RULE_ADDED,
+    RULE_REMOVED,
+    SKIP,
+)
 from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
 from crush_trio.server.tokens import Right
@@ -49,6 +57,8 @@ async def grant(call: Call) -> Resolved:
     action = PermissionAction(body.action)
     permissions, ask_id = call.workspace.asks.permissions, body.permission.id
     always = body.scope is GrantScope.ALWAYS and action is not PermissionAction.DENY
+    if always:
+        call.caller.check(Right.ADMIN)  # it changes the configuration
     rules = permissions.rules_for(ask_id) if always else ()
     resolved = permissions.answer(ask_id, action, body.scope)
     await trio.lowlevel.checkpoint()
@@ -213,6 +223,7 @@ ROUTES: Final = (
             body=PermissionRule,
             answer=RuleView,
             errors=WRITING,
+            audit=RULE_ADDED,
         ),
         Route(
             "DELETE",
@@ -221,6 +232,7 @@ ROUTES: Final = (
             remove_rule,
             answer=Resolved,
             errors=("rule_elsewhere", *WRITING),
+            audit=RULE_REMOVED,
         ),
         Route(
             "GET",
