@@ -117,7 +117,7 @@ async def test_a_project_does_not_say_which_program_a_name_stands_for(machine, p
 @both_ways
 async def test_a_trusted_project_says_where_programs_outside_of_it_are(machine, trusted):
     env = {"PATH": f"{machine.root / 'tools'}:{os.environ['PATH']}"}
-    machine.prepare({**MINE, "env": env}, trusted=trusted)
+    machine.prepare({"env": env}, trusted=trusted, mine=MINE)
     mark = machine.root / "ran"
     machine.program("ls", mark)
     (machine.project / "bin").rename(machine.root / "tools")
