@@ -47,6 +47,7 @@ FAULT_EVENTS: Final = frozenset(
         "run.ending_not_stored",
         "run.failed",
         "run.failed_while_cancelled",
+        "audit.failed",
         "store.degraded",
         "stream.cut",
         "request.failed",

@@ -20,7 +20,7 @@ def figures(printed):
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")
 def test_a_short_soak_finds_nothing_and_has_done_something_of_everything(tmp_path):
-    command = (sys.executable, "-m", "benchmarks.soak", "--minutes", "0.4", "--seed", "7")
+    command = (sys.executable, "-m", "benchmarks.soak", "--minutes", "0.3", "--seed", "7")
     ran = subprocess.run(
         (*command, "--folder", tmp_path),
         cwd=ROOT,
