@@ -148,7 +148,9 @@ def git_paths(root: Path) -> GitPaths:
     linked = _linked(entry)
     if linked is None:
         return GitPaths(protected=(entry,))
-    common = _named_in(linked / "commondir", linked) or linked
+    common = _common(linked)
+    if common is None:
+        return GitPaths(protected=(entry,))
     found = tuple(dict.fromkeys((common, linked)))
     return GitPaths(directories=found, protected=(entry, *_in_git_directory(common)))
 
@@ -159,8 +161,23 @@ def _linked(entry: Path) -> Path | None:
     if directory is None or not (directory / "HEAD").is_file():
         return None
     points_back = _named_in(directory / "gitdir", directory) == entry.resolve()
-    above = ((each / ".git" / "modules").resolve() for each in entry.parent.resolve().parents)
+    # Not resolved: a link in a directory above, such as /tmp, must not decide what is writable.
+    above = (each / ".git" / "modules" for each in entry.parent.resolve().parents)
     return directory if points_back or any(map(directory.is_relative_to, above)) else None
+
+
+def _common(linked: Path) -> Path | None:
+    """Return the common git directory of *linked*, which is itself if it names none.
+
+    None if it names a directory that is not the repository around a linked work tree: a crafted
+    `commondir` could name the home directory, which would then be writable.
+    """
+    if not _exists(linked / "commondir"):
+        return linked
+    common = _named_in(linked / "commondir", linked)
+    around = linked.parent.parent if linked.parent.name == "worktrees" else None
+    usual = all(_exists(linked.parent.parent / name) for name in ("HEAD", "objects", "refs"))
+    return common if common is not None and common == around and usual else None
 
 
 def _named_in(file: Path, base: Path, prefix: str = "") -> Path | None:

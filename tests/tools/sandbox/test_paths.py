@@ -73,6 +73,8 @@ def test_the_configuration_and_hooks_of_a_repository_and_its_submodules_are_prot
 def linked(tmp_path, back):
     """Make a work tree whose `.git` file names a git directory elsewhere, which names *back*."""
     common = repository(tmp_path / "main" / ".git")
+    for name in ("objects", "refs"):
+        (common / name).mkdir()
     inner = repository(common / "worktrees" / "tree")
     file(inner / "commondir", "../..\n")
     file(inner / "gitdir", f"{back}\n")
@@ -93,6 +95,32 @@ def test_a_crafted_file_makes_no_other_directory_writable(tmp_path, home):
     entry.write_text(f"gitdir: {home}\n")
     assert git_paths(entry.parent).directories == ()
     assert git_paths(entry.parent).protected == (entry,)
+
+
+@pytest.mark.parametrize("common", ["/", "../../home", "..", "missing"])
+def test_a_crafted_common_directory_makes_no_other_directory_writable(tmp_path, home, common):
+    inner = repository(tmp_path / "work" / "inner")
+    entry = file(tmp_path / "work" / ".git", "gitdir: inner\n")
+    file(inner / "gitdir", f"{entry}\n")
+    file(inner / "commondir", f"{common}\n")
+    found = git_paths(entry.parent)
+    assert (found.directories, found.protected) == ((), (entry,))
+
+
+def test_a_work_tree_that_poses_as_a_git_directory_does_not_make_the_home_writable(home):
+    work = repository(home / "worktrees" / "project")
+    entry = file(work / ".git", "gitdir: .\n")
+    file(work / "gitdir", f"{entry}\n")
+    file(work / "commondir", "../..\n")
+    assert git_paths(work).directories == ()
+
+
+def test_a_link_to_modules_above_makes_no_other_repository_writable(tmp_path, home):
+    other = repository(home / "other" / ".git")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "modules").symlink_to(home)
+    entry = file(tmp_path / "work" / ".git", f"gitdir: {other}\n")
+    assert git_paths(entry.parent).directories == ()
 
 
 def test_a_submodule_can_write_its_part_of_the_repository_around_it(tmp_path):
