@@ -15,6 +15,7 @@ Paths below the home directory are relative to it. Everything here reads the dis
 """
 
 import os
+import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Final
 from attrs import frozen
 
 from crush_trio.config.sources import DATA_NAME, PROJECT_NAMES
+from crush_trio.tools.shell.git_repository import read_regular
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -183,8 +185,8 @@ def _common(linked: Path) -> Path | None:
 def _named_in(file: Path, base: Path, prefix: str = "") -> Path | None:
     """Return the resolved path that the first line of *file* contains after *prefix*."""
     try:
-        with file.open(encoding="utf-8", errors="surrogateescape") as lines:
-            line = lines.readline(4097).strip()
+        # Not `open`: it would wait for ever at a named pipe that a command left there.
+        line = os.fsdecode(read_regular(file, 4096)).partition("\n")[0].strip()
         if not line.startswith(prefix) or not line.removeprefix(prefix).strip():
             return None
         return (base / line.removeprefix(prefix).strip()).resolve()
@@ -219,7 +221,8 @@ def protected_paths(
     *project* are the directories of the project, from the root of the work tree to the workspace.
     """
     files = (each / name for each in project for name in (*PROJECT_NAMES, DATA_NAME))
-    for path in (data_dir, *files, *git.protected, *(home / name for name in START_UP)):
+    start_up = (each / name for each in _homes(home) for name in START_UP)
+    for path in (data_dir, *files, *git.protected, *start_up):
         if path.name in RESERVED or _exists(path):
             yield path
 
@@ -233,7 +236,7 @@ def hidden_paths(
     named = (Path(environment.get(name, "").partition(",")[0]) for name in SOCKET_VARIABLES)
     user = (f"/run/user/{uid}", f"/tmp/tmux-{uid}", f"/tmp/emacs{uid}", f"/run/screen/S-{uid}")
     candidates = (
-        *(home / name for name in PRIVATE),
+        *(each / name for each in _homes(home) for name in PRIVATE),
         *own,
         *(state / name for name in OWN_STATE),
         *map(Path, (*SOCKETS, *user)),
@@ -242,6 +245,18 @@ def hidden_paths(
     for path in candidates:
         if _narrow(path, home) and _exists(path):
             yield path
+
+
+def _homes(home: Path) -> tuple[Path, ...]:
+    """Return *home* and the home directory of the account.
+
+    They differ if HOME is not set, as in many services: the account's keys are private all the same.
+    """
+    try:
+        account = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a user id without an account, as in containers
+        return (home,)
+    return tuple(dict.fromkeys((home, account))) if account.is_absolute() else (home,)
 
 
 def _exists(path: Path) -> bool:

@@ -1,13 +1,17 @@
 """Which paths a sandbox makes writable, protects and hides."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from crush_trio.tools.sandbox.paths import (
+    GitPaths,
     caches,
     git_paths,
     hidden_paths,
+    protected_paths,
     temporary_directories,
 )
 
@@ -137,6 +141,16 @@ def test_a_file_that_names_no_repository_is_protected_and_nothing_else(tmp_path,
     assert (found.directories, found.protected) == ((), (entry,))
 
 
+@pytest.mark.parametrize("name", [".git", "inner/gitdir", "inner/commondir"])
+def test_a_named_pipe_is_not_waited_for(tmp_path, name):
+    inner = repository(tmp_path / "inner")
+    entry = file(tmp_path / ".git", "gitdir: inner\n")
+    file(inner / "gitdir", f"{entry}\n")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert git_paths(tmp_path) == GitPaths(protected=(entry,))
+
+
 def test_a_git_directory_behind_a_link_is_not_followed(tmp_path, home):
     repository(home)
     (tmp_path / ".git").symlink_to(home)
@@ -155,6 +169,14 @@ def test_private_files_and_sockets_that_lead_out_are_hidden(home, tmp_path):
     hidden = {*hidden_paths(env, home, 4711, [own])}
     assert {keys, config, agent, runtime, tmux, own, state} <= hidden
     assert all(path.exists() for path in hidden)
+
+
+def test_private_files_of_the_account_are_hidden_also_without_a_home(home, tmp_path, monkeypatch):
+    key = directory(home / ".ssh")
+    account = SimpleNamespace(pw_dir=str(home))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: account)
+    assert key in hidden_paths({}, Path("/"), 1000, ())
+    assert file(home / ".bashrc") in protected_paths(Path("/"), (), tmp_path, GitPaths())
 
 
 def test_a_variable_cannot_hide_the_home_directory(home):
