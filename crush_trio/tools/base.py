@@ -92,7 +92,8 @@ class Wanted:
     `path` is what the action touches, absolute and resolved. `denied` is the metadata of the result
     if permission is denied: the change that was not made (F5). `always` asks a person although a grant,
     a hook or a list of allowed tools would settle it; only the user's skip mode asks nothing. `allowed`
-    is for what the configuration allows without asking: only a rule against it counts.
+    is for what the configuration allows without asking, unless a rule is against it or it names what is
+    always asked about, such as `.git`.
     """
 
     action: str

@@ -261,9 +261,9 @@ class Permissions:
             return Resolution.FORBIDDEN
         if self.skip or (policy.mode is PermissionMode.ALLOW and not wanted.always):
             return Resolution.GRANTED
-        if wanted.allowed and ruled is not RuleDecision.ASK:
-            return Resolution.GRANTED
         asks = subject.firm or wanted.always or ruled is RuleDecision.ASK
+        if wanted.allowed and not asks:
+            return Resolution.GRANTED
         listed = in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action)
         if listed and not asks:
             return Resolution.GRANTED

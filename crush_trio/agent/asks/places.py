@@ -1,7 +1,7 @@
 """`Ground`: which paths a grant or an allowing rule may reach; and the paths that are always asked about.
 
-`.git`, `.crush` and the start-up files of shells decide which programs run later: a hook, a setting, an
-alias. No grant and no rule covers them, so each use is shown to a person.
+`.git`, `.crush`, `crush.json` and the start-up files of shells decide which programs run later: a hook, a
+setting, an alias. No grant and no rule covers them, so each use is shown to a person.
 """
 
 import os
@@ -12,8 +12,11 @@ from typing import Final
 
 from attrs import field, frozen
 
+from crush_trio.config.sources import PROJECT_NAMES
+
 PROTECTED: Final = frozenset(
     {
+        *PROJECT_NAMES,
         *(".git", ".crush", ".gitconfig", ".envrc", ".direnvrc", ".inputrc", ".pam_environment"),
         *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"),
         *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc"),

@@ -15,6 +15,7 @@ Paths below the home directory are relative to it. Everything here reads the dis
 """
 
 import os
+import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Final
 from attrs import frozen
 
 from crush_trio.config.sources import DATA_NAME, PROJECT_NAMES
+from crush_trio.tools.shell.git_repository import read_regular
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -148,7 +150,9 @@ def git_paths(root: Path) -> GitPaths:
     linked = _linked(entry)
     if linked is None:
         return GitPaths(protected=(entry,))
-    common = _named_in(linked / "commondir", linked) or linked
+    common = _common(linked)
+    if common is None:
+        return GitPaths(protected=(entry,))
     found = tuple(dict.fromkeys((common, linked)))
     return GitPaths(directories=found, protected=(entry, *_in_git_directory(common)))
 
@@ -159,15 +163,30 @@ def _linked(entry: Path) -> Path | None:
     if directory is None or not (directory / "HEAD").is_file():
         return None
     points_back = _named_in(directory / "gitdir", directory) == entry.resolve()
-    above = ((each / ".git" / "modules").resolve() for each in entry.parent.resolve().parents)
+    # Not resolved: a link in a directory above, such as /tmp, must not decide what is writable.
+    above = (each / ".git" / "modules" for each in entry.parent.resolve().parents)
     return directory if points_back or any(map(directory.is_relative_to, above)) else None
+
+
+def _common(linked: Path) -> Path | None:
+    """Return the common git directory of *linked*, which is itself if it names none.
+
+    None if it names a directory that is not the repository around a linked work tree: a crafted
+    `commondir` could name the home directory, which would then be writable.
+    """
+    if not _exists(linked / "commondir"):
+        return linked
+    common = _named_in(linked / "commondir", linked)
+    around = linked.parent.parent if linked.parent.name == "worktrees" else None
+    usual = all(_exists(linked.parent.parent / name) for name in ("HEAD", "objects", "refs"))
+    return common if common is not None and common == around and usual else None
 
 
 def _named_in(file: Path, base: Path, prefix: str = "") -> Path | None:
     """Return the resolved path that the first line of *file* contains after *prefix*."""
     try:
-        with file.open(encoding="utf-8", errors="surrogateescape") as lines:
-            line = lines.readline(4097).strip()
+        # Not `open`: it would wait for ever at a named pipe that a command left there.
+        line = os.fsdecode(read_regular(file, 4096)).partition("\n")[0].strip()
         if not line.startswith(prefix) or not line.removeprefix(prefix).strip():
             return None
         return (base / line.removeprefix(prefix).strip()).resolve()
@@ -202,7 +221,8 @@ def protected_paths(
     *project* are the directories of the project, from the root of the work tree to the workspace.
     """
     files = (each / name for each in project for name in (*PROJECT_NAMES, DATA_NAME))
-    for path in (data_dir, *files, *git.protected, *(home / name for name in START_UP)):
+    start_up = (each / name for each in _homes(home) for name in START_UP)
+    for path in (data_dir, *files, *git.protected, *start_up):
         if path.name in RESERVED or _exists(path):
             yield path
 
@@ -216,7 +236,7 @@ def hidden_paths(
     named = (Path(environment.get(name, "").partition(",")[0]) for name in SOCKET_VARIABLES)
     user = (f"/run/user/{uid}", f"/tmp/tmux-{uid}", f"/tmp/emacs{uid}", f"/run/screen/S-{uid}")
     candidates = (
-        *(home / name for name in PRIVATE),
+        *(each / name for each in _homes(home) for name in PRIVATE),
         *own,
         *(state / name for name in OWN_STATE),
         *map(Path, (*SOCKETS, *user)),
@@ -225,6 +245,18 @@ def hidden_paths(
     for path in candidates:
         if _narrow(path, home) and _exists(path):
             yield path
+
+
+def _homes(home: Path) -> tuple[Path, ...]:
+    """Return *home* and the home directory of the account.
+
+    They differ if HOME is not set, as in many services: the account's keys are private all the same.
+    """
+    try:
+        account = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a user id without an account, as in containers
+        return (home,)
+    return tuple(dict.fromkeys((home, account))) if account.is_absolute() else (home,)
 
 
 def _exists(path: Path) -> bool:

@@ -130,6 +130,13 @@ def test_a_grant_covers_the_same_command_with_other_paths(text, later):
         ("touch one", "LD_PRELOAD=x touch two"),
         ("touch one", "! touch /etc/two"),
         ("touch one", "touch one; echo x > /etc/passwd"),
+        ("touch one", "touch two; test -v 'a[$(rm x)]'"),
+        ("touch one", "touch two; test ! -R 'a[$(rm x)]'"),
+        ("touch one", "printf -v PATH bin; touch two"),
+        ("touch one", "printf -vPATH bin; touch two"),
+        ("touch one", "printf 'a%-3ln' PATH; touch two"),
+        ("touch one", "touch crush.json"),
+        ("echo a > b", "echo a > sub/.crush.json"),
         ("git commit -m x", "git push"),
         ("git commit -m x", "git -C sub commit"),
         ("git commit -m x", "git commit --template=/etc/passwd"),
@@ -186,6 +193,7 @@ def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():
             for text in ("git -C.git gc", "echo $(cat .git/HEAD)", "cat 'x > .git/config")
         ),
         *((text, True) for text in ("bash <<EOF\nrm .git/index\nEOF", "cd .git && touch x")),
+        *((text, True) for text in ("echo {} > crush.json", "mv x sub/.crush.json")),
         *((text, False) for text in ("touch .gitignore", "git commit -m 'about .git'", "ls x.git")),
     ],
 )

@@ -49,3 +49,11 @@ async def test_what_the_sandbox_holds_and_the_user_allows_is_not_asked():
     assert await office.verdict(wanted=wanted) == "allowed"
     assert await office.verdict(policy=PermissionMode.DENY, wanted=wanted) == "allowed"
     assert office.told == []
+
+
+@pytest.mark.parametrize("command", ["echo x > .git/hooks/pre-commit", "echo {} > crush.json"])
+async def test_what_is_always_asked_is_asked_also_if_commands_are_allowed(command):
+    office = Office()
+    params = {**(WANTED.params or {}), "command": command}
+    wanted = evolve(WANTED, allowed=True, params=params)
+    assert "does not allow it" in await office.verdict(policy=PermissionMode.DENY, wanted=wanted)

@@ -1,13 +1,17 @@
 """Which paths a sandbox makes writable, protects and hides."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from crush_trio.tools.sandbox.paths import (
+    GitPaths,
     caches,
     git_paths,
     hidden_paths,
+    protected_paths,
     temporary_directories,
 )
 
@@ -73,6 +77,8 @@ def test_the_configuration_and_hooks_of_a_repository_and_its_submodules_are_prot
 def linked(tmp_path, back):
     """Make a work tree whose `.git` file names a git directory elsewhere, which names *back*."""
     common = repository(tmp_path / "main" / ".git")
+    for name in ("objects", "refs"):
+        (common / name).mkdir()
     inner = repository(common / "worktrees" / "tree")
     file(inner / "commondir", "../..\n")
     file(inner / "gitdir", f"{back}\n")
@@ -95,6 +101,32 @@ def test_a_crafted_file_makes_no_other_directory_writable(tmp_path, home):
     assert git_paths(entry.parent).protected == (entry,)
 
 
+@pytest.mark.parametrize("common", ["/", "../../home", "..", "missing"])
+def test_a_crafted_common_directory_makes_no_other_directory_writable(tmp_path, home, common):
+    inner = repository(tmp_path / "work" / "inner")
+    entry = file(tmp_path / "work" / ".git", "gitdir: inner\n")
+    file(inner / "gitdir", f"{entry}\n")
+    file(inner / "commondir", f"{common}\n")
+    found = git_paths(entry.parent)
+    assert (found.directories, found.protected) == ((), (entry,))
+
+
+def test_a_work_tree_that_poses_as_a_git_directory_does_not_make_the_home_writable(home):
+    work = repository(home / "worktrees" / "project")
+    entry = file(work / ".git", "gitdir: .\n")
+    file(work / "gitdir", f"{entry}\n")
+    file(work / "commondir", "../..\n")
+    assert git_paths(work).directories == ()
+
+
+def test_a_link_to_modules_above_makes_no_other_repository_writable(tmp_path, home):
+    other = repository(home / "other" / ".git")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "modules").symlink_to(home)
+    entry = file(tmp_path / "work" / ".git", f"gitdir: {other}\n")
+    assert git_paths(entry.parent).directories == ()
+
+
 def test_a_submodule_can_write_its_part_of_the_repository_around_it(tmp_path):
     inner = repository(tmp_path / ".git" / "modules" / "lib")
     entry = file(tmp_path / "lib" / ".git", "gitdir: ../.git/modules/lib\n")
@@ -107,6 +139,16 @@ def test_a_file_that_names_no_repository_is_protected_and_nothing_else(tmp_path,
     entry = file(tmp_path / ".git", text)
     found = git_paths(tmp_path)
     assert (found.directories, found.protected) == ((), (entry,))
+
+
+@pytest.mark.parametrize("name", [".git", "inner/gitdir", "inner/commondir"])
+def test_a_named_pipe_is_not_waited_for(tmp_path, name):
+    inner = repository(tmp_path / "inner")
+    entry = file(tmp_path / ".git", "gitdir: inner\n")
+    file(inner / "gitdir", f"{entry}\n")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert git_paths(tmp_path) == GitPaths(protected=(entry,))
 
 
 def test_a_git_directory_behind_a_link_is_not_followed(tmp_path, home):
@@ -127,6 +169,14 @@ def test_private_files_and_sockets_that_lead_out_are_hidden(home, tmp_path):
     hidden = {*hidden_paths(env, home, 4711, [own])}
     assert {keys, config, agent, runtime, tmux, own, state} <= hidden
     assert all(path.exists() for path in hidden)
+
+
+def test_private_files_of_the_account_are_hidden_also_without_a_home(home, tmp_path, monkeypatch):
+    key = directory(home / ".ssh")
+    account = SimpleNamespace(pw_dir=str(home))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: account)
+    assert key in hidden_paths({}, Path("/"), 1000, ())
+    assert file(home / ".bashrc") in protected_paths(Path("/"), (), tmp_path, GitPaths())
 
 
 def test_a_variable_cannot_hide_the_home_directory(home):
