@@ -9,6 +9,7 @@ processes of a guard were killed, or processes are left, the mark in their envir
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from secrets import token_hex
 from time import monotonic
@@ -32,6 +33,8 @@ What a command has sent before its end is read from the kernel soon after; this 
 
 ROUNDS: Final = 20
 """How often a process table that changes meanwhile is read again."""
+
+_IO_URING: Final = "anon_inode:[io_uring]"
 
 _SERVER: Final = token_hex(8)
 """The beginning of the marks of all commands of this process."""
@@ -126,20 +129,29 @@ class Family:
     def holds(self, inode: int) -> bool:
         """Whether a process of a command has the socket *inode* open.
 
-        If the processes change while they are looked at, or one cannot be looked at, the socket must
-        be found with another process; otherwise the answer is yes.
+        A command can keep a socket where no list of open files shows it: on its way through another
+        socket, in an io_uring, in a system call that outlives the descriptor. So the socket must be found
+        with another process; otherwise the answer is yes. It is no if the socket may be with a process
+        of another user, or one that hides, and no command changes or hides its processes or files.
         """
+        in_plain_sight = False
         for _ in range(ROUNDS):
             members = self._members()
-            found = [has_socket(pid, inode) for pid in members]
-            if True in found:
+            found = [keeps_socket(pid, inode) for pid in members]
+            if True in found or (self.escaped and self._held_by_marked(inode)):
                 return True
             if None in found:
                 break
             if members == self._members():
-                return self.escaped and self._held_by_marked(inode)
-        others = process_ids() - self._members()
-        return not any(has_socket(pid, inode) and not self.has(pid) for pid in others)
+                in_plain_sight = True
+                break
+        unknown = False
+        for pid in sorted(process_ids() - self._members(), reverse=True):  # the newest is likely
+            held = has_socket(pid, inode)
+            if held and not self.has(pid):
+                return False
+            unknown = unknown or held is None
+        return not (in_plain_sight and unknown)
 
     def _members(self) -> frozenset[ProcessId]:
         return frozenset(each.pid for watcher in self.watchers for each in below(watcher))
@@ -149,20 +161,66 @@ class Family:
 
 
 def has_socket(pid: int, inode: int) -> bool | None:
-    """Whether a process has the socket *inode* open; None if the system does not tell."""
-    folder, name = f"/proc/{pid}/fd", f"socket:[{inode}]"
+    """Whether the descriptors of a process include the socket *inode*; None if the system does not tell."""
+    links = _links(f"/proc/{pid}/fd")
+    return None if links is None else f"socket:[{inode}]" in links.values()
+
+
+def keeps_socket(pid: int, inode: int) -> bool | None:
+    """Whether a process keeps the socket *inode* open in any way; None if that cannot be told.
+
+    Threads may have descriptors of their own, and a mapping keeps a socket open without one.
+    """
+    name, unclear = f"socket:[{inode}]", False
     try:
-        descriptors = os.listdir(folder)  # noqa: PTH208 - one readlink per entry is all that is wanted
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - as above
+        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123 - a file of the kernel
+            if name.encode() in file.read():
+                return True
     except (FileNotFoundError, ProcessLookupError):
         return False
     except PermissionError:
         return None
+    for thread in threads:
+        links = _links(f"/proc/{pid}/task/{thread}/fd")
+        if links is None:
+            unclear = True
+        elif name in links.values():
+            return True
+        else:
+            unclear = unclear or any(
+                link == _IO_URING
+                or (link.startswith("socket:") and _carries(pid, thread, descriptor))
+                for descriptor, link in links.items()
+            )
+    return None if unclear else False
+
+
+def _links(folder: str) -> dict[str, str] | None:
+    """Return what each descriptor in a folder of /proc is; None if the system does not tell."""
+    found: dict[str, str] = {}
+    try:
+        descriptors = os.listdir(folder)  # noqa: PTH208 - one readlink per entry is all that is wanted
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    except PermissionError:
+        return None
     for descriptor in descriptors:
-        try:
-            if os.readlink(f"{folder}/{descriptor}") == name:  # noqa: PTH115 - as above
-                return True
-        except NOT_THERE:
-            continue
+        with suppress(*NOT_THERE):
+            found[descriptor] = os.readlink(f"{folder}/{descriptor}")  # noqa: PTH115 - as above
+    return found
+
+
+def _carries(pid: int, thread: str, descriptor: str) -> bool:
+    """Whether descriptors were sent through a Unix socket that its process has not received yet."""
+    with (
+        suppress(*NOT_THERE),
+        open(f"/proc/{pid}/task/{thread}/fdinfo/{descriptor}", "rb") as file,  # noqa: PTH123 - as above
+    ):
+        return any(
+            line.startswith(b"scm_fds:") and line.split()[1] != b"0"
+            for line in file.read().splitlines()
+        )
     return False
 
 

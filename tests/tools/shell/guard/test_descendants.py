@@ -90,7 +90,7 @@ def test_a_process_that_lost_its_guard_is_recognised_by_its_mark(probe):
 
 
 SOCKETS = """
-import ctypes, encodings.idna, json, os, signal, socket, sys
+import ctypes, encodings.idna, json, os, signal, socket, sys, threading
 from crush_trio.tools.shell.guard.descendants import Family
 
 def dumpable(value):
@@ -123,6 +123,25 @@ def hidden():
     dumpable(0)
     return inode
 
+def on_its_way():
+    inode = connected()
+    with sockets.pop() as sock:
+        ends = socket.socketpair()
+        socket.send_fds(ends[0], [b"x"], [sock.fileno()])
+    sockets.extend(ends)
+    return inode
+
+def in_thread():
+    found, done = [], threading.Event()
+    def work():
+        ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+        found.append(connected())
+        done.set()
+        signal.pause()
+    threading.Thread(target=work, daemon=True).start()
+    done.wait()
+    return found[0]
+
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     dumpable(1)
@@ -137,6 +156,11 @@ family = Family(os.getpid(), frozenset({watcher}), escaped=False)
 found["hidden"] = family.holds(secret)
 found["others beside a hidden one"] = family.holds(others)
 found["mine beside a hidden one"] = family.holds(connected())
+for way in (on_its_way, in_thread):
+    watcher, secret = child(lambda: below(way))
+    family = Family(os.getpid(), frozenset({watcher}), escaped=False)
+    found[way.__name__] = family.holds(secret)
+    found["others beside " + way.__name__] = family.holds(others)
 print(json.dumps(found))
 """
 
@@ -154,4 +178,8 @@ def test_a_socket_is_found_also_if_its_process_hides_its_open_files():
         "hidden": True,
         "others beside a hidden one": False,
         "mine beside a hidden one": False,
+        "on_its_way": True,
+        "others beside on_its_way": False,
+        "in_thread": True,
+        "others beside in_thread": False,
     }
