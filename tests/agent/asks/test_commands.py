@@ -209,6 +209,10 @@ def test_git_crush_and_start_up_files_are_recognised(text, firm):
     ("pattern", "text", "touched"),
     [
         ("git push *", "git push origin main", True),
+        ("git push --force *", "git push --forc", True),
+        ("git push --force *", "git push --fo=x", True),
+        ("git push --force *", "git push -- main", False),
+        ("rm *", "bash <<< 'rm x'", True),
         ("git push *", "git -C sub push", True),
         ("git push *", "true && /usr/bin/git push", True),
         ("git push *", "sh -c 'cd x; git push'", True),
