@@ -335,9 +335,17 @@ def _looks_like(pattern: Invocation, words: Sequence[str]) -> bool:
     letters = {letter for word in words[1:] if _is_short(word) for letter in word[1:]}
     rest = iter(words[1:])
     return all(
-        set(wanted[1:]) <= letters if _is_short(wanted) else wanted in rest
+        set(wanted[1:]) <= letters
+        if _is_short(wanted)
+        else any(_is_spelling(word, wanted) for word in rest)
         for wanted in pattern.words[1:]
     )
+
+
+def _is_spelling(word: str, wanted: str) -> bool:
+    """Whether a word is the one of a pattern, or a long option abbreviated or with a value."""
+    name = word.partition("=")[0]
+    return word == wanted or (len(name) > 2 and name[:2] == "--" and wanted.startswith(name))
 
 
 def _is_short(word: str) -> bool:
@@ -391,6 +399,7 @@ def _texts(script: Script) -> Iterator[str]:
         texts = [word.text for word in command.words[1:]]
         yield from (text for text in texts if re.search(r"\s|[;|&/]", text))
         yield " ".join(texts)
+        yield from (each.target.text for each in command.redirections if each.operator == "<<<")
     yield from (document.text for document in script.documents)
 
 

@@ -67,8 +67,18 @@ READERS: Final = _words(
 )
 """Programs that can only print, and `cd`. They may stand beside covered commands in a line."""
 
-TARGETS: Final = _words("just make gmake ninja rake task tox nox invoke ant")
-"""Programs whose operands all name something to run: covered with exactly the same words."""
+TARGETS: Final = _words(
+    "just make gmake ninja rake task tox nox invoke ant bazel bazelisk buck buck2 cap doit fab gradle"
+    " gradlew grunt gulp lein lerna mage mvn mvnw nx pants rush sbt scons turbo waf"
+    " alembic artisan aws az cdk cf dbt django-admin doctl dvc eb firebase fly flyctl gcloud gsutil heroku hg"
+    " jj minikube netlify ng nomad oc prisma pulumi rails s3cmd serverless sls supabase svn tofu vagrant"
+    " vault vercel wrangler"
+)
+"""Programs whose operands name something to do: covered with exactly the same words.
+
+`mvn test` must not cover `mvn deploy`. Those with subcommands are here if `SUBCOMMANDS` does not know
+their options.
+"""
 
 
 @frozen(kw_only=True)

@@ -1,7 +1,8 @@
 """`Wishes`: what the files of an untrusted project want to do; and layers without those values.
 
 A checkout can contain anything, so these things in its files count only once the user trusts it:
-models and providers, which decide who reads the conversation and what the agent does next; the
+models and providers, which decide who reads the conversation and what the agent does next; commands
+and variables of the user in values (`$(command)`, `$NAME`); the
 variables of `env`, which decide which program a command name means; hooks, MCP servers and language
 servers, which are programs that are run; tools that are used without asking, or although the user
 has disabled them; and paths outside of the project.
@@ -30,6 +31,7 @@ from crush_trio.config.errors import ConfigWarning, ConfigWarningKind, printable
 from crush_trio.config.expander import PATHS, Keys, key_text
 from crush_trio.config.redaction import redact_text
 from crush_trio.config.sources import Layer, Layers, Places, Project, Source, Tree
+from crush_trio.config.template import Command, TemplateError, Variable, parse
 from crush_trio.wire.fields import Json
 
 TEXT_LIMIT: Final = 200
@@ -39,6 +41,7 @@ TEXT_LIMIT: Final = 200
 class WishKind(StrEnum):
     """What a wish is about; the most dangerous first."""
 
+    COMMAND = "command"
     ENVIRONMENT = "environment"
     HOOK = "hook"
     MCP = "mcp"
@@ -50,6 +53,7 @@ class WishKind(StrEnum):
 
 
 SUMMARIES: Final[Mapping[WishKind, str]] = {
+    WishKind.COMMAND: "run commands",
     WishKind.ENVIRONMENT: "set environment variables",
     WishKind.HOOK: "run hooks",
     WishKind.MCP: "use MCP servers",
@@ -228,7 +232,12 @@ def _wishes(
 ) -> Iterator[Wish]:
     """Yield the wishes of one file."""
     tree = layer.tree
-    said = (*_programs(tree), *_choices(tree, disabled), *_paths(tree, places, project))
+    said = (
+        *_expansions(tree),
+        *_programs(tree),
+        *_choices(tree, disabled),
+        *_paths(tree, places, project),
+    )
     for kind, keys, text in said:
         yield Wish(
             kind=kind,
@@ -239,6 +248,51 @@ def _wishes(
 
 
 _Said: TypeAlias = Iterator[tuple[WishKind, Keys, str]]
+
+
+_TEMPLATES: Final = (
+    ("env", WishKind.ENVIRONMENT),
+    ("providers", WishKind.PROVIDER),
+    ("mcp", WishKind.MCP),
+    ("lsp", WishKind.LSP),
+)
+"""The sections with values that may run commands and read variables; see `expander.TEMPLATES`."""
+
+
+def _expansions(tree: Tree) -> _Said:
+    """Yield the commands that the values of the file run, and the variables of the user they read.
+
+    Without these wishes, trusting the choice of a provider would run the command in its key.
+    """
+    for section, kind in _TEMPLATES:
+        for name, entry in _object(tree, section).items():
+            used = [each for text in _texts(entry) for each in _expansions_in(text)]
+            for each in used:
+                if isinstance(each, Command):
+                    yield WishKind.COMMAND, (section, name), f"run a command: {each.text}"
+            variables = dict.fromkeys(each.name for each in used if isinstance(each, Variable))
+            if variables:
+                listed = ", ".join(variables)
+                yield kind, (section, name), f"use your variables for {name}: {listed}"
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Yield all texts in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _expansions_in(text: str) -> Iterator[Variable | Command]:
+    try:
+        yield from parse(text).expansions()
+    except TemplateError:  # never filled in
+        return
 
 
 def _programs(tree: Tree) -> _Said:

@@ -111,6 +111,16 @@ async def test_each_wish_is_said_in_words_and_is_gone_once_the_project_is_truste
     assert await wishes(home) is None
 
 
+async def test_commands_and_variables_in_values_are_wishes(home):
+    provider = custom(api_key="${KEY:-$(cat ~/key)}", extra_headers={"x": "$OTHER"})
+    found = await wishes(home, {"providers": {"acme": provider}, "env": {"A": "$(./a)"}})
+    texts = [(wish.kind.value, wish.key, wish.text) for wish in found.items]
+    assert ("command", "env.A", "run a command: ./a") in texts
+    assert ("command", "providers.acme", "run a command: cat ~/key") in texts
+    assert ("provider", "providers.acme", "use your variables for acme: KEY, OTHER") in texts
+    assert found.summary.startswith("run commands")
+
+
 @pytest.mark.parametrize("theirs", [[], None, ["fetch"]])
 async def test_a_project_does_not_enable_what_the_user_has_disabled(home, theirs):
     home.write(home.user_file, {"options": {"disabled_tools": ["bash", "fetch"]}})
