@@ -12,7 +12,7 @@ substitution, behind `env` or `xargs`, or in the text of `sh -c`.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,14 @@ from crush_trio.config.rules.programs import (
     TARGETS,
     program_name,
 )
-from crush_trio.tools.shell.script import Script, SimpleCommand, Unreadable, Word
+from crush_trio.tools.shell.script import (
+    Script,
+    SimpleCommand,
+    Unreadable,
+    Word,
+    all_commands,
+    all_words,
+)
 from crush_trio.tools.shell.script_parser import read_script
 
 LONGEST: Final = 16 * 1024
@@ -81,14 +88,14 @@ class CommandLine:
     @property
     def runs_anything(self) -> bool:
         """Whether the line has an interpreter, a wrapper or a program that is not known from its text."""
-        return self.script is None or any(map(_runs_anything, _commands(self.script)))
+        return self.script is None or any(map(_runs_anything, all_commands(self.script)))
 
     @property
     def is_protected(self) -> bool:
         """Whether the line names something that is always asked about."""
         if self.script is None:
             return mentions_protected(self.text)
-        return any(map(_names_protected, _words(self.script))) or (
+        return any(map(_names_protected, all_words(self.script))) or (
             self.runs_anything and any(map(mentions_protected, _texts(self.script)))
         )
 
@@ -312,7 +319,7 @@ def is_touched(line: CommandLine, pattern: CommandPattern) -> bool:
     if isinstance(pattern, ExactLine):
         return line.text == pattern.text
     if isinstance(pattern, Output):
-        return line.script is None or any(map(_writes, _commands(line.script)))
+        return line.script is None or any(map(_writes, all_commands(line.script)))
     if not pattern.words:
         return True
     if line.script is None:
@@ -354,48 +361,23 @@ def _is_short(word: str) -> bool:
 
 def _invocations(script: Script, depth: int = 0) -> Iterator[Sequence[str]]:
     """Yield the words of every command, also of those among the arguments of wrappers and shells."""
-    for command in _commands(script):
+    for command in all_commands(script):
         words = [word.text for word in command.words]
         yield words
         if _runs_anything(command):
             yield from (words[at:] for at in range(1, len(words)))
-    if depth < DEEPEST and any(map(_runs_anything, _commands(script))):
+    if depth < DEEPEST and any(map(_runs_anything, all_commands(script))):
         for text in _texts(script):
             with suppress(Unreadable):
                 yield from _invocations(read_script(text), depth + 1)
 
 
-# ── Walking a script ────────────────────────────────────────────────────────────────────────────
-
-
-def _commands(script: Script) -> Iterator[SimpleCommand]:
-    """Yield every simple command, also those in substitutions."""
-    for command in script.commands:
-        yield command
-        yield from _nested(_words_of(command))
-    yield from _nested(script.documents)
-
-
-def _nested(words: Iterable[Word]) -> Iterator[SimpleCommand]:
-    for word in words:
-        for inner in word.scripts:
-            yield from _commands(inner)
-
-
-def _words_of(command: SimpleCommand) -> Iterator[Word]:
-    yield from command.assignments
-    yield from command.words
-    yield from (each.target for each in command.redirections)
-
-
-def _words(script: Script) -> Iterator[str]:
-    for command in _commands(script):
-        yield from (word.text for word in _words_of(command))
+# ── Words of a script ────────────────────────────────────────────────────────────────────────────
 
 
 def _texts(script: Script) -> Iterator[str]:
     """Yield the texts that an interpreter may read as a script: quoted arguments and documents."""
-    for command in _commands(script):
+    for command in all_commands(script):
         texts = [word.text for word in command.words[1:]]
         yield from (text for text in texts if re.search(r"\s|[;|&/]", text))
         yield " ".join(texts)

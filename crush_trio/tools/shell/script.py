@@ -10,6 +10,7 @@ characters whose meaning is not modelled here. A check that a command is harmles
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from attrs import define, field, frozen
@@ -177,3 +178,32 @@ class ScriptDraft:
 
     def _clear(self) -> None:
         self.words, self.assignments, self.redirections = [], [], []
+
+
+# ── Walking a script ────────────────────────────────────────────────────────────────────────────
+
+
+def all_commands(script: Script) -> Iterator[SimpleCommand]:
+    """Yield every simple command, also those in substitutions."""
+    for command in script.commands:
+        yield command
+        yield from _nested(_words_of(command))
+    yield from _nested(script.documents)
+
+
+def _nested(words: Iterable[Word]) -> Iterator[SimpleCommand]:
+    for word in words:
+        for inner in word.scripts:
+            yield from all_commands(inner)
+
+
+def _words_of(command: SimpleCommand) -> Iterator[Word]:
+    yield from command.assignments
+    yield from command.words
+    yield from (each.target for each in command.redirections)
+
+
+def all_words(script: Script) -> Iterator[str]:
+    """Yield every word of a script, also those in substitutions."""
+    for command in all_commands(script):
+        yield from (word.text for word in _words_of(command))
