@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from pwd import getpwuid
 from typing import Final
 
 from attrs import frozen
@@ -194,15 +195,28 @@ def _repositories(directory: Path) -> Iterator[Path]:
 # ── Protected and hidden ────────────────────────────────────────────────────────────────────────
 
 
+def homes(home: Path, uid: int) -> tuple[Path, ...]:
+    """Return *home* and the home directory of the account *uid*, each once.
+
+    A service may run without HOME or with another one, and the account's keys are private all the same.
+    """
+    try:
+        account = Path(getpwuid(uid).pw_dir)
+    except KeyError:
+        return (home,)
+    return tuple(dict.fromkeys((home, account if account.is_absolute() else home)))
+
+
 def protected_paths(
-    home: Path, project: Iterable[Path], data_dir: Path, git: GitPaths
+    homes: Iterable[Path], project: Iterable[Path], data_dir: Path, git: GitPaths
 ) -> Iterator[Path]:
     """Yield what decides which programs run later, as far as it exists.
 
     *project* are the directories of the project, from the root of the work tree to the workspace.
     """
     files = (each / name for each in project for name in (*PROJECT_NAMES, DATA_NAME))
-    for path in (data_dir, *files, *git.protected, *(home / name for name in START_UP)):
+    start_up = (home / name for home in homes for name in START_UP)
+    for path in (data_dir, *files, *git.protected, *start_up):
         if path.name in RESERVED or _exists(path):
             yield path
 
@@ -216,7 +230,7 @@ def hidden_paths(
     named = (Path(environment.get(name, "").partition(",")[0]) for name in SOCKET_VARIABLES)
     user = (f"/run/user/{uid}", f"/tmp/tmux-{uid}", f"/tmp/emacs{uid}", f"/run/screen/S-{uid}")
     candidates = (
-        *(home / name for name in PRIVATE),
+        *(each / name for each in homes(home, uid) for name in PRIVATE),
         *own,
         *(state / name for name in OWN_STATE),
         *map(Path, (*SOCKETS, *user)),

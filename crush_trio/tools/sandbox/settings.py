@@ -32,6 +32,7 @@ from crush_trio.tools.sandbox.paths import (
     caches,
     git_paths,
     hidden_paths,
+    homes,
     protected_paths,
     temporary_directories,
 )
@@ -151,7 +152,8 @@ class CommandSandbox:
             )
         )
         hidden = self._hidden(config, home, shown=configured)
-        found = protected_paths(home, project.directories, config.data_dir, git)
+        of_user = homes(home, os.getuid())
+        found = protected_paths(of_user, project.directories, config.data_dir, git)
         named = dict.fromkeys(Path(_resolved(each.parent), each.name) for each in found)
         return Confinement(
             writable=writable,

@@ -1,6 +1,7 @@
 """Which paths a sandbox makes writable, protects and hides."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,8 @@ from crush_trio.tools.sandbox.paths import (
     caches,
     git_paths,
     hidden_paths,
+    homes,
+    protected_paths,
     temporary_directories,
 )
 
@@ -132,3 +135,14 @@ def test_private_files_and_sockets_that_lead_out_are_hidden(home, tmp_path):
 def test_a_variable_cannot_hide_the_home_directory(home):
     env = {"XDG_RUNTIME_DIR": str(home.parent), "SSH_AUTH_SOCK": str(home)}
     assert not {home, home.parent} & {*hidden_paths(env, home, 4711, [])}
+
+
+def test_the_keys_of_the_account_are_hidden_also_if_home_is_elsewhere(home, tmp_path, monkeypatch):
+    """A service may run without HOME, which then counts as the root directory."""
+    keys = directory(tmp_path / "account" / ".ssh")
+    account = SimpleNamespace(pw_dir=str(keys.parent))
+    monkeypatch.setattr("crush_trio.tools.sandbox.paths.getpwuid", lambda uid: account)
+    for other in (home, Path("/")):
+        assert keys in {*hidden_paths({}, other, 4711, [])}
+    start_up = file(keys.parent / ".bashrc")
+    assert start_up in {*protected_paths(homes(home, 4711), [], tmp_path, git_paths(tmp_path))}
