@@ -41,6 +41,8 @@ from crush_trio.store.sqlite.faults import translated
 LOCK_NAME: Final = "crush-trio.lock"
 SKIP_VARIABLE: Final = "CRUSH_SKIP_DATADIR_LOCK"
 
+_UNKNOWN: Final = "an unknown process"
+
 Release = Callable[[], None]
 
 SETTLE_SECONDS: Final = 3.0
@@ -88,6 +90,7 @@ def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreLocked(f"{directory} belongs to {_read_owner(handle)}") from None
+        _must_be_lock(path, handle)
         undo.callback(_write_owner, handle, b"")
         _write_owner(handle, json.dumps(asdict(owner)).encode())
         return undo.pop_all().close
@@ -133,6 +136,13 @@ def _must_be_own(path: Path, found: os.stat_result) -> None:
         raise StoreFileForeign(f"{path} belongs to the user {found.st_uid}")
 
 
+def _must_be_lock(path: Path, handle: int) -> None:
+    """Raise if the lock file is a hard link to a file with another content, which would be lost."""
+    about = os.fstat(handle)
+    if about.st_nlink > 1 and about.st_size and _read_owner(handle) == _UNKNOWN:
+        raise StoreFileForeign(f"{path} is a hard link to another file")
+
+
 def _write_owner(handle: int, content: bytes) -> None:
     """Replace the content of the lock file."""
     os.ftruncate(handle, 0)
@@ -144,7 +154,7 @@ def _read_owner(handle: int) -> str:
     try:
         return Owner(**json.loads(os.pread(handle, OWNER_LIMIT, 0))).describe()
     except (OSError, ValueError, TypeError):
-        return "an unknown process"
+        return _UNKNOWN
 
 
 @define(eq=False)

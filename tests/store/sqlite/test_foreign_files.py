@@ -32,6 +32,19 @@ async def test_a_link_is_not_followed(tmp_path, name):
     assert keys.read_text() == "ssh-ed25519 AAAA me"
 
 
+async def test_a_hard_link_to_another_file_is_not_emptied(tmp_path):
+    """A lock of ours may have two names: a backup can consist of hard links."""
+    keys, data = tmp_path / "authorized_keys", tmp_path / "data"
+    keys.write_text("ssh-ed25519 AAAA me")
+    data.mkdir()
+    (data / LOCK_NAME).hardlink_to(keys)
+    assert f"{data / LOCK_NAME} is a hard link" in await refused(data)
+    assert keys.read_text() == "ssh-ed25519 AAAA me"
+    keys.write_text("")
+    async with open_database(data):
+        pass
+
+
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_link_to_nothing_creates_nothing(tmp_path, name):
     data = tmp_path / "data"
