@@ -35,6 +35,7 @@ from crush_trio.config.rules.programs import (
     SUBCOMMANDS,
     TARGETS,
     program_name,
+    sets_variable,
 )
 from crush_trio.tools.shell.script import (
     Script,
@@ -60,9 +61,6 @@ _NULL: Final = "/dev/null"
 _ADDRESS: Final = re.compile(r"[\w.+-]*:/|[\w.+-]+@[\w.-]+:")
 _REMOTE: Final = re.compile(r"[\w.+@-]+:(?=\S)")
 """What git takes for a repository elsewhere: a URL, `host:path`, `ext::command`."""
-
-_COUNTS: Final = re.compile(r"%[^A-Za-z%]*[hjlLqtz]*n")
-"""The format with which `printf` stores a number in a variable."""
 
 _PIECES: Final = re.compile(r"[=:,]")
 _NAMES: Final = re.compile(r"[/=:,]")
@@ -194,7 +192,7 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], ground: Groun
     if not words:
         return True
     name = program_name(words[0])
-    if name in NEVER or name in AS_SHOWN or _sets_variable(name, words[1:]):
+    if name in NEVER or name in AS_SHOWN or sets_variable(name, words[1:]):
         return False
     if name == "cd":
         usual = len(words) == 2 and not words[1].startswith("-")
@@ -209,20 +207,6 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], ground: Groun
         if words[1] in known.never or not known.accepts(rest) or any(map(_is_remote, rest)):
             return False
     return all(_is_argument(word, directories, ground) for word in rest)
-
-
-def _sets_variable(name: str, words: Sequence[str]) -> bool:
-    """Whether a command may set a variable, or evaluate the subscript of one.
-
-    `printf -v PATH bin` changes what the next command runs, and so does `printf %n PATH`. The shell
-    runs the substitution in `test -v 'a[$(id)]'`, although it is quoted.
-    """
-    match name:
-        case "printf":
-            return any(word.startswith("-v") or _COUNTS.search(word) for word in words)
-        case "test" | "[":
-            return any(word in {"-v", "-R"} for word in words)
-    return False
 
 
 def _is_remote(word: str) -> bool:

@@ -263,3 +263,21 @@ def program_name(word: str) -> str:
     """Return the name of a program, without its directory and its version: `python3.12` is `python`."""
     name = PurePosixPath(word).name
     return _VERSION.sub("", name) or name
+
+
+_COUNTS: Final = re.compile(r"%[^A-Za-z%]*[hjlLqtz]*n")
+"""The format with which `printf` stores a number in a variable."""
+
+
+def sets_variable(name: str, words: Sequence[str]) -> bool:
+    """Whether a command may set a variable, or evaluate the subscript of one.
+
+    `printf -v PATH bin` changes what the next command runs, and so does `printf %n PATH`. The shell
+    runs the substitution in `test -v 'a[$(id)]'`, although it is quoted.
+    """
+    match name:
+        case "printf":
+            return any(word.startswith("-v") or _COUNTS.search(word) for word in words)
+        case "test" | "[":
+            return any(word in {"-v", "-R"} for word in words)
+    return False
