@@ -259,9 +259,10 @@ class Permissions:
         if ruled is RuleDecision.DENY:
             self._at_once(call, Resolution.DENIED)
             return Resolution.FORBIDDEN
-        if self.skip or (policy.mode is PermissionMode.ALLOW and not wanted.always):
+        always = wanted.always or subject.firm
+        if self.skip or (policy.mode is PermissionMode.ALLOW and not always):
             return Resolution.GRANTED
-        asks = subject.firm or wanted.always or ruled is RuleDecision.ASK
+        asks = always or ruled is RuleDecision.ASK
         if wanted.allowed and not asks:
             return Resolution.GRANTED
         listed = in_allow_list((*self.allowed_tools(), *policy.allow_list), tool_name, action)

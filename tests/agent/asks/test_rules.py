@@ -132,6 +132,8 @@ async def test_git_crush_start_up_files_and_leaving_the_sandbox_are_always_asked
         *rules, "allow bash touch *", "allow bash cat *", allowed=["bash", "edit", "download"]
     )
     assert await decided(office, want, tool) == "asked"
+    unanswered = await office.verdict(wanted=want, tool=tool, policy=PermissionMode.ALLOW)
+    assert unanswered != "allowed"
     async with trio.open_nursery() as nursery:
         office.want(nursery, wanted=want, tool=tool)
         await wait_all_tasks_blocked()
