@@ -20,6 +20,10 @@ from tests.server.in_process import CLIENT
 SECRET = "hunter2-hunter2-hunter2"
 
 
+# Records are written in a thread, and a mock clock would not wait for it.
+pytestmark = pytest.mark.real_clock
+
+
 @pytest.fixture
 def audit(tmp_path):
     return AuditLog(AuditFile(tmp_path / "audit.jsonl"), TrioClock())

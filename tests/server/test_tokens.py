@@ -187,6 +187,7 @@ def test_every_row_has_the_right_that_it_should():
     }
 
 
+@pytest.mark.real_clock  # files are read in threads, for which a mock clock does not wait
 @pytest.mark.item("L48")
 @pytest.mark.parametrize("given", [None, "wrong", *Right])
 async def test_a_token_opens_the_routes_of_its_right_and_no_other(file, path, given):
@@ -210,6 +211,7 @@ async def test_a_token_opens_the_routes_of_its_right_and_no_other(file, path, gi
         assert refused.status == (401 if given in {None, "wrong"} else 404)
 
 
+@pytest.mark.real_clock
 async def test_the_refusal_says_which_right_is_missing(file, path):
     token = file.add("phone", Right.WATCH)
     async with open_test_server(guard=GuardSettings(token_file=path)) as server:
@@ -221,6 +223,7 @@ async def test_the_refusal_says_which_right_is_missing(file, path):
     assert told["message"].endswith("phone may watch, and this needs admin")
 
 
+@pytest.mark.real_clock
 async def test_a_watcher_joins_what_is_open_and_opens_nothing(file, path, tmp_path):
     admin, watch = file.add("a", Right.ADMIN), file.add("w", Right.WATCH)
     folder = str(tmp_path)
