@@ -205,7 +205,9 @@ def cancel_surroundings(_driver, surroundings):
 
 @pytest.mark.explored
 @pytest.mark.parametrize(("scenario", "share", "shares"), SHARES)
-@pytest.mark.parametrize("act", [cancel, close, cancel_surroundings])
+@pytest.mark.parametrize(
+    "act", [cancel, close, pytest.param(cancel_surroundings, marks=pytest.mark.long)]
+)
 def test_a_stop_at_any_checkpoint_stops_everything_and_is_no_error(act, scenario, share, shares):
     for at, place in checkpoints(scenario, share, shares):
         played, fired = disturb(scenario, at, place, act)

@@ -96,7 +96,7 @@ async def herd_of_another_program(plan, address, request):
     return json.loads(done.stdout)
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 @pytest.mark.item("L48")
 async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
     results, go = tmp_path / "results", tmp_path / "go"
