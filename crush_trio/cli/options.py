@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias, TypeVar
 
 import click
 from typing_extensions import override
@@ -143,6 +143,12 @@ def debug_option(command: Command) -> Command:
         callback=_set_debug,
         help="Log everything, and print the traceback of errors.",
     )(command)
+
+
+Target: TypeAlias = tuple[str | None, str]
+"""The address of a server, None for the default one, and a directory."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def host_option(command: Command) -> Command:

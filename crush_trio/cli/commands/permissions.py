@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import click
 import trio
@@ -15,10 +14,12 @@ from crush_trio.cli.exits import RuleUnknown
 from crush_trio.cli.options import (
     Invocation,
     OneOf,
+    Target,
     cwd_option,
     debug_option,
     directory_of,
     host_option,
+    json_option,
     json_text,
     print_report,
     write,
@@ -30,11 +31,6 @@ from crush_trio.config.live import open_live_config
 from crush_trio.config.rules.book import RuleBook
 from crush_trio.wire.asks import PermissionRule, RuleDecision, RuleView
 from crush_trio.wire.codec import unstructure
-
-Target: TypeAlias = tuple[str | None, str]
-"""The address of a server, None for the default one, and a directory."""
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _STYLES = {RuleDecision.ALLOW: "green", RuleDecision.ASK: "yellow", RuleDecision.DENY: "red"}
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import click
 from rich.console import Console
@@ -12,10 +11,12 @@ from rich.text import Text
 
 from crush_trio.cli.options import (
     Invocation,
+    Target,
     cwd_option,
     debug_option,
     directory_of,
     host_option,
+    json_option,
     json_text,
     print_report,
     write,
@@ -29,11 +30,6 @@ from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import SystemClock
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.views import Session
-
-Target: TypeAlias = tuple[str | None, str]
-"""The address of a server, None for the default one, and a directory."""
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(invoke_without_command=True)

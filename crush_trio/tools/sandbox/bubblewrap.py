@@ -1,8 +1,8 @@
-"""`bubblewrap_argv`: the vector that runs a command in bubblewrap; the command's own follows it.
+"""`bubblewrap_argv`: the arguments that run a command in bubblewrap; the command's own follow them.
 
 The command gets its own mount, PID and IPC namespaces, and its own network namespace unless the network
-is on; if it is off, a filter of system calls refuses every socket as well. /proc shows only its own processes, so it cannot read the server's environment. /dev has the usual
-harmless devices. /run is empty except for what name resolution and program search need, because its
+is on; if it is off, a filter of system calls refuses every socket as well. /proc shows only its own
+processes, so it cannot read the server's environment. /dev has the usual harmless devices. /run is empty except for what name resolution and program search need, because its
 sockets (D-Bus, systemd, containers) let a program have others do what it may not; so do those of tmux and
 X11, which are hidden. Other Unix sockets can be reached unless the network is off. The mounts are `nodev`
 and `nosuid`, and bubblewrap always sets "no new privileges".

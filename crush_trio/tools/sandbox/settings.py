@@ -163,7 +163,7 @@ class CommandSandbox:
         )
 
     def for_unasked(self) -> Confinement | None:
-        """Return what a command may touch that nobody was asked about; None without a sandbox."""
+        """Return what a command that runs unasked may touch; None without a sandbox."""
         if self.kind is SandboxKind.NONE:
             return None
         config, home = self._loaded, _resolved(self._loaded.places.home)
