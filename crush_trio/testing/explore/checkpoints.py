@@ -211,7 +211,7 @@ class CheckpointFaults:
                 return reply if after.result is None else after.result
             case Fault(action=Stall(until)):
                 reply = yield message
-                fault.fired = not _was_cancelled(reply)
+                fault.fired = not was_cancelled(reply)
                 return (yield from _linger(until, reply)) if fault.fired else reply
             case _:
                 return (yield message)
@@ -249,7 +249,7 @@ def _interrupt(
     abort = getattr(message, "abort_func", None)
     if abort is None:
         reply = yield message
-        fault.fired = _is_full_checkpoint(coro)
+        fault.fired = is_full_checkpoint(coro)
         return Error(error) if fault.fired else reply
 
     def raise_error() -> NoReturn:
@@ -268,7 +268,7 @@ def _interrupt(
     return (yield same_kind(lambda _: Abort.FAILED))
 
 
-def _is_full_checkpoint(coro: object) -> bool:
+def is_full_checkpoint(coro: object) -> bool:
     """Whether *coro* waits in `trio.lowlevel.checkpoint`, which may be cancelled.
 
     The scheduler cannot tell it from `cancel_shielded_checkpoint`, which may not.
@@ -296,7 +296,8 @@ def _awaited(awaited: Any) -> Iterator[FrameType]:  # noqa: ANN401  # any awaita
         awaited = getattr(driver, "inner", None) or getattr(awaited, _AWAITS[name])
 
 
-def _was_cancelled(reply: object) -> bool:
+def was_cancelled(reply: object) -> bool:
+    """Whether *reply*, with which a wait ends, is a `Cancelled`."""
     return isinstance(reply, Error) and isinstance(reply.error, trio.Cancelled)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 from attrs import define, field
+from trio.abc import Clock
 from trio.lowlevel import Task, current_root_task
 
 _RUNNER: Final = ("runq", "init_task", "main_task")
@@ -59,6 +60,45 @@ def scheduler() -> ModuleType:
     return _run
 
 
+def require(module: ModuleType, *names: str) -> None:
+    """Raise `UnsupportedTrio` unless *module* has *names*, such as "Task._attempt_abort"."""
+    missing = []
+    for name in names:
+        owner, _, attribute = name.partition(".")
+        if not hasattr(getattr(module, owner, None), attribute or "__name__"):
+            missing.append(name)
+    if missing:
+        raise _unsupported(missing)
+
+
+def virtual_clock() -> Clock:
+    """Return a clock that jumps ahead when all tasks wait.
+
+    `trio.testing` has it, too, but imports pytest where that is installed, which takes longer than
+    Trio itself.
+    """
+    try:
+        from trio._core._mock_clock import MockClock
+    except ImportError:
+        from trio.testing import MockClock
+    return MockClock(autojump_threshold=0)
+
+
+def waits_in(task: Task) -> str | None:
+    """Return the module of Trio that can end the wait of *task*; None if it does not wait, or unknown."""
+    return getattr(getattr(task, "_abort_func", None), "__module__", None)
+
+
+def slow_down() -> None:
+    """Let this run's virtual clock wait a moment of real time before it jumps.
+
+    For the end of a run that has begun something outside of Trio: a process needs that to end.
+    """
+    clock = trio.lowlevel.current_clock()
+    if hasattr(clock, "autojump_threshold"):
+        clock.autojump_threshold = 0.1
+
+
 def _unsupported(missing: list[str]) -> UnsupportedTrio:
     return UnsupportedTrio(
         f"Trio {trio.__version__} has no {', '.join(missing)}, which controlling the order of tasks "
@@ -73,6 +113,7 @@ class _Switch:
 
     _run: ModuleType
     _choose: Chooser
+    _pass_by: Callable[[], None]
     _thread: int = field(factory=threading.get_ident, init=False)
     _line: list[Task] = field(factory=list, init=False)
 
@@ -81,10 +122,16 @@ class _Switch:
         if threading.get_ident() != self._thread:
             return
         runner = self._run.GLOBAL_RUN_CONTEXT.runner
-        system = [task for task in batch if _is_system(task, runner)]
-        waited = [task for task in self._line if task in batch]
-        runnable = [*waited, *(t for t in batch if t not in waited and t not in system)]
-        chosen = self._choose(runnable) if runnable or not batch else ()
+        runnable = [task for task in self._line if task in batch] if self._line else []
+        system: list[Task] = []
+        for task in batch:
+            if task not in runnable:  # those that were held back are not Trio's
+                (system if _is_system(task, runner) else runnable).append(task)
+        chosen: Sequence[Task] = ()
+        if runnable or not batch:
+            chosen = self._choose(runnable)
+        else:
+            self._pass_by()
         self._line = [task for task in runnable if task not in chosen]
         if len(chosen) + len(self._line) != len(runnable) or (runnable and not chosen):
             raise RuntimeError(f"{self._choose!r} chose {chosen}, which is not some of {runnable}")
@@ -101,8 +148,10 @@ def _is_system(task: Task, runner: Any) -> bool:  # noqa: ANN401  # a private cl
 
 
 @contextmanager
-def controlled(chooser: Chooser) -> Iterator[None]:
+def controlled(chooser: Chooser, pass_by: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let *chooser* decide the task order of every `trio.run` inside this block.
+
+    *pass_by* is called in its place where only tasks of Trio itself are runnable.
 
     May be entered around `trio.run`, or inside it, where it takes effect from the next pass on.
     Blocks nest; the innermost decides.
@@ -117,7 +166,7 @@ def controlled(chooser: Chooser) -> Iterator[None]:
     # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may
     # be imported, and register it, while the block is open. Only this one method is covered up.
     covered = vars(source).get(_SHUFFLE)
-    setattr(source, _SHUFFLE, _Switch(run, chooser).shuffle)
+    setattr(source, _SHUFFLE, _Switch(run, chooser, pass_by).shuffle)
     before = getattr(run, _DETERMINISTIC)
     ours = object()  # true, and recognisable: if it is gone at the end, other code set the mode
     setattr(run, _DETERMINISTIC, ours)
@@ -171,7 +220,7 @@ class _Seeded:
             self._root = root
             self._begin()
         self._pass += 1
-        order = sorted(runnable, key=_birth)
+        order = sorted(runnable, key=birth)
         self._random.shuffle(order)
         chosen = [task for task in order if not self._hold(task)]
         if not chosen:
@@ -197,7 +246,7 @@ class _Seeded:
         return True
 
 
-def _birth(task: Task) -> tuple[str, int]:
+def birth(task: Task) -> tuple[str, int]:
     """Sort key that is the same in every process: spawn order, but fixtures by name.
 
     pytest-trio starts the fixtures of a test in the order of a set, which differs between

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.runtime.tasks import CancelWatch
+from crush_trio.runtime.watch import CancelWatch
 from crush_trio.testing import Call, CheckpointFaults, Fault, Gate, Raise, Stall, checkpoints_of
 from crush_trio.testing.explore import explore
 

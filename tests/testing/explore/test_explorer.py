@@ -1,7 +1,6 @@
 """Schedule exploration: what it finds, what it says about it, and that it never fools itself."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from importlib import import_module
 
@@ -13,27 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.testing import ExplorerBroken, ScheduleFailure, find_violation, replay
 from crush_trio.testing.explore import explore
-
-
-def lost_update(tasks: int, times: int) -> Callable[[], Awaitable[int]]:
-    """Several tasks add to one number, with a checkpoint between reading and writing it."""
-
-    async def scenario() -> int:
-        value = 0
-
-        async def add() -> None:
-            nonlocal value
-            for _ in range(times):
-                seen = value
-                await trio.lowlevel.checkpoint()
-                value = seen + 1
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(tasks):
-                nursery.start_soon(add)
-        return value
-
-    return scenario
+from tests.testing.explore.lost_update import lost_update
 
 
 async def channel_and_cancel() -> tuple[int, int]:
@@ -284,7 +263,7 @@ def test_a_failure_on_the_way_to_a_deviation_is_no_schedule_failure():
 def test_an_explorer_that_trio_ignores_does_not_claim_success(monkeypatch):
     # Not by a dotted name: the attribute `explore` of `crush_trio.testing` is the function.
     walk = import_module("crush_trio.testing.explore.walk")
-    monkeypatch.setattr(walk, "controlled", lambda _: nullcontext())
+    monkeypatch.setattr(walk, "controlled", lambda *_: nullcontext())
     with pytest.raises(ExplorerBroken, match="ignored the walk"):
         explore(lost_update(2, 1))
 
@@ -308,7 +287,7 @@ def test_an_outcome_must_be_hashable():
     async def scenario() -> list[int]:
         return []
 
-    with pytest.raises(TypeError, match="unhashable"):
+    with pytest.raises(TypeError, match=r"must be hashable, and this one is not: \[\]"):
         explore(scenario)
 
 
@@ -325,3 +304,28 @@ def test_it_works_inside_hypothesis(tasks, times):
     result = explore(lost_update(tasks, times), deviations=1)
     assert max(result.outcomes) == tasks * times
     assert min(result.outcomes) >= times
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"deviations": "3"}, "deviations must be a whole number"),
+        ({"limit": -1}, "limit must be 0 or more"),
+        ({"max_steps": 0}, "max_steps must be 1 or more"),
+    ],
+)
+def test_a_wrong_argument_is_told(wrong, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        explore(trio.lowlevel.checkpoint, **wrong)
+
+
+def test_an_interrupt_that_hits_a_child_task_is_an_interrupt():
+    async def child() -> None:
+        raise KeyboardInterrupt
+
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(scenario)

@@ -1,11 +1,21 @@
 """One walk through a scenario: fair by default, ended when it must be, and named by its token."""
 
 import re
+import signal
+import threading
+from pathlib import Path
 
 import pytest
 import trio
 
-from crush_trio.testing import Deadlock, ExplorerBroken, StepLimit, find_violation, replay
+from crush_trio.testing import (
+    Deadlock,
+    ExplorerBroken,
+    NotUnderControl,
+    StepLimit,
+    find_violation,
+    replay,
+)
 from crush_trio.testing.explore import explore
 
 
@@ -90,8 +100,11 @@ def test_a_deadlock_is_a_failure_that_says_who_waits_where(shield):
     assert find_violation(scenario, deviations=0) is None
     failure = find_violation(scenario)
     assert isinstance(failure.__cause__, Deadlock)
-    assert str(failure).count(".take: ") == 2
-    assert __file__ in str(failure)
+    where = rf"\S+{Path(__file__).name}:\d+: async with other:"
+    for one, other in [("take", r"take \(2\)"), (r"take \(2\)", "take")]:
+        assert re.search(rf"\n  {one}: {where} \(Lock.acquire, held by {other}\)\n", str(failure))
+    assert "scenario: " in str(failure)
+    assert "(for its tasks take, take (2))" in str(failure)
 
 
 def test_waiting_for_a_deadline_is_not_a_deadlock():
@@ -109,3 +122,95 @@ def test_an_internal_error_of_trio_breaks_the_explorer():
 
     with pytest.raises(ExplorerBroken, match="Trio failed"):
         explore(scenario)
+
+
+async def wait_for_thread() -> None:
+    with trio.move_on_after(3600):  # the virtual clock would jump here, past what the thread does
+        await trio.to_thread.run_sync(int)
+
+
+async def wait_for_thread_with_own_limiter() -> None:
+    await trio.to_thread.run_sync(int, limiter=trio.CapacityLimiter(1))
+
+
+async def wait_for_process() -> None:
+    await trio.run_process(["sleep", "60"])
+
+
+async def wait_for_socket() -> None:
+    one, other = trio.socket.socketpair()
+    with one, other:
+        await one.recv(1)
+
+
+async def wait_for_signal() -> None:
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        await anext(signals)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kind", "advice"),
+    [
+        (wait_for_thread, "a thread", "Give the scenario an async function"),
+        (wait_for_thread_with_own_limiter, "a thread", "Give the scenario an async function"),
+        (wait_for_process, "a process", "does in memory what the process would"),
+        (wait_for_socket, "a socket or a pipe", "memory_stream_pair"),
+        (wait_for_signal, "a signal", "wait for a trio.Event"),
+    ],
+)
+@pytest.mark.slow
+def test_a_wait_for_something_outside_is_no_deadlock(scenario, kind, advice, capfd):
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scenario)
+
+    for _ in range(3):
+        with pytest.raises(NotUnderControl, match=advice) as caught:
+            explore(main)
+        source = Path(__file__).read_text("utf-8").split("\n")
+        found = re.match(rf"{scenario.__name__} waits for {kind} in \S+:(\d+): ", str(caught.value))
+        assert "await " in source[int(found[1]) - 1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_thread_that_the_scenario_started_itself_is_named():
+    go = threading.Event()
+
+    async def scenario() -> None:
+        threading.Thread(target=go.wait, name="own thread").start()
+        await trio.sleep_forever()
+
+    try:
+        with pytest.raises(NotUnderControl, match=r"started a thread \(own thread\)"):
+            explore(scenario)
+    finally:
+        go.set()
+
+
+def test_a_timeout_that_a_thread_had_no_time_to_prevent_is_no_failure():
+    go = threading.Event()
+
+    async def scenario() -> None:
+        threading.Thread(target=go.wait, name="own thread").start()
+        with trio.fail_after(5):
+            await trio.sleep_forever()
+
+    try:
+        with pytest.raises(NotUnderControl, match=r"\(own thread\)") as caught:
+            explore(scenario)
+    finally:
+        go.set()
+    assert isinstance(caught.value.__cause__, trio.TooSlowError)
+
+
+@pytest.mark.slow
+def test_a_fast_thread_is_seen_although_other_tasks_are_runnable():
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_thread)
+            for _ in range(50):
+                await trio.lowlevel.checkpoint()
+
+    for _ in range(20):
+        with pytest.raises(NotUnderControl, match="wait_for_thread waits for a thread"):
+            explore(scenario, deviations=0)
