@@ -1,11 +1,14 @@
-"""A typed client of a server, for Trio programs.
+"""A typed client of a server, for programs under Trio or asyncio, and for those without async.
 
 `open_client` finds the server, `Client.open_workspace` holds a directory open, and a `RemoteWorkspace`
 has every route of the interface (`session_routes`, `workspace_routes`). `attachment` keeps the event stream
 open, `state` is the picture of the workspace made from it, `run` the handle of a run, `http` the requests
-and errors. docs/client.md is the guide.
+and errors. `sync` is the same client for programs without async. docs/client.md is the guide.
 """
 
+from typing import TYPE_CHECKING
+
+from crush_trio._exports import lazy
 from crush_trio.client.client import Client, open_client
 from crush_trio.client.events import (
     Disconnected,
@@ -16,11 +19,12 @@ from crush_trio.client.events import (
     RunEvent,
     WorkspaceEvent,
 )
-from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.follower import Asked, Progress, RunEnded, RunPiece, Settled
 from crush_trio.client.http import (
     AnswerGarbled,
     AnswerLost,
     ApiError,
+    ClientClosed,
     NoAnswer,
     RunNotCompleted,
     ServerForeign,
@@ -40,12 +44,16 @@ from crush_trio.client.messages import (
 from crush_trio.client.run import RunHandle, RunStream
 from crush_trio.client.workspace import RemoteWorkspace
 
+if TYPE_CHECKING:
+    from crush_trio.client.sync import SyncClient, SyncRun, SyncWorkspace, open_client_sync
+
 __all__ = [
     "AnswerGarbled",
     "AnswerLost",
     "ApiError",
     "Asked",
     "Client",
+    "ClientClosed",
     "Disconnected",
     "EventReader",
     "MessageEvent",
@@ -53,6 +61,7 @@ __all__ = [
     "MessagePiece",
     "MessageRestarted",
     "NoAnswer",
+    "Progress",
     "ReasoningPiece",
     "Reconnected",
     "RemoteWorkspace",
@@ -66,6 +75,9 @@ __all__ = [
     "ServerForeign",
     "ServerUnreachable",
     "Settled",
+    "SyncClient",
+    "SyncRun",
+    "SyncWorkspace",
     "TextPiece",
     "TokenExposed",
     "ToolCallBegun",
@@ -73,4 +85,9 @@ __all__ = [
     "ToolResult",
     "WorkspaceEvent",
     "open_client",
+    "open_client_sync",
 ]
+
+# Imported when it is used: it starts a thread, and the command line does without.
+_SYNC = ("SyncClient", "SyncRun", "SyncWorkspace", "open_client_sync")
+__getattr__, __dir__ = lazy(__name__, {"crush_trio.client.sync": _SYNC})

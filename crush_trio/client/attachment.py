@@ -17,12 +17,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
-import trio
+import anyio
+import anyio.lowlevel
 from attrs import define, field
 
+from crush_trio.client.events import Bell
 from crush_trio.client.http import (
     AnswerLost,
     ApiError,
+    ClientClosed,
     Link,
     Query,
     ServerUnreachable,
@@ -34,11 +37,11 @@ from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError, NotFound, WorkspaceNotFound
 from crush_trio.net.errors import EventTooLarge
 from crush_trio.net.sse import SseDecoder
+from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.ids import NO_WORKSPACE, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import AgentInitRequest, WorkspaceRequest
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import WorkspaceView
 
 T = TypeVar("T")
 
@@ -91,14 +94,12 @@ class Keeper:
     _heard: bool = field(default=False, init=False, repr=False)
     _decoder: SseDecoder = field(factory=lambda: SseDecoder(FRAME_MOST), init=False, repr=False)
     _flaw: StreamBroken | None = field(default=None, init=False, repr=False)
-    _doubting: trio.lowlevel.ParkingLot = field(
-        factory=trio.lowlevel.ParkingLot, init=False, repr=False
-    )
+    _doubting: Bell = field(factory=Bell, init=False, repr=False)
 
     # ── The claim ───────────────────────────────────────────────────────────────────────────────
 
     async def create(self) -> WorkspaceView:
-        """Create the workspace or join it, and make its agent ready.
+        """Create the workspace or join it, and say whether a user can answer its asks.
 
         Repeating it is harmless: the same directory is the same workspace.
         """
@@ -109,8 +110,8 @@ class Keeper:
         return workspace
 
     async def _init_agent(self, workspace_id: WorkspaceId) -> None:
-        """Make the agent ready; a token that may only watch need not, because it sends no prompts."""
-        await trio.lowlevel.checkpoint()
+        """Say whether a user can answer asks; a token that may only watch need not: it sends no prompts."""
+        await anyio.lowlevel.checkpoint()
         path = f"/v1/workspaces/{segment(workspace_id)}/agent/init"
         try:
             body = AgentInitRequest(interactive=self.interactive)
@@ -121,7 +122,7 @@ class Keeper:
 
     async def release(self) -> None:
         """Release the claim. If the server cannot be told, the claim expires a little later."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         try:
             await self.link.tell("DELETE", self.path(""), query=self._who)
         except CrushError as error:
@@ -135,6 +136,10 @@ class Keeper:
     def _who(self) -> dict[str, str]:
         return {"client_id": self.request.client_id}
 
+    @property
+    def _person(self) -> dict[str, str]:
+        return {"interactive": "1"} if self.interactive else {}
+
     # ── Listening ───────────────────────────────────────────────────────────────────────────────
 
     async def listen(self) -> None:
@@ -143,22 +148,22 @@ class Keeper:
         Before the first state of the workspace has come there are no retries: a caller that opens a
         workspace wants to know at once that there is no server.
         """
-        backoff, away_since = Backoff(), trio.current_time()
+        backoff, away_since = Backoff(), anyio.current_time()
         while True:
-            began, self._heard = trio.current_time(), False
+            began, self._heard = anyio.current_time(), False
             why = await self._attend()
-            now = trio.current_time()
+            now = anyio.current_time()
             if self._heard:
                 away_since = now
             self.picture.disconnected(str(why))
             log.info("stream.lost", extra={"reason": str(why)})
             if now - away_since > self.patience:
                 raise ServerUnreachable(f"gave up after {self.patience:g} seconds: {why}") from why
-            await trio.sleep(backoff.next(after=now - began))
+            await anyio.sleep(backoff.next(after=now - began))
 
     async def _attend(self) -> CrushError:
         """Read one stream until it ends; return why it ended."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         why: CrushError
         try:
             await self._stream()
@@ -187,7 +192,7 @@ class Keeper:
         await self.link.listen(
             self.path("/events"),
             self._take,
-            query={**self._who, "form": "native"},
+            query={**self._who, **self._person, "form": "native"},
             place=self.picture.place,
         )
 
@@ -203,7 +208,7 @@ class Keeper:
             self._flaw = flaw
             return None
         if self.picture.in_doubt:
-            self._doubting.unpark_all()
+            self._doubting.ring()
         return self.picture.silence
 
     # ── Doubts ──────────────────────────────────────────────────────────────────────────────────
@@ -212,17 +217,17 @@ class Keeper:
         """Ask the server about doubts, for ever."""
         while True:
             while not self.picture.in_doubt:
-                await self._doubting.park()
+                await self._doubting.wait()
             backoff = Backoff()
             while self.picture.in_doubt:
                 try:
                     await self._settle_one()
                 except CrushError as error:
                     log.info("doubt.not_settled", extra={"reason": str(error)})
-                    await trio.sleep(backoff.next())
+                    await anyio.sleep(backoff.next())
 
     async def _settle_one(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         picture = self.picture
         if picture.doubtful_runs:
             run_id = next(iter(picture.doubtful_runs))
@@ -248,7 +253,7 @@ async def bounded(ask: Callable[[], Awaitable[T]], limit: float = ANSWER_LIMIT) 
 
     A network can fail silently: then no answer comes and no connection breaks.
     """
-    with trio.move_on_after(limit):
+    with anyio.move_on_after(limit):
         return await ask()
     raise AnswerLost(f"there was no answer for {limit:g} seconds")
 
@@ -258,7 +263,7 @@ async def _unless_gone(ask: Callable[[], Awaitable[T]]) -> T | None:
 
     A missing workspace is raised: it will be created again, and the question repeated.
     """
-    await trio.lowlevel.checkpoint()
+    await anyio.lowlevel.checkpoint()
     try:
         return await ask()
     except WorkspaceNotFound:
@@ -308,7 +313,7 @@ class Calls:
     async def _sent(self, send: Callable[[], Awaitable[T]]) -> T:
         """Send; if the workspace is gone, create it again unless that was done meanwhile, and send again."""
         if self.keeper.picture.closed:
-            raise trio.ClosedResourceError("the workspace has been left")
+            raise ClientClosed("the workspace has been left")
         asked = self.keeper.id
         try:
             return await send()

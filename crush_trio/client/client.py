@@ -13,13 +13,21 @@ from crush_trio.client.http import Link, open_link, segment
 from crush_trio.client.workspace import PATIENCE, RemoteWorkspace, open_remote_workspace
 from crush_trio.clock import IdSource, RandomIds
 from crush_trio.errors import DecodeError
-from crush_trio.net.address import Address, TcpAddress, default_address, parse_server_url
+from crush_trio.net.address import (
+    Address,
+    TcpAddress,
+    default_address,
+    named_server,
+    parse_server_url,
+)
 from crush_trio.net.client import Transport
+from crush_trio.net.dial import Dial
+from crush_trio.wire.answers import Health, Version
 from crush_trio.wire.codec import decode
+from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
-from crush_trio.wire.views import Health, Version, WorkspaceView
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
@@ -68,6 +76,10 @@ class Client:
     async def config_schema(self) -> JsonObject:
         """Return the JSON schema of configuration files."""
         return await self._link.ask("GET", "/v1/crush.schema.json", dict[str, Any])
+
+    async def event_schema(self) -> JsonObject:
+        """Return the JSON schema of the events of native streams."""
+        return await self._link.ask("GET", "/v1/events.schema.json", dict[str, Any])
 
     async def metrics(self) -> str:
         """Return the metrics of the server, in the format of Prometheus."""
@@ -123,9 +135,9 @@ class Client:
 
         The directory has to exist, unless *create* says to make it; `PathInvalid` is raised otherwise.
 
-        *interactive* says whether a user can answer asks. *init* makes the agent ready. The rest counts
-        for the client that opens the workspace first: *yolo* allows everything without asking, *env* is
-        the environment of its tools.
+        *interactive* says whether a user can answer asks. *init* tells the server so (`agent/init`). The
+        rest counts for the client that opens the workspace first: *yolo* allows everything without asking,
+        *env* is the environment of its tools.
         """
         request = WorkspaceRequest(
             path=str(Path(path).absolute()),
@@ -153,14 +165,16 @@ async def open_client(
     insecure: bool | None = None,
     ids: IdSource | None = None,
     transport: Transport | None = None,
+    dial: Dial | None = None,
 ) -> AsyncIterator[Client]:
     """Open a client of the server at *address*; leaving the block closes its connections.
 
-    An address is `unix:///path`, `tcp://host:port` or `https://host[:port]`, by default the socket in the
-    user's runtime directory, where servers listen by default. The *token*, if the server wants one, is by
+    An address is `unix:///path`, `tcp://host:port` or `https://host[:port]`, by default what
+    `CRUSH_TRIO_HOST` in *environ* names, else the socket in the user's runtime directory, where servers
+    listen by default. The *token*, if the server wants one, is by
     default `CRUSH_TRIO_TOKEN` in *environ*. *client_id* is a UUID, by default a new one; a client that
     returns with the same id has its old claims. *ids* makes the ids of runs, *transport* replaces the
-    sockets.
+    sockets, *dial* only how they are connected.
 
     For `https://`, *ca* is a file with the certificates to trust, by default `CRUSH_TRIO_CA` or
     `SSL_CERT_FILE` in *environ*, else the system's. Without TLS a token is sent to this machine only:
@@ -169,17 +183,18 @@ async def open_client(
     Nothing is sent yet. The first request to a server that is not there raises `ServerUnreachable`.
     """
     home = default_address(environ, os.getuid())
-    place = home if address is None else _address(address)
+    place = named_server(environ) or home if address is None else _address(address)
     names = RandomIds() if ids is None else ids
     own = ClientId(RandomIds().new()) if client_id is None else client_id
     async with open_link(
         place,
         advice=_advice(place, home),
-        token=token or environ.get(TOKEN_VARIABLE) or None,
+        token=(token or environ.get(TOKEN_VARIABLE) or "").strip() or None,  # as read from a file
         client_id=own,
         insecure=environ.get(INSECURE_VARIABLE) == "1" if insecure is None else insecure,
         certificates=_certificates(ca, environ),
         transport=transport,
+        dial=dial,
     ) as link:
         yield Client(own, link, names)
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Self, TypeAlias
 
-import trio
+import anyio
+import anyio.lowlevel
 from attrs import define, field, frozen
 
 from crush_trio.client.messages import MessagePiece, MessageView, is_older, pieces_between
@@ -144,6 +145,25 @@ _by_seq = attrgetter("seq")
 
 
 @define(eq=False)
+class Bell:
+    """Wakes the tasks that wait at the moment. Ringing costs nothing if none does."""
+
+    _rung: anyio.Event | None = field(default=None, init=False)
+
+    def ring(self) -> None:
+        """Wake every task that waits."""
+        if self._rung is not None:
+            self._rung.set()
+            self._rung = None
+
+    async def wait(self) -> None:
+        """Wait for the next ring."""
+        if self._rung is None:
+            self._rung = anyio.Event()
+        await self._rung.wait()
+
+
+@define(eq=False)
 class Entry:
     """An event in the window; `superseded` if a later one contains all of it."""
 
@@ -167,9 +187,7 @@ class Window:
     _entries: list[Entry] = field(factory=list, init=False, repr=False)
     _updates: dict[MessageId, Entry] = field(factory=dict, init=False, repr=False)
     _endings: deque[Entry] = field(factory=lambda: deque(maxlen=ENDINGS), init=False, repr=False)
-    _readers: trio.lowlevel.ParkingLot = field(
-        factory=trio.lowlevel.ParkingLot, init=False, repr=False
-    )
+    _readers: Bell = field(factory=Bell, init=False, repr=False)
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -183,15 +201,19 @@ class Window:
         self._entries.append(entry)
         if len(self._entries) > 2 * self.events or self._total > self.weight:
             self._trim()
-        self._readers.unpark_all()
+        self._readers.ring()
 
     def close(self) -> None:
         """End readers once they have read everything. Closing again does nothing."""
         self.closed = True
-        self._readers.unpark_all()
+        self._readers.ring()
 
     def _supersede(self, event: MessageEvent, entry: Entry) -> None:
-        """Replace the update before *entry* by it, weight included: they share their text."""
+        """Replace the update before *entry* by it, weight included: they share their text.
+
+        But not across the beginning of another message: a result is read after its call, and before the
+        finish of the answer.
+        """
         last = self._updates.pop(event.message_id, None)
         if last is not None:
             last.superseded = True
@@ -199,7 +221,9 @@ class Window:
             if last.seq > self._floor:
                 self._total -= last.weight
             last.weight = 0
-        if event.change is EventType.UPDATED and not event.finished:
+        if event.change is EventType.CREATED:
+            self._updates.clear()
+        elif event.change is EventType.UPDATED and not event.finished:
             self._updates[event.message_id] = entry
 
     def _trim(self) -> None:
@@ -246,9 +270,9 @@ class Window:
 
     async def wait_beyond(self, after: int) -> None:
         """Wait until there is an event after *after*, or none can come."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         while self.head <= after and not self.closed:
-            await self._readers.park()
+            await self._readers.wait()
 
 
 def _is_ending(event: WorkspaceEvent) -> bool:
@@ -290,7 +314,7 @@ class EventReader:
 
     async def __anext__(self) -> WorkspaceEvent:
         """Wait for the next event and return it."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         while (event := self.take()) is None:
             if self._window.closed:
                 raise StopAsyncIteration

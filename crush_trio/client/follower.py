@@ -25,7 +25,7 @@ from crush_trio.wire.asks import (
     QuestionNotification,
     QuestionRequest,
 )
-from crush_trio.wire.events import Entity, Envelope, EventType
+from crush_trio.wire.events import AgentEvent, Entity, Envelope, EventType
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role, TextPart
 from crush_trio.wire.runs import RunState, RunView
@@ -52,13 +52,23 @@ class Settled:
 
 
 @frozen
+class Progress:
+    """What the run waits for: a retry of its model call, or what a tool tells about its progress.
+
+    It is for people, of the moment: what was told during a disconnect is not told later.
+    """
+
+    text: str
+
+
+@frozen
 class RunEnded:
     """The last piece of every run: how it ended, with the text of its answer."""
 
     run: RunView
 
 
-RunPiece: TypeAlias = MessagePiece | RunEvent | Asked | Settled | RunEnded
+RunPiece: TypeAlias = MessagePiece | RunEvent | Asked | Settled | Progress | RunEnded
 """Anything that a stream of a run is made of. A `RunEvent` is a state on the way: queued, active."""
 
 
@@ -135,6 +145,9 @@ class Follower:
                     ],
                     granted=granted,
                 )
+            case AgentEvent(progress=text, session_id=session_id) if text and session_id:
+                if self.active and self._is_ours(session_id):
+                    return (Progress(text),)
             case QuestionNotification():
                 return self._settled(
                     [ask for ask in self._asks.values() if ask.id == entity.batch_id]

@@ -7,17 +7,28 @@ other code becomes an `ApiError`, which carries it.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
+import anyio
+import anyio.lowlevel
 import trio
 from attrs import define, field
 
 from crush_trio import errors
+from crush_trio.client.asyncio_streams import asyncio_dial
 from crush_trio.errors import CrushError, DecodeError, Unavailable
 from crush_trio.net.address import Address, Origin, TcpAddress, UnixAddress, is_loopback
-from crush_trio.net.client import Content, Request, Response, Transport, open_http_client
+from crush_trio.net.client import (
+    Content,
+    HttpClient,
+    Request,
+    Response,
+    Transport,
+    open_http_client,
+)
 from crush_trio.net.dial import Dial, Dialer, UnixDialer
 from crush_trio.net.errors import (
     BadEncoding,
@@ -26,10 +37,10 @@ from crush_trio.net.errors import (
     NetworkError,
     ResponseTooLarge,
 )
+from crush_trio.wire.answers import ErrorBody
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.converters import shown
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import ErrorBody
 
 CONNECT_LIMIT: Final = 10.0
 """Seconds within which a server begins to answer a request for its events."""
@@ -103,7 +114,7 @@ class Link:
         Raises `AnswerLost` if the connection breaks, or is silent for longer than *take* allowed.
         *take* does not wait and does not raise.
         """
-        with trio.CancelScope(deadline=trio.current_time() + CONNECT_LIMIT) as scope:
+        with anyio.CancelScope(deadline=anyio.current_time() + CONNECT_LIMIT) as scope:
             async with self._open("GET", path, query, {"last-event-id": place}) as response:
                 if response.status != 200:
                     raise await _refusal(response)
@@ -111,7 +122,7 @@ class Link:
                     patience = take(data)
                     if patience is None:
                         return
-                    scope.deadline = trio.current_time() + patience
+                    scope.deadline = anyio.current_time() + patience
         if scope.cancelled_caught:
             raise AnswerLost("nothing was heard from the server for too long")
 
@@ -126,7 +137,7 @@ class Link:
     ) -> AsyncIterator[Response]:
         """Send a request; network errors in the block become errors of the client."""
         if self._closed:
-            raise trio.ClosedResourceError("the client has been closed")
+            raise ClientClosed("the client has been closed")
         request = Request(
             method=method,
             origin=_origin(self.address),
@@ -153,11 +164,13 @@ async def open_link(
     insecure: bool = False,
     certificates: Mapping[str, str] | None = None,
     transport: Transport | None = None,
+    dial: Dial | None = None,
 ) -> AsyncIterator[Link]:
     """Open a link to the server at *address*; nothing is sent yet. Leaving closes its connections.
 
     *advice* tells the user what to do if nothing answers there. *client_id* is named in every request.
-    *certificates* may have `SSL_CERT_FILE` and `SSL_CERT_DIR`. *transport* replaces the sockets.
+    *certificates* may have `SSL_CERT_FILE` and `SSL_CERT_DIR`. *transport* replaces the sockets,
+    *dial* only how they are connected.
 
     Raises `TokenExposed` rather than send the token to another machine without TLS, unless *insecure*.
     """
@@ -166,9 +179,7 @@ async def open_link(
         if not insecure:
             _check_private(address)
         headers["authorization"] = f"Bearer {token}"
-    async with open_http_client(
-        _dial(address, certificates or {}), idle_most=KEEP_MOST, idle_limit=KEEP_ALIVE
-    ) as sockets:
+    async with _open_sockets(address, certificates or {}, dial) as sockets:
         link = Link(address, sockets if transport is None else transport, headers, advice)
         try:
             yield link
@@ -184,7 +195,7 @@ def segment(text: str) -> str:
 async def _refusal(response: Response) -> CrushError:
     """Return the error for a refusal. Redirects are not followed: the token is for this server only."""
     if 300 <= response.status < 400:
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         place = shown(response.headers.get("location", ""))
         text = f"it redirects to {place}, and redirects are not followed; name that server yourself"
         return ApiError(text, code=f"http_{response.status}", status=response.status)
@@ -206,9 +217,19 @@ def _check_private(address: Address) -> None:
         raise TokenExposed(str(address))
 
 
-def _dial(address: Address, certificates: Mapping[str, str]) -> Dial:
-    """Return how to connect: directly. Proxies of the environment are not for our own server."""
-    return UnixDialer(address) if isinstance(address, UnixAddress) else Dialer(certificates)
+def _open_sockets(
+    address: Address, certificates: Mapping[str, str], dial: Dial | None
+) -> AbstractAsyncContextManager[HttpClient]:
+    """Open the HTTP client of the async library that runs, by default with direct connections.
+
+    Proxies of the environment are not for our own server.
+    """
+    opened = partial(open_http_client, idle_most=KEEP_MOST, idle_limit=KEEP_ALIVE)
+    if not trio.lowlevel.in_trio_run():
+        return opened(dial or asyncio_dial(address, certificates), library=anyio)
+    if dial is None and isinstance(address, UnixAddress):
+        dial = UnixDialer(address)
+    return opened(dial or Dialer(certificates))
 
 
 def _origin(address: Address) -> Origin:
@@ -233,6 +254,10 @@ class ApiError(CrushError):
         if code:
             self.code = code  # type: ignore[misc]  # the class has a code, each error the server's
             self.args = (detail,)
+
+
+class ClientClosed(trio.ClosedResourceError, anyio.ClosedResourceError):
+    """The block of the client or of the workspace was left. Both libraries' class, whichever runs."""
 
 
 class TokenExposed(CrushError):
@@ -319,8 +344,8 @@ def refusal(status: int, body: bytes) -> CrushError:
         told = ErrorBody(message=body[:200].decode(errors="replace").strip())
     known = KNOWN.get(told.code)
     if known is not None:
-        return known(_detail(told.message, known.message))
-    text = told.message or f"HTTP status {status}"
+        return known(told.detail or _detail(told.message, known.message))
+    text = ": ".join(filter(None, (told.message, told.detail))) or f"HTTP status {status}"
     return ApiError(text, code=told.code or f"http_{status}", status=status)
 
 

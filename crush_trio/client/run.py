@@ -10,18 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Self, TypeVar
 
-import trio
+import anyio
+import anyio.lowlevel
 from attrs import define, field
 
 from crush_trio.client.attachment import Backoff, Calls, bounded
 from crush_trio.client.events import EventReader, Resynced
 from crush_trio.client.follower import Ask, Follower, RunEnded, RunPiece
-from crush_trio.client.http import RunNotCompleted, passes
+from crush_trio.client.http import ClientClosed, RunNotCompleted, passes
 from crush_trio.client.session_routes import RunRoutes, SessionRoutes
 from crush_trio.client.state import Picture
 from crush_trio.errors import CrushError
+from crush_trio.wire.answers import ReceiptView
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import ReceiptView, RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 T = TypeVar("T")
 
@@ -74,7 +76,7 @@ class RunHandle:
                 else:
                     if run.state.terminal:
                         return run
-                with trio.move_on_after(pause):
+                with anyio.move_on_after(pause):
                     await news.wait()
 
     async def result_text(self) -> str:
@@ -101,7 +103,7 @@ class RunHandle:
         if session_id is None:
             session_id = (await self.view()).session_id
         else:
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         window = self._picture.window
         yield RunStream(
             self,
@@ -137,13 +139,13 @@ class RunStream:
 
     async def __anext__(self) -> RunPiece:
         """Wait for the next piece and return it."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         while not self._ready:
             if self._told:
                 raise StopAsyncIteration
             try:
                 await self._read()
-            except trio.ClosedResourceError:  # the workspace has been left
+            except ClientClosed:  # the workspace has been left
                 raise StopAsyncIteration from None
         return self._ready.popleft()
 
@@ -185,4 +187,4 @@ async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
         except CrushError as error:
             if not passes(error):
                 raise
-        await trio.sleep(backoff.next())
+        await anyio.sleep(backoff.next())

@@ -6,6 +6,7 @@ from attrs import evolve, frozen
 
 from crush_trio.client.attachment import Calls
 from crush_trio.client.http import segment
+from crush_trio.wire.answers import QueueEdit, QueueItem, ReceiptView, Resolved
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -16,7 +17,7 @@ from crush_trio.wire.asks import (
     QuestionResponse,
     RuleView,
 )
-from crush_trio.wire.config import SelectedModel
+from crush_trio.wire.config import AgentInfo, SelectedModel
 from crush_trio.wire.fields import Timestamp
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -28,8 +29,8 @@ from crush_trio.wire.requests import (
     PermissionSkip,
     RefusalRequest,
 )
-from crush_trio.wire.runs import QueueEdit, QueueItem, ReceiptView, RunView
-from crush_trio.wire.views import AgentInfo, File, Resolved, Session
+from crush_trio.wire.runs import RunView
+from crush_trio.wire.views import File, Session
 
 
 @frozen(eq=False)
@@ -134,7 +135,7 @@ class AgentRoutes:
         return await self._calls.get("/agent", AgentInfo)
 
     async def init(self, *, interactive: bool = False) -> None:
-        """Make the agent ready; opening a workspace does that already."""
+        """Tell the server whether a user can answer asks; opening a workspace does that already."""
         await self._calls.tell("POST", "/agent/init", AgentInitRequest(interactive=interactive))
 
     async def update(self) -> None:
@@ -166,6 +167,13 @@ class RunRoutes:
     async def get(self, run: RunId) -> RunView:
         """Return a run as it is now; raises `RunNotFound`."""
         return await self._calls.get(f"/runs/{segment(run)}", RunView)
+
+    async def capsule(self, run: RunId) -> bytes:
+        """Return the recording of a run that was submitted with *record*, as the content of a file.
+
+        Raises an `ApiError` with the code `not_recorded` for any other run.
+        """
+        return await self._calls.tell("GET", f"/runs/{segment(run)}/capsule")
 
     async def cancel(self, run: RunId) -> ReceiptView:
         """Cancel a run and return the receipt; a run that has ended is not hit."""

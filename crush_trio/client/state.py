@@ -18,8 +18,8 @@ from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
+import anyio
 import orjson
-import trio
 from attrs import define, field
 
 from crush_trio.client.events import (
@@ -71,7 +71,7 @@ class Picture:
     """Seconds without a sound after which the connection is dead."""
     farewell: str = field(default="", init=False)
     """Why the server ended the stream; empty if it did not say."""
-    synced: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    synced: anyio.Event = field(factory=anyio.Event, init=False, repr=False)
     """Set once the state of the workspace is known for the first time."""
     runs: dict[RunId, RunView] = field(factory=dict, init=False)
     permissions: dict[AskId, PermissionRequest] = field(factory=dict, init=False)
@@ -81,7 +81,7 @@ class Picture:
     _away: bool = field(default=False, init=False)
     _messages: dict[MessageId, GrowingMessage] = field(factory=dict, init=False, repr=False)
     _ended: "OrderedDict[RunId, None]" = field(factory=OrderedDict, init=False, repr=False)
-    _news: dict[RunId, set[trio.Event]] = field(factory=dict, init=False, repr=False)
+    _news: dict[RunId, set[anyio.Event]] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.window = Window(self.snapshot)
@@ -125,13 +125,13 @@ class Picture:
         return self.window.closed
 
     @contextmanager
-    def news_of(self, run_id: RunId) -> Iterator[trio.Event]:
+    def news_of(self, run_id: RunId) -> Iterator[anyio.Event]:
         """Give an event that is set when there is a reason to look at a run again.
 
         That is its ending, every new connection, because events may have been missed without one, and
         leaving the workspace.
         """
-        event = trio.Event()
+        event = anyio.Event()
         waiting = self._news.setdefault(run_id, set())
         waiting.add(event)
         try:
@@ -341,7 +341,7 @@ def _json_of(frame: SseEvent) -> Json:
         raise StreamBroken(f"the data of {frame.name or 'an event'} is no JSON") from None
 
 
-def _wake(waiting: Iterable[trio.Event]) -> None:
+def _wake(waiting: Iterable[anyio.Event]) -> None:
     for event in waiting:
         event.set()
 

@@ -5,11 +5,13 @@ releases the claim at the end. The tasks that do so live in a nursery of the blo
 it is over.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import trio
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
 from attrs import define, field
 
 from crush_trio.client.attachment import Backoff, Calls, Keeper, bounded
@@ -34,9 +36,10 @@ from crush_trio.client.workspace_routes import (
     SkillRoutes,
 )
 from crush_trio.clock import IdSource
-from crush_trio.nursery import open_hidden_nursery
+from crush_trio.nursery import unwrapped
+from crush_trio.wire.answers import ReceiptView, ShellResult, TaskTree
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.config import CatalogProvider, SelectedModel
+from crush_trio.wire.config import CatalogProvider, SelectedModel, WorkspaceView
 from crush_trio.wire.ids import NO_SESSION, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import (
@@ -46,8 +49,7 @@ from crush_trio.wire.requests import (
     ShellRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.runs import ReceiptView, TaskTree, WhenBusy, WhenUnclaimed
-from crush_trio.wire.views import ShellResult, WorkspaceView
+from crush_trio.wire.runs import WhenBusy, WhenUnclaimed
 
 PATIENCE: Final = 60.0
 """Seconds for which a server may be unreachable before a client gives up."""
@@ -106,13 +108,15 @@ class RemoteWorkspace:
         permissions: PermissionPolicy | None = None,
         interactive: bool | None = None,
         model: SelectedModel | None = None,
+        record: bool = False,
     ) -> RunHandle:
         """Submit a prompt. When this returns, the run is stored and will end, even if this client leaves.
 
         *run_id* is the caller's id of the run, by default a new one. It makes the submission safe to repeat,
         which happens here if its answer is lost. *interactive* says whether a user is shown the run's asks;
         by default as given when the workspace was opened. *model* is the model of this run; by default
-        the one that the workspace has selected.
+        the one that the workspace has selected. With *record* the run is recorded; `runs.capsule` returns
+        the recording.
         """
         keeper = self._calls.keeper
         name = RunId(self._ids.new()) if run_id is None else run_id
@@ -126,6 +130,7 @@ class RemoteWorkspace:
             permissions=permissions,
             interactive=keeper.interactive if interactive is None else interactive,
             model=model,
+            record=record,
         )
         since = keeper.picture.window.head
         await self._send(message)
@@ -133,15 +138,15 @@ class RemoteWorkspace:
 
     async def _send(self, message: AgentMessage) -> None:
         """Post a submission, again and again until it is answered: it is the same run."""
-        backoff, began = Backoff(), trio.current_time()
+        backoff, began = Backoff(), anyio.current_time()
         while True:
             try:
                 await bounded(lambda: self._calls.tell("POST", "/agent", message))
                 return
             except NoAnswer:
-                if trio.current_time() - began > self._calls.keeper.patience:
+                if anyio.current_time() - began > self._calls.keeper.patience:
                     raise
-            await trio.sleep(backoff.next())
+            await anyio.sleep(backoff.next())
 
     def run(self, run_id: RunId) -> RunHandle:
         """Return a handle of any client's run, by the server's id or the submitter's."""
@@ -175,7 +180,7 @@ class RemoteWorkspace:
         Any number of readers share one connection, and each has its own place. A slow one delays none of the
         others: it gets the newest state of a message, and a `Resynced` if it falls too far behind.
         """
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         yield self._calls.keeper.picture.window.reader()
 
     # ── The workspace itself ────────────────────────────────────────────────────────────────────
@@ -217,21 +222,45 @@ async def open_remote_workspace(
 
     The state of the workspace is known when the block is entered. Leaving it ends the event stream and
     then releases the claim, in this order whatever the reason for leaving; other readers then end, and
-    calls raise `trio.ClosedResourceError`. An error is raised into the block only if a retry cannot repair
+    calls raise `ClientClosed`. An error is raised into the block only if a retry cannot repair
     it: `ServerUnreachable` after *patience*, or a refusal.
     """
     keeper = Keeper(link, Picture(), request, interactive, init, patience)
     created = await keeper.create()
     try:
-        async with open_hidden_nursery() as nursery:
-            nursery.start_soon(keeper.listen)
-            nursery.start_soon(keeper.settle)
+        async with _open_hidden_group() as tasks:
+            ends = tuple(_started(tasks, work) for work in (keeper.listen, keeper.settle))
             await keeper.picture.synced.wait()
             try:
                 yield RemoteWorkspace(created, Calls(keeper), ids)
             finally:
                 keeper.picture.close()
-                nursery.cancel_scope.cancel()
+                for scope in ends:
+                    scope.cancel()
     finally:
-        with trio.move_on_after(RELEASE_LIMIT, shield=True):
+        with anyio.move_on_after(RELEASE_LIMIT, shield=True):
             await keeper.release()
+
+
+def _started(tasks: TaskGroup, work: Callable[[], Awaitable[None]]) -> anyio.CancelScope:
+    """Start a task; return the scope that ends it.
+
+    The scope of the group is that of the caller too, and in asyncio a cancel of it would leave the block: after an
+    error in an `asyncio.TaskGroup`, Python before 3.13 counts the task as cancelled, and anyio respects that.
+    """
+    scope = anyio.CancelScope()
+
+    async def until_cancelled() -> None:
+        with scope:
+            await work()
+
+    tasks.start_soon(until_cancelled, name=work)
+    return scope
+
+
+@asynccontextmanager
+async def _open_hidden_group() -> AsyncIterator[TaskGroup]:
+    """Open a task group that raises a single exception unwrapped, as `open_hidden_nursery` does."""
+    with unwrapped(anyio.get_cancelled_exc_class()):
+        async with anyio.create_task_group() as tasks:
+            yield tasks

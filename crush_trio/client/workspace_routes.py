@@ -6,6 +6,7 @@ from attrs import frozen
 
 from crush_trio.client.attachment import Calls
 from crush_trio.client.http import segment
+from crush_trio.wire.answers import NeedsInit, PromptText
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.config import Config, OAuthToken, SelectedModel, TokenImport
 from crush_trio.wire.fields import Json, JsonObject
@@ -36,7 +37,6 @@ from crush_trio.wire.requests import (
     Scope,
     SkillReadRequest,
 )
-from crush_trio.wire.views import NeedsInit, PromptText
 
 
 @frozen(eq=False)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from crush_trio.client import AnswerGarbled, AnswerLost, ServerUnreachable, open_client
-from crush_trio.errors import ServerNotIdle
+from crush_trio.errors import ServerNotIdle, ServerStays
 from crush_trio.net.address import BadAddress, TcpAddress
 from crush_trio.net.errors import ConnectFailed, ConnectionLost, NotHttp, ResponseTooLarge
 from crush_trio.testing.server.client import open_test_client
@@ -69,6 +69,10 @@ async def test_a_server_is_asked_for_by_a_name_that_it_answers_to(address, url):
     [
         ({"environ": {"CRUSH_TRIO_TOKEN": "from outside"}}, "Bearer from outside"),
         ({"environ": {"CRUSH_TRIO_TOKEN": "from outside"}, "token": "mine"}, "Bearer mine"),
+        (
+            {"environ": {"CRUSH_TRIO_TOKEN": "from outside"}, "token": "of a file\n"},
+            "Bearer of a file",
+        ),
         ({"environ": {"CRUSH_TRIO_TOKEN": ""}}, None),
     ],
 )
@@ -117,6 +121,8 @@ async def test_a_server_ends_if_it_is_idle_and_says_so_if_it_is_not():
     async with open_test_server() as server, open_test_client(server) as client:
         async with client.open_workspace("/srv/project"):
             with pytest.raises(ServerNotIdle):
+                await client.shutdown()
+            with pytest.raises(ServerStays):
                 await client.shutdown(if_idle=True)
         await trio.sleep(1)  # the workspace closes
         await client.shutdown()

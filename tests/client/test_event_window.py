@@ -69,6 +69,17 @@ def test_a_reader_is_given_what_is_published_from_now_on_in_order():
     assert read(reader) == []
 
 
+@pytest.mark.item("D17")
+def test_an_update_before_the_beginning_of_another_message_is_not_skipped():
+    it = window()
+    reader = it.reader()
+    it.publish(message("a"))
+    it.publish(message("a call"))
+    it.publish(message("its result", EventType.CREATED, "t", finished=True))
+    it.publish(message("a call, finished", finished=True))
+    assert texts(read(reader)) == ["a call", "its result", "a call, finished"]
+
+
 def test_every_reader_has_a_place_of_its_own():
     it = window()
     one, other = it.reader(), it.reader()

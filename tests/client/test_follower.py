@@ -3,7 +3,7 @@
 import pytest
 
 from crush_trio.client.events import MessageEvent, Reconnected, RunEvent
-from crush_trio.client.follower import Asked, Follower, Settled
+from crush_trio.client.follower import Asked, Follower, Progress, Settled
 from crush_trio.client.messages import GrowingMessage, TextPiece
 from crush_trio.wire.asks import (
     PermissionNotification,
@@ -11,7 +11,7 @@ from crush_trio.wire.asks import (
     QuestionNotification,
     QuestionRequest,
 )
-from crush_trio.wire.events import Envelope, EventType, PayloadType
+from crush_trio.wire.events import AgentEvent, AgentEventType, Envelope, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Role, TextPart
 from crush_trio.wire.runs import RunState, RunView
@@ -127,6 +127,19 @@ def test_asks_of_the_session_are_told_once_while_the_run_is_active():
     fed(it, run("active"))
     assert fed(it, ask(permission()), ask(permission())) == [Asked(permission())]
     assert fed(it, ask(permission("x", OTHER))) == []
+
+
+def test_progress_is_that_of_the_run_and_its_sub_agents_while_it_is_active():
+    def progress(text, session=SESSION):
+        about = AgentEvent(type=AgentEventType.RESPONSE, session_id=session, progress=text)
+        return fact(PayloadType.AGENT_EVENT, about)
+
+    it = follower()
+    assert fed(it, progress("early")) == []
+    fed(it, run("active"), shown("m", "hi"))
+    told = fed(it, progress("half"), progress("no", OTHER), progress("sub", SessionId("m$$call")))
+    assert told == [Progress("half"), Progress("sub")]
+    assert fed(it, progress("")) == []
 
 
 @pytest.mark.parametrize("granted", [True, False])

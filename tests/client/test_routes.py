@@ -27,9 +27,9 @@ from crush_trio.wire.asks import (
     QuestionResponse,
     RuleDecision,
 )
-from crush_trio.wire.config import OAuthToken, SelectedModel
+from crush_trio.wire.config import OAuthToken, SelectedModel, WorkspaceView
 from crush_trio.wire.requests import WorkspaceRequest
-from crush_trio.wire.views import Session, WorkspaceView
+from crush_trio.wire.views import Session
 from tests.client.fake_transport import FakeTransport, answered
 
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
@@ -54,6 +54,7 @@ CLIENT_CALLS = {
     "server_config": lambda c: c.server_config(),
     "openapi": lambda c: c.openapi(),
     "config_schema": lambda c: c.config_schema(),
+    "event_schema": lambda c: c.event_schema(),
     "metrics": lambda c: c.metrics(),
     "audit": lambda c: c.audit(after=1, limit=2),
     "workspaces": lambda c: c.workspaces(),
@@ -123,6 +124,7 @@ WORKSPACE_CALLS = {
     "queue.prompts": lambda w: w.queue.prompts("s"),
     "runs.list": lambda w: w.runs.list("s", limit=5),
     "runs.get": lambda w: w.runs.get("r"),
+    "runs.capsule": lambda w: w.runs.capsule("r"),
     "runs.cancel": lambda w: w.runs.cancel("r"),
     "sessions.list": lambda w: w.sessions.list(),
     "sessions.create": lambda w: w.sessions.create("a title"),
@@ -222,7 +224,7 @@ def check_sent(request, route):
     """What is sent is what the route takes."""
     query = dict(parse_qsl(urlsplit(request.target).query, keep_blank_values=True))
     assert set(query) <= {each.name for each in route.query}
-    assert {each.name for each in route.query if each.required} <= set(query)
+    assert {each.name for each in route.query if each.check is not None} <= set(query)
     if route.body is None:
         assert request.body == b""
     else:

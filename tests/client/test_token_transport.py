@@ -1,5 +1,7 @@
 """A token is sent to the server that was named, over a connection that others cannot read, or not at all."""
 
+import os
+
 import pytest
 import trio
 
@@ -46,6 +48,22 @@ def test_an_address_that_is_none_is_refused_with_the_right_spelling(text, advice
 def test_servers_say_who_speaks_tls_for_them():
     with pytest.raises(BadAddress, match="TLS is left to Hypercorn or a proxy"):
         parse_address("https://host:1")
+
+
+async def test_the_environment_names_the_server_unless_the_caller_does():
+    environ = {"CRUSH_TRIO_HOST": "https://far:1", "XDG_RUNTIME_DIR": "/run/me"}
+    transport = FakeTransport(lambda _request: answered())
+    for given, expected in (
+        ((), TcpAddress("far", 1, secure=True)),
+        (("tcp://near:2",), TcpAddress("near", 2)),
+    ):
+        async with open_client(*given, environ=environ, transport=transport) as client:
+            assert client.address == expected
+    async with open_client(environ={**environ, "CRUSH_TRIO_HOST": ""}) as client:
+        assert str(client.address) == f"unix:///run/me/crush-{os.getuid()}.sock"
+    with pytest.raises(BadAddress, match="CRUSH_TRIO_HOST is 'far': there is no scheme"):
+        async with open_client(environ={"CRUSH_TRIO_HOST": "far"}):
+            pass
 
 
 async def opened(address, environ=None, **options):

@@ -11,7 +11,6 @@ from crush_trio.client import (
     ServerUnreachable,
 )
 from crush_trio.errors import (
-    AgentNotInitialized,
     ClientRetired,
     DecodeError,
     SessionNotFound,
@@ -69,11 +68,12 @@ async def test_a_long_session_can_be_read_part_by_part():
                 await workspace.sessions.messages(session, before=MessageId("nobody"))
 
 
-async def test_the_agent_is_left_alone_if_it_is_not_to_be_initialised():
+@pytest.mark.item("A1.2")
+async def test_the_agent_is_ready_without_being_initialised():
     async with open_place(init=False) as place:
-        assert not (await place.workspace.agent.info()).is_ready
-        with pytest.raises(AgentNotInitialized):
-            await place.submit("hello")
+        info = await place.workspace.agent.info()
+        assert (info.is_ready, info.model.id) == (True, info.model_cfg.model)
+        await (await place.submit("hello")).wait()
 
 
 async def test_two_clients_of_one_directory_are_in_one_workspace_and_the_last_one_closes_it():
