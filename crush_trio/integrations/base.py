@@ -8,20 +8,24 @@ A workspace always has all three. The empty versions, such as `NoMcpServers`, me
 of the kind.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import orjson
 from attrs import field, frozen
 from trio.lowlevel import checkpoint
 
 from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
-from crush_trio.errors import CrushError, LspNotFound, SkillNotFound
+from crush_trio.errors import CrushError, LspNotFound, NotFound, SkillNotFound
 from crush_trio.events.facts import Fact
 from crush_trio.tools.base import Tool
 from crush_trio.tools.sandbox.settings import CommandSandbox
+from crush_trio.wire.answers import Diagnostics
+from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import SkillId, WorkspaceId
 from crush_trio.wire.integrations import (
     LspClientInfo,
@@ -33,7 +37,6 @@ from crush_trio.wire.integrations import (
     SkillInfo,
     SkillState,
 )
-from crush_trio.wire.views import Diagnostics
 
 if TYPE_CHECKING:
     from crush_trio.tools.files.changes import FileChanges
@@ -44,6 +47,31 @@ class McpFailed(CrushError):
 
     code = "mcp_failed"
     message = "MCP server failed"
+
+
+class McpNotFound(NotFound):
+    """No MCP server of this name is configured; the detail names it."""
+
+    code = "mcp_not_found"
+    message = "no such MCP server"
+
+
+def read_json(text: str | bytes) -> Json:
+    """Return the JSON that a foreign program wrote; raises `ValueError`.
+
+    Halves of surrogate pairs become question marks. Programs write them for names of files that are not
+    UTF-8, and where they cut a text inside a character.
+    """
+    found: Json
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        try:
+            plain = json.dumps(json.loads(text), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            raise error from None
+        found = orjson.loads(plain.encode(errors="replace"))
+    return found
 
 
 # ── Protocols ───────────────────────────────────────────────────────────────────────────────────
@@ -137,7 +165,7 @@ class McpServers(Protocol):
         ...
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return the tools of the connected servers; called before every step of a run."""
+        """Return the tools that the servers offer; called before every step of a run."""
         ...
 
     def instructions(self) -> tuple[ServerInstructions, ...]:

@@ -1,4 +1,4 @@
-"""Input and answers of hooks: matching, parsing and combining, without I/O.
+"""Answers of hooks: parsing and combining, without I/O.
 
 A hook answers by its exit code and its output (I10). An answer that cannot be parsed means "no opinion":
 a broken hook must not stop work. A denial always counts, whatever else is wrong with the answer. A call
@@ -8,8 +8,7 @@ making a command long enough.
 Several answers are combined in the order of the configuration (I9), not in the order of arrival.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -17,9 +16,10 @@ from typing import Final
 import orjson
 from attrs import evolve, field, frozen
 
-from crush_trio.config.checks import PRE_TOOL_USE, Hooks, hooks_before_tools
+from crush_trio.config.checks import HookEvent
 from crush_trio.config.redaction import redact_text
-from crush_trio.tools.base import ToolCall, ToolResult
+from crush_trio.integrations.base import read_json
+from crush_trio.tools.base import ToolCall, ToolResult, Wanted
 from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json, JsonObject
@@ -30,73 +30,17 @@ DENY_EXIT_CODE: Final = 2
 HALT_EXIT_CODE: Final = 49
 """The exit code by which a hook denies a call and ends the turn."""
 
-MAX_VARIABLE_BYTES: Final = 100_000
-"""Maximum bytes of a variable. Linux limits one string of the environment to 128 KiB."""
-
 METADATA: Final = "hook"
-"""The key of the hooks' answers in the metadata of a result."""
+METADATA_AFTER: Final = "hook_after"
+"""The keys of the hooks' answers in the metadata of a result: before the tool ran, and after it."""
 
-
-def matching_hooks(hooks: Hooks, tool_name: str) -> tuple[HookConfig, ...]:
-    """Return the hooks for a tool; of several with the same command only the first."""
-    found: dict[str, HookConfig] = {}
-    for hook in hooks_before_tools(hooks):
-        if re.search(hook.matcher, tool_name):
-            found.setdefault(hook.command, hook)
-    return tuple(found.values())
+ASK_ACTION: Final = "execute"
+"""The action of the permission request that a hook wants."""
 
 
 def hook_name(hook: HookConfig) -> str:
     """Return the name of a hook for people: its configured name, or its redacted command."""
     return hook.name or redact_text(hook.command)
-
-
-# ── Input ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@frozen(kw_only=True)
-class HookInput:
-    """A call as hooks get it: `payload` on standard input, `variables` in the environment."""
-
-    payload: bytes = field(repr=False)
-    variables: Mapping[str, str] = field(repr=False)
-
-    @property
-    def invalid_variable(self) -> str:
-        """The name of a variable that cannot be passed to a program; empty if all can."""
-        invalid = (name for name, value in self.variables.items() if not _is_valid(value))
-        return next(invalid, "")
-
-
-def hook_input(call: ToolCall, directory: Path, root: Path) -> HookInput:
-    """Return the hook input for *call*, in a workspace at *directory* of the project at *root*."""
-    arguments = orjson.loads(call.input)
-    payload = {
-        "event": PRE_TOOL_USE,
-        "session_id": call.session_id,
-        "cwd": str(directory),
-        "tool_name": call.name,
-        "tool_input": arguments,
-    }
-    variables = {
-        "EVENT": PRE_TOOL_USE,
-        "TOOL_NAME": call.name,
-        "SESSION_ID": call.session_id,
-        "CWD": str(directory),
-        "PROJECT_DIR": str(root),
-        "TOOL_INPUT_COMMAND": arguments.get("command"),
-        "TOOL_INPUT_FILE_PATH": arguments.get("file_path"),
-    }
-    return HookInput(
-        payload=orjson.dumps(payload, option=orjson.OPT_APPEND_NEWLINE),
-        variables={
-            f"CRUSH_{name}": text for name, text in variables.items() if isinstance(text, str)
-        },
-    )
-
-
-def _is_valid(value: str) -> bool:
-    return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────
@@ -107,6 +51,7 @@ class Decision(StrEnum):
 
     NONE = "none"
     ALLOW = "allow"
+    ASK = "ask"
     DENY = "deny"
 
 
@@ -133,9 +78,17 @@ class HookAnswer:
 NO_OPINION: Final = HookAnswer()
 
 
-def read_answer(exit_code: int | None, stdout: str, stderr: str) -> HookAnswer:
+_PLAIN_CONTEXT: Final = {HookEvent.USER_PROMPT_SUBMIT, HookEvent.SESSION_START}
+"""The events at which output that is not JSON is context for the model."""
+
+
+def read_answer(
+    exit_code: int | None, stdout: str, stderr: str, event: HookEvent = HookEvent.PRE_TOOL_USE
+) -> HookAnswer:
     """Return the answer of a hook that has ended by itself."""
     if exit_code == 0:
+        if event in _PLAIN_CONTEXT and not stdout.lstrip().startswith("{"):
+            return HookAnswer(context=clipped(stdout.strip()))
         return _spoken(stdout)
     if exit_code in {DENY_EXIT_CODE, HALT_EXIT_CODE}:
         return HookAnswer(
@@ -153,6 +106,7 @@ def invalid_variable_answer(variable: str) -> HookAnswer:
 _DECISIONS: Final = {
     "allow": Decision.ALLOW,
     "approve": Decision.ALLOW,
+    "ask": Decision.ASK,
     "deny": Decision.DENY,
     "block": Decision.DENY,
 }
@@ -183,8 +137,8 @@ def _object(value: Json) -> dict[str, Json]:
     """Return an object, also one encoded as JSON text; an empty one for anything else."""
     if isinstance(value, str):
         try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
+            value = read_json(value)
+        except ValueError:
             return {}
     return value if isinstance(value, dict) else {}
 
@@ -204,11 +158,23 @@ def _joined(texts: Iterable[str]) -> str:
 
 @frozen(kw_only=True)
 class HookVerdict:
-    """The answers of all hooks of a call, each and combined."""
+    """The answers of all hooks of an event, each and combined."""
 
     hooks: tuple[HookConfig, ...]
     answers: tuple[HookAnswer, ...]
     combined: HookAnswer
+    directory: Path = Path("/")
+    """The directory of the workspace."""
+
+    def wanted(self, call: ToolCall) -> Wanted:
+        """Return the request with which a person decides about *call*."""
+        return Wanted(
+            action=ASK_ACTION,
+            description=": ".join(filter(None, (_ASKS, self.combined.reason))),
+            params=orjson.loads(call.input),
+            path=self.directory,
+            always=True,
+        )
 
     def rewritten(self, call: ToolCall) -> ToolCall:
         """Return *call* with the arguments that the hooks have replaced."""
@@ -232,6 +198,17 @@ class HookVerdict:
             metadata={**result.metadata, METADATA: self._metadata()},
         )
 
+    def added_after(self, result: ToolResult) -> ToolResult:
+        """Return *result* with what hooks say about it after the tool has run."""
+        said = self.combined
+        feedback = ": ".join(filter(None, (_OBJECTS, said.reason))) if said.refuses else ""
+        return evolve(
+            result,
+            content=_joined((result.content, feedback, said.context)),
+            stop_turn=result.stop_turn or said.halt,
+            metadata={**result.metadata, METADATA_AFTER: self._metadata()},
+        )
+
     def _metadata(self) -> JsonObject:
         return {
             "hook_count": len(self.hooks),
@@ -243,19 +220,30 @@ class HookVerdict:
         }
 
 
-_BY_WEIGHT: Final = (Decision.DENY, Decision.ALLOW)
+_ASKS: Final = "A hook wants you to decide about this call"
+_OBJECTS: Final = "A hook objects to this result"
+
+_BY_WEIGHT: Final = (Decision.DENY, Decision.ASK, Decision.ALLOW)
 
 
 def combine_answers(hooks: tuple[HookConfig, ...], answers: Sequence[HookAnswer]) -> HookVerdict:
-    """Combine *answers*, which are in the order of their *hooks*. A denial outweighs an approval."""
+    """Combine *answers*, which are in the order of their *hooks*.
+
+    A denial outweighs a question to a person, and that an approval.
+    """
     decisions = {answer.decision for answer in answers}
+    decision = next((each for each in _BY_WEIGHT if each in decisions), Decision.NONE)
     patch: dict[str, Json] = {}
     for answer in answers:
         patch |= answer.patch
     combined = HookAnswer(
-        decision=next((each for each in _BY_WEIGHT if each in decisions), Decision.NONE),
+        decision=decision,
         halt=any(answer.halt for answer in answers),
-        reason=_joined(answer.reason for answer in answers if answer.refuses),
+        reason=_joined(
+            answer.reason
+            for answer in answers
+            if answer.refuses or decision is answer.decision is Decision.ASK
+        ),
         context=_joined(answer.context for answer in answers),
         patch=patch,
     )

@@ -1,4 +1,4 @@
-"""`ConfiguredHooks`: runs the user's commands that decide about a tool call (I9, I10, I11).
+"""`ConfiguredHooks`: runs the user's commands that decide about tool calls and prompts (I9, I10, I11).
 
 All hooks of a call run concurrently, each in its own process, as tasks inside the call. The call
 continues only when all of them and everything they started have ended: by themselves, by their time
@@ -6,7 +6,7 @@ limit, or by a cancel of the run. Each has its own time limit, so a slow hook do
 answer. A hook that ignores SIGTERM is killed a second later.
 
 The hooks are read from the configuration for each call. Hooks of a project that the user does not trust
-are removed when the configuration is loaded (`config/checks.py`).
+are removed when the configuration is loaded (`config/trust/wishes.py`).
 """
 
 import logging
@@ -16,9 +16,10 @@ from subprocess import PIPE
 from typing import Final
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from crush_trio.clock import Clock
+from crush_trio.config.checks import HookEvent
 from crush_trio.config.live import Configuration
 from crush_trio.config.redaction import redact_text
 from crush_trio.integrations.hook_answers import (
@@ -26,17 +27,23 @@ from crush_trio.integrations.hook_answers import (
     HALT_EXIT_CODE,
     NO_OPINION,
     HookAnswer,
-    HookInput,
     HookVerdict,
     combine_answers,
-    hook_input,
     hook_name,
     invalid_variable_answer,
-    matching_hooks,
     read_answer,
 )
+from crush_trio.integrations.hook_input import (
+    HookInput,
+    Occasion,
+    Subject,
+    claude_name,
+    hook_input,
+    matching_hooks,
+    tool_occasion,
+)
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.tools.base import ToolCall
+from crush_trio.tools.base import ToolCall, ToolResult
 from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
 from crush_trio.tools.shell.jobs import OpenCommand, RunningCommand
@@ -69,15 +76,28 @@ class ConfiguredHooks:
     opens: OpenCommand = field(default=open_process_group, repr=False)
     sandbox: CommandSandbox = field(factory=CommandSandbox, repr=False)
 
-    def matching(self, tool_name: str) -> tuple[HookConfig, ...]:
-        """Return the hooks for a tool; usually none."""
+    def matching(
+        self, subject: str, event: HookEvent = HookEvent.PRE_TOOL_USE
+    ) -> tuple[HookConfig, ...]:
+        """Return the hooks of an event, for a tool or another *subject*; usually none."""
         hooks = self.live.current.config.hooks
-        return matching_hooks(hooks, tool_name) if hooks else ()
+        return matching_hooks(hooks, self._subject(subject), event) if hooks else ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall) -> HookVerdict:
-        """Run *hooks* for *call* concurrently, and return their combined verdict."""
+    def _subject(self, name: str) -> Subject:
+        return Subject(ours=name, theirs=claude_name(name, self.live.current.config.mcp))
+
+    async def ask(
+        self, hooks: tuple[HookConfig, ...], call: ToolCall, result: ToolResult | None = None
+    ) -> HookVerdict:
+        """Run *hooks* for *call*, or for its *result*, and return their combined verdict."""
+        return await self.ask_about(hooks, tool_occasion(call, result), call.name)
+
+    async def ask_about(
+        self, hooks: tuple[HookConfig, ...], occasion: Occasion, subject: str = ""
+    ) -> HookVerdict:
+        """Run *hooks* for *occasion* concurrently, and return their combined verdict."""
         config = self.live.current
-        asked = hook_input(call, self.directory, config.project.root)
+        asked = hook_input(occasion, self._subject(subject), self.directory, config.project.root)
         await trio.lowlevel.checkpoint()
         if asked.invalid_variable:
             return combine_answers(
@@ -87,15 +107,15 @@ class ConfiguredHooks:
         answers = [NO_OPINION] * len(hooks)
 
         async def ask_one(index: int, hook: HookConfig) -> None:
-            answers[index] = await self._ask(hook, env, asked, call)
+            answers[index] = await self._ask(hook, env, asked, occasion)
 
         async with open_hidden_nursery() as nursery:
             for index, hook in enumerate(hooks):
                 nursery.start_soon(ask_one, index, hook, name=f"hook {hook_name(hook)}")
-        return combine_answers(hooks, answers)
+        return evolve(combine_answers(hooks, answers), directory=self.directory)
 
     async def _ask(
-        self, hook: HookConfig, env: Mapping[str, str], asked: HookInput, call: ToolCall
+        self, hook: HookConfig, env: Mapping[str, str], asked: HookInput, occasion: Occasion
     ) -> HookAnswer:
         """Run one hook and return its answer; no opinion if it cannot run or does not end."""
         stdout, stderr = BoundedOutput(MAX_OUTPUT_BYTES), BoundedOutput(MAX_OUTPUT_BYTES)
@@ -121,7 +141,7 @@ class ConfiguredHooks:
                     grace=GRACE,
                     on_ended=note,
                 ) as group:
-                    await _send_input(group, asked.payload)
+                    await _send_input(group, asked.payload(hook))
                     await group.wait()
         except (OSError, ValueError) as error:
             log.warning("hook.not_run", extra={"hook": hook_name(hook), "error": str(error)})
@@ -129,8 +149,8 @@ class ConfiguredHooks:
         finally:
             if ended is not None:
                 cancelled = ended.stopped and not deadline.cancelled_caught
-                call.reaped(ended.reaped if cancelled else (), ended.left)
-        return _answer_of(hook, ended, stdout, stderr)
+                occasion.reaped(ended.reaped if cancelled else (), ended.left)
+        return _answer_of(hook, occasion.event, ended, stdout, stderr)
 
 
 async def _send_input(hook: RunningCommand, payload: bytes) -> None:
@@ -149,7 +169,11 @@ async def _send_input(hook: RunningCommand, payload: bytes) -> None:
 
 
 def _answer_of(
-    hook: HookConfig, ended: CommandEnd | None, stdout: BoundedOutput, stderr: BoundedOutput
+    hook: HookConfig,
+    event: HookEvent,
+    ended: CommandEnd | None,
+    stdout: BoundedOutput,
+    stderr: BoundedOutput,
 ) -> HookAnswer:
     if ended is None or ended.stopped:
         log.warning("hook.too_slow", extra={"hook": hook_name(hook)})
@@ -158,4 +182,4 @@ def _answer_of(
         said = redact_text(stderr.text(MAX_LOGGED_COLUMNS))
         extra = {"hook": hook_name(hook), "exit_code": ended.status, "stderr": said}
         log.warning("hook.failed", extra=extra)
-    return read_answer(ended.exit_code, stdout.text(), stderr.text())
+    return read_answer(ended.exit_code, stdout.text(), stderr.text(), event)

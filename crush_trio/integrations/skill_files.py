@@ -1,31 +1,29 @@
-"""`find_skills`: searches directories for skills and parses the front matter of their files.
+"""`find_skills`: searches directories for skills.
 
 A skill is a directory with a file `SKILL.md`. Directories are searched in order: the user's, the
 configured ones, the project's; of two skills with the same name the later one is used (I7). Nothing on
-disk can make the search fail. A skill that cannot be used is reported with the reason.
+disk can make the search fail. A skill that cannot be used is reported with the reason; one with a flaw is
+used, and reported with a warning (`front_matter.py`).
 
 In a project that is not trusted, links are followed only inside the project, and a skill of the project
 does not replace one of the user's. Trusting the project lifts both limits.
-
-The front matter is YAML between two lines of three hyphens. Values are taken as text: a skill may be
-called `true` or `1.0`, and the file cannot make the parser construct objects.
 
 Everything here reads the disk and must run in a thread.
 """
 
 import os
-import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.config.files import read_file
 from crush_trio.config.sources import Places, Project, real_path
 from crush_trio.integrations.base import AgentSkill
+from crush_trio.integrations.front_matter import BadFrontMatter, FrontMatter, read_front_matter
+from crush_trio.tools.files.text import UTF16
 from crush_trio.wire.ids import SkillId
 from crush_trio.wire.integrations import SkillInfo, SkillLoad, SkillSource, SkillState
 
@@ -153,13 +151,15 @@ class _Search:
         except UnusableSkill as unusable:
             self._tell(file, unusable.name, str(unusable))
         else:
-            self._tell(file, front.name)
+            self._tell(file, front.name, warning="; ".join(front.flaws))
             self._skills[name] = _skill(file, real, front, place.source)
 
-    def _tell(self, path: Path, name: str = "", error: str = "") -> None:
+    def _tell(self, path: Path, name: str = "", error: str = "", warning: str = "") -> None:
         load = SkillLoad.ERROR if error else SkillLoad.OK
         shown = shown_path(path)
-        self._states[shown] = SkillState(name=name, path=shown, state=load, error=error)
+        self._states[shown] = SkillState(
+            name=name, path=shown, state=load, error=error, warning=warning
+        )
 
     def _files(self, place: SkillPlace) -> Iterator[Path]:
         """Yield the skill files of a place, nearest first. Links are followed, each target once.
@@ -202,22 +202,6 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
-class BadFrontMatter(ValueError):
-    """The front matter of a skill file is invalid; the text says why."""
-
-
-@frozen(kw_only=True)
-class FrontMatter:
-    """The front matter of a skill file."""
-
-    name: str
-    description: str
-    user_invocable: bool = False
-    """Whether clients offer it as a command."""
-    advertised: bool = True
-    """Whether the system prompt mentions it."""
-
-
 def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> AgentSkill:
     info = SkillInfo(
         id=SkillId(shown_path(file)),
@@ -232,16 +216,21 @@ def _skill(file: Path, real: Path, front: FrontMatter, source: SkillSource) -> A
 
 def _read(file: Path, real: Path) -> FrontMatter:
     """Return the front matter of a skill file, or raise `UnusableSkill`."""
+    content = read_skill(real)
+    wide = UTF16.get(content[:2])
+    text = content.decode(wide or "utf-8", "replace")
+    if "\0" in text:
+        raise UnusableSkill("the file is not text; save it as UTF-8")
     try:
-        front = read_front_matter(read_skill(real).decode())
-    except UnicodeDecodeError:
-        raise UnusableSkill("the file is not UTF-8 text") from None
+        front = read_front_matter(text, shown_path(Path(file.parent.name)))
     except BadFrontMatter as bad:
         raise UnusableSkill(str(bad)) from None
-    directories = {each.parent.name.casefold() for each in (file, real)}
-    if front.name.casefold() not in directories:
-        raise UnusableSkill("name differs from the name of the directory", front.name)
-    return front
+    flaws = []
+    if wide or "\ufffd" in text:
+        flaws.append("the file is not UTF-8 text")
+    if front.name.casefold() not in {each.parent.name.casefold() for each in (file, real)}:
+        flaws.append("name differs from the name of the directory")
+    return evolve(front, flaws=(*flaws, *front.flaws))
 
 
 def read_skill(file: Path) -> bytes:
@@ -255,87 +244,3 @@ def read_skill(file: Path) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise UnusableSkill(f"the file has more than {MAX_FILE_BYTES} bytes")
     return content
-
-
-NAME_LIMIT: Final = 64
-DESCRIPTION_LIMIT: Final = 1024
-COMPATIBILITY_LIMIT: Final = 500
-"""Maximum characters of each value (I7)."""
-
-BLOCK_LIMIT: Final = 8192
-"""Maximum characters of the whole block."""
-
-_FENCE: Final = "---"
-_NAME: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
-
-
-def read_front_matter(text: str) -> FrontMatter:
-    """Parse the front matter of a skill file, or raise `BadFrontMatter`."""
-    return _read_block(_block(text))
-
-
-@lru_cache(maxsize=256)  # skills are searched before every run and hardly ever change
-def _read_block(block: str) -> FrontMatter:
-    said = _parsed(block)
-    front = FrontMatter(
-        name=_text(said, "name", NAME_LIMIT),
-        description=_text(said, "description", DESCRIPTION_LIMIT),
-        user_invocable=_switch(said, "user-invocable"),
-        advertised=not _switch(said, "disable-model-invocation"),
-    )
-    _text(said, "compatibility", COMPATIBILITY_LIMIT)
-    for key, text in (("name", front.name), ("description", front.description)):
-        if not text:
-            raise BadFrontMatter(f"{key} is missing")
-    if not _NAME.fullmatch(front.name):
-        raise BadFrontMatter("name may only have letters, digits and single hyphens between them")
-    return front
-
-
-def _block(text: str) -> str:
-    """Return the text between the two lines of hyphens."""
-    lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
-    if lines[0] != _FENCE:
-        raise BadFrontMatter("the file does not begin with a line of three hyphens")
-    try:
-        block = "\n".join(lines[1 : lines.index(_FENCE, 1)])
-    except ValueError:
-        raise BadFrontMatter("the second line of three hyphens is missing") from None
-    if len(block) > BLOCK_LIMIT:
-        raise BadFrontMatter(f"the front matter has more than {BLOCK_LIMIT} characters")
-    return block
-
-
-def _parsed(block: str) -> Mapping[str, object]:
-    """Return the keys and values of a block; all scalars are text."""
-    import yaml  # most workspaces have no skills and do not need it
-
-    try:
-        said = yaml.load(block, Loader=yaml.BaseLoader)  # makes only texts, lists and dicts
-    except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 2}: " if error.problem_mark else ""
-        raise BadFrontMatter(
-            f"{where}this is not YAML: {error.problem}; a text with a colon in it needs quotes"
-        ) from None
-    except (yaml.YAMLError, RecursionError, ValueError):
-        raise BadFrontMatter("the front matter is not YAML") from None
-    if not isinstance(said, dict):
-        raise BadFrontMatter("expected lines with a key, a colon, a space and a value")
-    return said
-
-
-def _text(said: Mapping[str, object], key: str, limit: int) -> str:
-    """Return a value as stripped text; empty if the key is missing."""
-    value = said.get(key, "")
-    if not isinstance(value, str):
-        raise BadFrontMatter(f"{key} must be a text")
-    if len(value.strip()) > limit:
-        raise BadFrontMatter(f"{key} has more than {limit} characters")
-    return value.strip()
-
-
-def _switch(said: Mapping[str, object], key: str) -> bool:
-    value = _text(said, key, DESCRIPTION_LIMIT).lower() or "false"
-    if value not in {"true", "false"}:
-        raise BadFrontMatter(f"{key} must be true or false")
-    return value == "true"

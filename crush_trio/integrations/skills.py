@@ -30,11 +30,12 @@ from crush_trio.integrations.skill_files import (
     user_places,
 )
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.events import EventType, PayloadType, SkillsEvent
+from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import SkillId
 from crush_trio.wire.integrations import (
     SkillContent,
     SkillInfo,
+    SkillsEvent,
     SkillSource,
     SkillState,
     SkillSummary,

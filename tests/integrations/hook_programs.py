@@ -9,6 +9,7 @@ import trio
 from attrs import define, field
 
 from crush_trio.clock import TrioClock
+from crush_trio.integrations.hook_input import Subject, claude_name, hook_input, tool_occasion
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.tools.base import ToolCall
 from crush_trio.tools.shell.process import Command, CommandEnd
@@ -69,6 +70,17 @@ class Programs:
             self.running.remove(program)
 
 
+def saying(text):
+    """Return what plays a hook that prints a plain text."""
+
+    async def play(program):
+        await trio.lowlevel.checkpoint()
+        program.stdout.append(text.encode())
+        return 0
+
+    return play
+
+
 def answering(code=0, *, seconds=0.0, reason="", **said):
     """Return what plays a hook that takes some time and then answers."""
 
@@ -81,11 +93,11 @@ def answering(code=0, *, seconds=0.0, reason="", **said):
     return play
 
 
-def configured(*hooks, environment=None):
+def configured(*hooks, environment=None, event="PreToolUse"):
     """Return a configuration of the moment that has *hooks*; a text is a command."""
     listed = tuple(HookConfig(command=h) if isinstance(h, str) else h for h in hooks)
     current = SimpleNamespace(
-        config=Config(hooks={"PreToolUse": listed} if listed else {}),
+        config=Config(hooks={event: listed} if listed else {}),
         environment=environment or {},
         project=SimpleNamespace(root=Path("/project")),
     )
@@ -99,6 +111,12 @@ def played(plays, *hooks, **options):
     return ConfiguredHooks(
         live=live, directory=Path("/project/work"), clock=TrioClock(), opens=programs
     ), programs
+
+
+def input_of(asked, directory="/w", root="/w"):
+    """Return what hooks are told of a call."""
+    subject = Subject(ours=asked.name, theirs=claude_name(asked.name))
+    return hook_input(tool_occasion(asked), subject, Path(directory), Path(root))
 
 
 def call(name="bash", reaped=lambda stopped, left=(): None, **arguments):

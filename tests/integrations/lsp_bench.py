@@ -124,6 +124,7 @@ class FakeHost:
     told: list = field(factory=list)
     noted: list = field(factory=list)
     fails: Exception | None = None
+    files: int = 0
 
     @property
     def open_program(self):
@@ -135,6 +136,10 @@ class FakeHost:
             raise self.fails
         argv = (spec.config.command, *spec.config.args)
         return Command(argv=argv, working_dir=self.directory, env={}), spec.config
+
+    async def count_files(self, spec):
+        await trio.lowlevel.checkpoint()
+        return self.files
 
     def publish(self, event):
         self.told.append(event)

@@ -33,7 +33,7 @@ class Desk:
     silent: bool = False
     """Whether it never says hello."""
     deaf: bool = False
-    """Whether it answers no ping, until the next connection."""
+    """Whether it answers no ping and lists no tools, until the next connection."""
     slow_calls: bool = False
     farewell: float = 0
     """How long it takes to go."""
@@ -114,6 +114,8 @@ class Session:
 
     async def tools(self):
         await self._ask()
+        if self.desk.deaf:
+            await self.desk.wait_for_ever(self)
         return tuple(self.desk.tools)
 
     async def prompts(self):
@@ -125,7 +127,7 @@ class Session:
         await self._ask()
         return tuple(self.desk.resources)
 
-    async def call(self, tool, arguments):
+    async def call(self, tool, arguments, _context=None):
         await self._ask()
         self.desk.log.append(("call", tool, arguments))
         if self.desk.slow_calls:

@@ -1,8 +1,10 @@
 """The head of a skill's file is YAML, and what is wrong with it is said in a sentence."""
 
+import re
+
 import pytest
 
-from crush_trio.integrations.skill_files import BadFrontMatter, FrontMatter, read_front_matter
+from crush_trio.integrations.front_matter import BadFrontMatter, FrontMatter, read_front_matter
 
 pytestmark = pytest.mark.item("I7")
 
@@ -74,44 +76,53 @@ def test_other_line_ends_and_a_mark_at_the_beginning_are_no_matter():
 
 
 LONG = "x" * 65
-BAD = {
-    "": "does not begin with a line of three hyphens",
-    "# jq": "does not begin with a line of three hyphens",
-    "---\nname: jq\n": "the second line of three hyphens is missing",
-    head(name="title: jq"): "name is missing",
-    head(name="name:"): "name is missing",
-    head(name="name: j_q"): "letters, digits and single hyphens",
-    head(name="name: -jq"): "letters, digits and single hyphens",
-    head(name="name: j--q"): "letters, digits and single hyphens",
-    head(name="name: ../jq"): "letters, digits and single hyphens",
-    head(name=f"name: {LONG}"): "name has more than 64",
-    head(description=""): "description is missing",
-    head(description='description: "  "'): "description is missing",
-    head(description=f"description: {'x' * 1025}"): "description has more than 1024",
-    head(f"compatibility: {'x' * 501}"): "compatibility has more than 500",
-    head("user-invocable: maybe"): "user-invocable must be true or false",
-    head("just words"): "line 4: this is not YAML",
-    head("key:value"): "line 4: this is not YAML",
-    head(description="description:\n- one"): "description must be a text",
-    head(description="description: [a, b]"): "description must be a text",
-    head(description="description: use when: now"): "line 3: .* a colon in it needs quotes",
-    head(description='description: "open'): "this is not YAML",
-    head(description="description: 'open"): "this is not YAML",
-    head(description='description: "a" b'): "line 3: this is not YAML",
-    head(description="description: \x01"): "is not YAML",
-    head("a: &a [*a]"): "line 4: this is not YAML",
-    head("a: " + "[" * 8000): "is not YAML",
-    head("a: " + "x" * 8192): "more than 8192",
-    "---\njq\n---\n": "expected lines with a key",
-    "---\n- name: jq\n---\n": "expected lines with a key",
-    "---\n---\n": "expected lines with a key",
+FLAWED = {
+    "": ("description is missing", None),
+    "# jq": ("does not begin with a line of three hyphens", ("dir", "jq")),
+    "Use it.\nAlways.\n\nMore": ("does not begin with a line", ("dir", "Use it. Always.")),
+    "---\nname: jq\n": ("the second line of three hyphens is missing", None),
+    head(name="title: jq"): ("name is missing: dir is used", ("dir", "JSON queries")),
+    head(name="name:"): ("name is missing: dir is used", ("dir", "JSON queries")),
+    head(name="name: j_q"): ("letters, digits and single hyphens", ("j-q", "JSON queries")),
+    head(name="name: My Skill!"): ("My-Skill is used", ("My-Skill", "JSON queries")),
+    head(name="name: ../jq"): ("jq is used", ("jq", "JSON queries")),
+    head(name="name: //"): ("name is missing", None),
+    head(name=f"name: {LONG}"): ("name has more than 64", ("x" * 64, "JSON queries")),
+    head(description=""): ("description is missing: the first words", ("jq", "Use it.")),
+    head(description='description: "  "'): ("description is missing", ("jq", "Use it.")),
+    head(description=f"description: {'x' * 1025}"): ("more than 1024", ("jq", "x" * 1024)),
+    head(f"compatibility: {'x' * 501}"): ("compatibility has more than 500", ("jq", None)),
+    head("user-invocable: maybe"): ("user-invocable must be true or false", ("jq", None)),
+    head("just words"): ("line 4: this is not YAML", ("jq", "JSON queries")),
+    head(description="description:\n- one"): ("must be a text, not a list", ("jq", "one")),
+    head(description="description: {a: b}"): ("description must be a text", ("jq", "Use it.")),
+    head(description="description: use when: now\n  or later"): (
+        "line 3: .* a colon in it needs quotes",
+        ("jq", "use when: now or later"),
+    ),
+    head(description='description: "open'): ("this is not YAML", ("jq", "open")),
+    head(description="description: \x01x"): ("is not YAML", ("jq", "x")),
+    head("a: &a [*a]"): ("line 4: this is not YAML", ("jq", "JSON queries")),
+    head("a: " + "[" * 8000): ("is not YAML", ("jq", "JSON queries")),
+    head("a: " + "x" * 8192): ("more than 8192", None),
+    "---\njq\n---\nUse it.": ("expected lines with a key", ("dir", "Use it.")),
+    "---\n---\n": ("description is missing", None),
 }
 
 
-@pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
-def test_what_is_wrong_is_said(text):
-    with pytest.raises(BadFrontMatter, match=BAD[text]):
-        read_front_matter(text)
+@pytest.mark.parametrize("text", FLAWED, ids=range(len(FLAWED)))
+def test_a_usual_flaw_is_corrected_and_told(text):
+    """Only where nothing usable is left, the file is an error."""
+    told, read = FLAWED[text]
+    if read is None:
+        with pytest.raises(BadFrontMatter, match=told):
+            read_front_matter(text, "dir")
+        return
+    front = read_front_matter(text, "dir")
+    name, description = read
+    assert re.search(told, "; ".join(front.flaws))
+    assert front.name == name
+    assert description in {None, front.description}
 
 
 @pytest.mark.parametrize("length", [64, 1])

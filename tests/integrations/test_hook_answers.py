@@ -1,26 +1,28 @@
 """Which hooks are asked, what they are told, and what their answers amount to."""
 
-from pathlib import Path
-
 import orjson
 import pytest
 from attrs import evolve
 
 from crush_trio.integrations.hook_answers import (
-    MAX_VARIABLE_BYTES,
     NO_OPINION,
     Decision,
     HookAnswer,
     combine_answers,
-    hook_input,
     invalid_variable_answer,
-    matching_hooks,
     read_answer,
+)
+from crush_trio.integrations.hook_input import (
+    MAX_VARIABLE_BYTES,
+    Subject,
+    claude_name,
+    matching_hooks,
 )
 from crush_trio.tools.base import Media, ToolCall, ToolResult
 from crush_trio.tools.shell.jobs import COLUMNS
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
+from tests.integrations.hook_programs import input_of
 
 DENY, ALLOW = HookAnswer(decision=Decision.DENY), HookAnswer(decision=Decision.ALLOW)
 HALT = HookAnswer(halt=True)
@@ -40,6 +42,10 @@ def call(name="bash", **arguments):
         message_id=MessageId("m1"),
         permit=None,
     )
+
+
+def matching(hooks, name, servers=()):
+    return matching_hooks(hooks, Subject(ours=name, theirs=claude_name(name, servers)))
 
 
 def said(**parts):
@@ -67,19 +73,25 @@ def together(*answers):
     ],
 )
 def test_an_event_is_known_by_its_letters(event, asked):
-    assert matching_hooks({event: (hook(),)}, "bash") == ((hook(),) if asked else ())
+    assert matching({event: (hook(),)}, "bash") == ((hook(),) if asked else ())
 
 
 @pytest.mark.item("I9")
 @pytest.mark.parametrize(
     ("matcher", "asked"),
-    [("", "bash edit view"), ("^(bash|edit)$", "bash edit"), ("i", "edit view"), ("Bash", "")],
+    [
+        ("", "bash edit view"),
+        ("*", "bash edit view"),
+        ("^(bash|edit)$", "bash edit"),
+        ("i", "edit view"),
+        ("Bash", "bash"),
+        ("Read|Edit", "edit view"),
+        ("B", ""),
+    ],
 )
 def test_a_matcher_is_looked_for_in_the_name_of_the_tool(matcher, asked):
     hooks = {"PreToolUse": (hook(matcher=matcher),)}
-    assert [
-        name for name in ("bash", "edit", "view") if matching_hooks(hooks, name)
-    ] == asked.split()
+    assert [name for name in ("bash", "edit", "view") if matching(hooks, name)] == asked.split()
 
 
 @pytest.mark.item("I9")
@@ -89,7 +101,7 @@ def test_a_command_is_asked_once_in_the_order_of_the_configuration():
         "pre_tool_use": (hook("a", name="second"), hook("c")),
         "Stop": (hook("d"),),
     }
-    assert matching_hooks(hooks, "bash") == (hook("a", name="first"), hook("b"), hook("c"))
+    assert matching(hooks, "bash") == (hook("a", name="first"), hook("b"), hook("c"))
 
 
 # ── What they are told ──────────────────────────────────────────────────────────────────────────
@@ -97,10 +109,12 @@ def test_a_command_is_asked_once_in_the_order_of_the_configuration():
 
 @pytest.mark.item("I10")
 def test_a_hook_is_told_of_the_call():
-    asked = hook_input(call(command="ls", file_path="/a"), Path("/project/work"), Path("/project"))
-    assert asked.payload.endswith(b"}\n")
-    assert orjson.loads(asked.payload) == {
+    asked = input_of(call(command="ls", file_path="/a"), "/project/work", "/project")
+    assert asked.payload(hook()).endswith(b"}\n")
+    assert orjson.loads(asked.payload(hook())) == {
         "event": "PreToolUse",
+        "hook_event_name": "PreToolUse",
+        "tool_use_id": "c1",
         "session_id": "s1",
         "cwd": "/project/work",
         "tool_name": "bash",
@@ -114,13 +128,37 @@ def test_a_hook_is_told_of_the_call():
         "CRUSH_PROJECT_DIR": "/project",
         "CRUSH_TOOL_INPUT_COMMAND": "ls",
         "CRUSH_TOOL_INPUT_FILE_PATH": "/a",
+        "CLAUDE_PROJECT_DIR": "/project",
     }
+
+
+@pytest.mark.item("I10")
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (hook(matcher="bash"), "bash"),
+        (hook(matcher="*"), "bash"),
+        (hook(matcher="Bash"), "Bash"),
+        (hook(type="command"), "Bash"),
+    ],
+)
+def test_a_hook_of_claude_code_is_told_the_name_that_it_knows(asked, name):
+    assert orjson.loads(input_of(call()).payload(asked))["tool_name"] == name
+
+
+def test_tools_of_mcp_servers_have_two_underscores_in_the_other_spelling():
+    servers = ("git", "git_hub", "x")
+    assert claude_name("mcp_git_hub_list", servers) == "mcp__git_hub__list"
+    assert claude_name("mcp_git_log", servers) == "mcp__git__log"
+    hooks = {"PreToolUse": (hook(matcher="mcp__git__.*"),)}
+    assert matching(hooks, "mcp_git_log", servers)
+    assert not matching(hooks, "mcp_git_hub_list", servers)
 
 
 @pytest.mark.item("I10")
 @pytest.mark.parametrize("arguments", [{}, {"command": 5}, {"command": ["ls"], "path": "/a"}])
 def test_there_is_no_variable_for_what_is_no_text(arguments):
-    asked = hook_input(call(**arguments), Path("/w"), Path("/w"))
+    asked = input_of(call(**arguments))
     assert not any(name.startswith("CRUSH_TOOL_INPUT") for name in asked.variables)
 
 
@@ -134,7 +172,7 @@ def test_there_is_no_variable_for_what_is_no_text(arguments):
     ],
 )
 def test_a_call_that_no_program_can_be_started_with_is_refused(command, unfit):
-    asked = hook_input(call(command=command), Path("/w"), Path("/w"))
+    asked = input_of(call(command=command))
     assert asked.invalid_variable == ("CRUSH_TOOL_INPUT_COMMAND" if unfit else "")
     answer = invalid_variable_answer("CRUSH_TOOL_INPUT_COMMAND")
     assert answer.refuses
@@ -185,7 +223,7 @@ def test_what_is_no_object_is_no_opinion(text):
         ({"decision": "DENY", "reason": "r"}, evolve(DENY, reason="r")),
         ({"decision": "block"}, DENY),
         ({"decision": "approve"}, ALLOW),
-        ({"decision": "ask"}, NO_OPINION),
+        ({"decision": "ask"}, HookAnswer(decision=Decision.ASK)),
         ({"halt": True, "reason": "r"}, evolve(HALT, reason="r")),
         ({"halt": False}, NO_OPINION),
         ({"context": "c"}, HookAnswer(context="c")),
@@ -211,7 +249,7 @@ def test_an_object_is_an_answer(parts, answer):
             {"permissionDecision": "deny", "permissionDecisionReason": "r"},
             evolve(DENY, reason="r"),
         ),
-        ({"permissionDecision": "ask"}, NO_OPINION),
+        ({"permissionDecision": "ask"}, HookAnswer(decision=Decision.ASK)),
         ({"updatedInput": {"a": 1}}, HookAnswer(patch={"a": 1})),
         ({"additionalContext": "c"}, HookAnswer(context="c")),
         ({"hookEventName": "PreToolUse"}, NO_OPINION),
@@ -340,3 +378,9 @@ def test_those_who_look_on_see_what_each_hook_said():
             ],
         },
     }
+
+
+def test_a_denial_counts_even_if_its_reason_is_not_unicode():
+    said = read_answer(0, r'{"decision": "deny", "reason": "not \udce4.txt"}', "")
+    assert (said.decision, said.reason) == (Decision.DENY, "not ?.txt")
+    assert read_answer(0, '{"a":' * 100_000, "") == NO_OPINION

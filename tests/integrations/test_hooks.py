@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from crush_trio.integrations.hook_answers import MAX_VARIABLE_BYTES, NO_OPINION, Decision
+from crush_trio.integrations.hook_answers import NO_OPINION, Decision
+from crush_trio.integrations.hook_input import MAX_VARIABLE_BYTES
 from crush_trio.integrations.hooks import GRACE, TIMEOUT
 from crush_trio.wire.config import HookConfig
 from tests.integrations.hook_programs import STOPPING, answering, call, configured, played

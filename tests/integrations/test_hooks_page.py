@@ -12,11 +12,11 @@ import trio
 from crush_trio.clock import SystemClock
 from crush_trio.config.load import read_draft
 from crush_trio.config.sources import Places
-from crush_trio.integrations import hook_answers, hooks
-from crush_trio.integrations.hook_answers import hook_input
+from crush_trio.integrations import hook_answers, hook_input, hooks
 from crush_trio.integrations.hooks import ConfiguredHooks
 from crush_trio.tools.base import ToolResult
-from tests.integrations.hook_programs import call
+from crush_trio.wire.config import HookConfig
+from tests.integrations.hook_programs import call, input_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text("utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
@@ -69,15 +69,15 @@ async def test_the_short_hook_tells_the_model_something(tmp_path):
 
 def test_the_call_on_the_page_is_what_a_hook_reads():
     [shown] = blocks("text")
-    told = hook_input(call(command="ls", description="look"), Path("/srv/app"), Path("/"))
-    assert orjson.loads(shown) | {"session_id": "s1"} == orjson.loads(told.payload)
+    told = input_of(call(command="ls", description="look"), "/srv/app", "/")
+    assert orjson.loads(shown) | {"session_id": "s1"} == orjson.loads(told.payload(HookConfig()))
 
 
 def test_every_variable_key_and_number_is_on_the_page():
-    told = hook_input(call(command="", file_path=""), Path("/"), Path("/"))
+    told = input_of(call(command="", file_path=""), "/", "/")
     named = set(told.variables) | set(hook_answers._ENVELOPE) | set(hook_answers._ENVELOPE.values())
     assert named | {"halt", "continue", "stopReason", hook_answers.METADATA} <= CODE
-    assert f"{hook_answers.MAX_VARIABLE_BYTES:,} bytes" in PAGE
+    assert f"{hook_input.MAX_VARIABLE_BYTES:,} bytes" in PAGE
     assert f"has {hooks.TIMEOUT:g} seconds" in PAGE
     assert hooks.MAX_OUTPUT_BYTES == 1024**2
     assert f"| {hook_answers.DENY_EXIT_CODE} | the call is refused" in PAGE

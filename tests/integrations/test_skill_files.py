@@ -84,15 +84,16 @@ def test_what_lies_within_a_skill_belongs_to_it(home, project):
     assert names(find_skills([users(home / "skills")], project)) == ["outer"]
 
 
-def test_the_name_may_differ_from_its_directory_in_case_only(home, project):
+def test_a_name_that_differs_from_its_directory_is_told_of_unless_only_in_case(home, project):
     file = put_skill(home / "skills", "jq")
     file.parent.rename(home / "skills" / "JQ")
     assert names(find_skills([users(home / "skills")], project)) == ["jq"]
     (home / "skills" / "JQ").rename(home / "skills" / "other")
     found = find_skills([users(home / "skills")], project)
     [state] = found.states
-    assert (state.name, state.state) == ("jq", SkillLoad.ERROR)
-    assert state.error == "name differs from the name of the directory"
+    assert names(found) == ["jq"]
+    assert (state.name, state.state, state.error) == ("jq", SkillLoad.OK, "")
+    assert state.warning == "name differs from the name of the directory"
 
 
 def test_links_are_followed_and_lead_nowhere_twice(home, project):
@@ -136,7 +137,7 @@ def test_of_one_name_the_later_is_used(home, project):
 def test_a_broken_file_is_a_state_and_no_failure(home, project):
     skills = home / "skills"
     put_skill(skills, "good")
-    put_skill(skills, "bad").write_text("# no head")
+    put_skill(skills, "bad").write_text("---\nname: bad")
     put_skill(skills, "binary").write_bytes(b"---\n\xff\n---\n")
     put_skill(skills, "huge", text="x" * MAX_FILE_BYTES)
     (skills / "gone").mkdir()
@@ -148,8 +149,8 @@ def test_a_broken_file_is_a_state_and_no_failure(home, project):
     assert names(found) == ["good"]
     said = {path.split("/")[-2]: error for path, error in errors(found).items()}
     assert said == {
-        "bad": "the file does not begin with a line of three hyphens",
-        "binary": "the file is not UTF-8 text",
+        "bad": "the second line of three hyphens is missing",
+        "binary": "description is missing",
         "directory": "the file cannot be read: it is a directory, not a regular file",
         "gone": "the file is a link to nowhere",
         "huge": f"the file has more than {MAX_FILE_BYTES} bytes",
@@ -166,6 +167,15 @@ def test_names_that_are_no_text_can_be_told(home, project):
     put_skill(home / "skills" / os.fsdecode(b"\xff"), "jq")
     [skill] = find_skills([users(home / "skills")], project).skills
     assert "\ufffd" in skill.info.id
+
+
+def test_a_file_in_utf_16_is_read_and_what_is_no_text_is_not(home, project):
+    wide, data = put_skill(home / "skills", "a", "wörds"), put_skill(home / "skills", "b")
+    wide.write_bytes(wide.read_text().encode("utf-16"))
+    data.write_bytes(b"\0\1\2" + data.read_bytes())
+    found = find_skills([users(home / "skills")], project)
+    assert [each.info.description for each in found.skills] == ["wörds"]
+    assert [each.error for each in found.states] == ["", "the file is not text; save it as UTF-8"]
 
 
 def test_a_search_comes_to_an_end(home, project):

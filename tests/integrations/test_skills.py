@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import orjson
 import pytest
 import trio
 from attrs import define, field
@@ -12,6 +13,7 @@ from crush_trio.config.template import refuse_command
 from crush_trio.errors import SkillNotFound
 from crush_trio.integrations.base import Surroundings
 from crush_trio.integrations.skills import open_skills, skill_places
+from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.integrations import SkillLoad
 from crush_trio.wire.requests import Scope
@@ -199,3 +201,20 @@ async def test_only_a_skill_that_was_found_is_read(home):
         file.symlink_to(secret)
         with pytest.raises(SkillNotFound):
             await skills.read(info.id)
+
+
+FLAWED = {
+    "no-header": "# Notes\nUse tabs.\n",
+    "colon": "---\nname: colon\ndescription: Use it: always\n---\nBody\n",
+    "other": "---\nname: My Skill!\ndescription: d\n---\nBody\n",
+}
+
+
+async def test_a_skill_with_a_usual_flaw_is_used_and_clients_are_told_of_the_flaw(home):
+    for name, text in FLAWED.items():
+        put_skill(home.user_file.parent / "skills", name).write_text(text)
+    async with opened(home) as (skills, *_):
+        assert len(skills.listed()) == len(FLAWED)
+        shown = orjson.loads(encode(skills.states()))
+    assert [bool(each["warning"]) for each in shown] == [True] * len(FLAWED)
+    assert not any(each.get("error") for each in shown)

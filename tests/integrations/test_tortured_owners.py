@@ -13,7 +13,7 @@ import trio
 from crush_trio.clock import SystemClock
 from crush_trio.config.template import CommandFailed
 from crush_trio.integrations.hooks import ConfiguredHooks
-from crush_trio.integrations.lsp.server import program_opener
+from crush_trio.integrations.lsp.connection import program_opener
 from crush_trio.integrations.mcp.session import McpTarget
 from crush_trio.integrations.mcp.stdio import open_stdio
 from crush_trio.tools.shell.environment import config_commands

@@ -1,4 +1,4 @@
-"""`RpcConnection`: JSON-RPC with one language server, requests in both directions, and its framing.
+"""`RpcConnection`: JSON-RPC with one language server, its framing, and the program at its other end.
 
 One task reads and one writes, both in `RpcConnection.run`. No other task uses the stream, so a cancelled
 request leaves no half-written message: its message is in the writer's queue, and so is the notification
@@ -11,7 +11,9 @@ message have a maximum size, and memory is bounded.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Final, Protocol
 
@@ -19,6 +21,10 @@ import orjson
 import trio
 from attrs import define, field
 
+from crush_trio.clock import Clock
+from crush_trio.integrations.base import read_json
+from crush_trio.tools.shell.output import BoundedOutput
+from crush_trio.tools.shell.process import Command, open_process_group
 from crush_trio.wire.fields import Json, JsonObject
 
 CHUNK: Final = 64 * 1024
@@ -42,7 +48,11 @@ class RequestTimedOut(LspFailure):
 
 
 class RequestRefused(LspFailure):
-    """The server answered with an error."""
+    """The server answered with an error; `code` is its number, None if it has none."""
+
+    def __init__(self, text: str, code: Json = None) -> None:
+        super().__init__(text)
+        self.code = code if isinstance(code, int) else None
 
 
 class RpcTransport(Protocol):
@@ -135,8 +145,8 @@ class RpcConnection:
         error = pending.answer.get("error")
         if error is None:
             return pending.answer.get("result")
-        said = error.get("message") if isinstance(error, dict) else error
-        raise RequestRefused(f"{method}: {said}")
+        given = error if isinstance(error, dict) else {"message": error}
+        raise RequestRefused(f"{method}: {given.get('message')}", given.get("code"))
 
     def _send(self, message: JsonObject) -> None:
         if self.lost:
@@ -175,7 +185,7 @@ class RpcConnection:
         try:
             while not self.lost and (data := await self._transport.receive_some(CHUNK)):
                 for body in frames.feed(data):
-                    self._take(orjson.loads(body))
+                    self._take(read_json(body))
         except (FramingError, orjson.JSONDecodeError) as error:
             self._lose(f"it sent an invalid message: {error}")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -283,3 +293,63 @@ class FrameDecoder:
         if not length.isdigit() or len(length) > _DIGITS or int(length) > self.message_limit:
             raise FramingError("a message that is too large, or has no length")
         return int(length)
+
+
+# ── Programs ────────────────────────────────────────────────────────────────────────────────────
+
+
+class RunningProgram(Protocol):
+    """A running server program."""
+
+    @property
+    def transport(self) -> RpcTransport:
+        """Its standard input and output."""
+        ...
+
+    def last_error(self) -> str:
+        """Return the last error line it wrote; complete when its block has been left."""
+        ...
+
+
+OpenProgram = Callable[[Command], AbstractAsyncContextManager[RunningProgram]]
+"""Opens a server program; leaving the block stops it. Raises `OSError` if it cannot be started."""
+
+MAX_STDERR: Final = 8 * 1024
+"""Maximum bytes kept of a server's standard error."""
+
+MAX_LAST_ERROR: Final = 200
+"""Maximum characters of it in a failure."""
+
+
+@define(eq=False)
+class ServerProgram:
+    """A running server program. Satisfies `RunningProgram`."""
+
+    transport: trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]
+    _complaints: BoundedOutput = field(repr=False)
+
+    def last_error(self) -> str:
+        """Return the last line of standard error that contains "error", else the last line."""
+        lines = [line.strip() for line in self._complaints.text().split("\n") if line.strip()]
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or [""])[-1][:MAX_LAST_ERROR]
+
+
+def program_opener(clock: Clock) -> OpenProgram:
+    """Return a function that opens a server program, in a process group that ends with the block."""
+
+    @asynccontextmanager
+    async def opened(command: Command) -> AsyncIterator[ServerProgram]:
+        complaints = BoundedOutput(MAX_STDERR)
+        async with open_process_group(
+            command,
+            clock=clock,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        ) as group:
+            assert group.stdin is not None
+            assert group.stdout is not None
+            yield ServerProgram(trio.StapledStream(group.stdin, group.stdout), complaints)
+
+    return opened

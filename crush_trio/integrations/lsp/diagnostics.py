@@ -1,74 +1,94 @@
 """Diagnostics of a file after a tool has viewed or changed it, and their text for the model (H7).
 
-The file is sent to all servers for it concurrently, and each gets a short time to publish diagnostics,
-because a model waits for them. A server that is still starting or does not answer is skipped this time.
-The text shows the most severe diagnostics first, a limited number of them, and the totals.
+The file is sent to all servers for it concurrently, and each gets a short time to report diagnostics,
+because a model waits for them. The time is longer in a large project. After a change, a server that is
+still starting or loading is named in the text, so that its silence is not taken for "no mistakes". The
+text shows the most severe diagnostics first, a limited number of them, and the totals.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
-from attrs import frozen
 from typing_extensions import override
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.positions import path_of, server_text, uri_of
+from crush_trio.integrations.lsp.documents import LOADING_LIMIT, document_text
+from crush_trio.integrations.lsp.protocol import path_of, uri_of
 from crush_trio.integrations.lsp.server import LanguageServer
 from crush_trio.integrations.lsp.session import LspSession
-from crush_trio.tools.base import ToolError
-from crush_trio.tools.files.changes import EDIT_LIMIT
-from crush_trio.tools.files.disk import read_file
-from crush_trio.tools.files.text import FileText
+from crush_trio.wire.answers import Diagnostics
 from crush_trio.wire.fields import JsonObject
-from crush_trio.wire.views import Diagnostics
+from crush_trio.wire.integrations import LspState
 
 CHANGED_LIMIT: Final = 5.0
-"""Seconds to wait for diagnostics after a change (H7)."""
+"""Seconds to wait for diagnostics after a change, in a small project (H7)."""
+
+STARTING_LIMIT: Final = 1.0
+"""Seconds that a change waits for a server that is starting (H7)."""
 
 VIEWED_LIMIT: Final = 0.3
 """Seconds to wait for diagnostics after a view (H7)."""
 
 
 async def after_view(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
-    """Send a viewed file to *servers*, and return their diagnostics after a short wait."""
-    return await _after(servers, path, root, VIEWED_LIMIT, changed=False)
-
-
-async def after_change(servers: Sequence[LanguageServer], path: Path, root: Path) -> str:
-    """Send a changed file to *servers*, and return their diagnostics."""
-    return await _after(servers, path, root, CHANGED_LIMIT, changed=True)
-
-
-async def _after(
-    servers: Sequence[LanguageServer], path: Path, root: Path, limit: float, *, changed: bool
-) -> str:
-    text = await document_text(path)
-    if text is None:
-        return ""
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + limit
-        for server in servers:
-            nursery.start_soon(_attend, server, path, text, changed)
+    """Send a viewed file to *servers*, and return the diagnostics that come within a short wait."""
+    await _send(servers, path, VIEWED_LIMIT, changed=False)
     return format_diagnostics(current_diagnostics(servers), uri_of(path), root)
 
 
-async def _attend(server: LanguageServer, path: Path, text: str, changed: bool) -> None:
-    """Send a file to one server, and wait until its diagnostics have settled."""
-    try:
-        session = await server.get_ready()
-    except LspFailure:
-        return  # noqa: ASYNC910  # getting ready is a checkpoint, also if it fails
-    documents = session.documents
-    heard = documents.updates
-    news = documents.show(path, text)
-    if changed:
-        documents.save(path)
-    if news or changed:
-        await documents.settled(heard)
+async def after_change(
+    servers: Sequence[LanguageServer], path: Path, root: Path, limit: float = CHANGED_LIMIT
+) -> str:
+    """Send a changed file to *servers*; return their diagnostics, and which may be missing and why."""
+    if not await _send(servers, path, limit, changed=True):
+        return ""
+    said = format_diagnostics(current_diagnostics(servers), uri_of(path), root)
+    return "\n\n".join(filter(None, [said, format_doubts(servers, uri_of(path))]))
+
+
+async def _send(
+    servers: Sequence[LanguageServer], path: Path, limit: float, *, changed: bool
+) -> bool:
+    """Send a file to *servers* and wait for each, up to *limit* in a small project; False if no text."""
+    text = await document_text(path)
+    if text is None:
+        return False
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            nursery.start_soon(_attend, server, path, text, limit, changed)
+    return True
+
+
+async def _attend(
+    server: LanguageServer, path: Path, text: str, limit: float, changed: bool
+) -> None:
+    """Send a file to one server, and wait until its diagnostics have settled.
+
+    A server that is starting gets the file later: nothing waits for it longer than STARTING_LIMIT.
+    """
+    with trio.move_on_after(min(limit, STARTING_LIMIT)):
+        try:
+            await server.get_ready()
+        except LspFailure:
+            return  # noqa: ASYNC910  # getting ready is a checkpoint, also if it fails
+    session = server.session
+    if session is None:
+        server.show_when_ready(path)
+        return  # noqa: ASYNC910  # waiting was a checkpoint
+    with trio.move_on_after(limit * session.documents.pace if changed else limit):
+        with suppress(LspFailure):
+            await session.check(path, text, changed=changed)
+
+
+async def until_loaded(session: LspSession) -> bool:
+    """Wait until a server has ended the work that it reports; return whether it did so in time."""
+    with trio.move_on_after(LOADING_LIMIT * session.documents.pace):
+        await session.documents.idle()
+    return not session.documents.busy
 
 
 def current_diagnostics(servers: Iterable[LanguageServer]) -> list[Diagnostics]:
@@ -77,28 +97,21 @@ def current_diagnostics(servers: Iterable[LanguageServer]) -> list[Diagnostics]:
     return [each.documents.diagnostics() for each in talking if each is not None]
 
 
-async def refresh_documents(session: LspSession, known: Iterable[str] = ()) -> None:
-    """Send a server the current content of its open documents, and of the *known* ones."""
-    documents = session.documents
-    await trio.lowlevel.checkpoint()
-    for path in filter(None, map(path_of, (*documents.opened, *known))):
-        text = await document_text(path)
-        if text is None:
-            documents.forget(path)
-        elif documents.show(path, text):
-            documents.save(path)
+def format_doubts(servers: Iterable[LanguageServer], uri: str | None = None) -> str:
+    """Return which servers may have more diagnostics, of a file or at all; empty if none."""
+    found = [(server.name, _doubt(server, uri)) for server in servers]
+    lines = [f"{name} {doubt}." for name, doubt in found if doubt]
+    if not lines:
+        return ""
+    return "\n".join(["Not complete, ask lsp_diagnostics later:", *lines])
 
 
-async def document_text(path: Path) -> str | None:
-    """Return the text of a file for a server; None if it is missing, too large, or not text."""
-    return await trio.to_thread.run_sync(_text, path)
-
-
-def _text(path: Path) -> str | None:
-    with suppress(ToolError, UnicodeDecodeError):
-        snapshot = read_file(path, EDIT_LIMIT)
-        return None if snapshot is None else server_text(FileText.decoded(snapshot.data))
-    return None
+def _doubt(server: LanguageServer, uri: str | None) -> str:
+    if server.session is not None:
+        return server.session.documents.doubt(uri)
+    if server.state is LspState.ERROR:
+        return f"is not available ({server.error})"
+    return "is still starting" if server.state is LspState.STARTING else ""
 
 
 MAX_SHOWN: Final = 10
@@ -111,9 +124,11 @@ SEVERITIES: Final[Mapping[int, str]] = {1: "error", 2: "warning", 3: "info", 4: 
 _ERROR: Final = 1
 
 
-@frozen(order=True)
-class DiagnosticLine:
-    """One diagnostic; the fields are in sort order."""
+class DiagnosticLine(NamedTuple):
+    """One diagnostic; the fields are in sort order.
+
+    A tuple, because thousands are made, hashed and sorted after each change, while other tasks wait.
+    """
 
     severity: int
     file: str

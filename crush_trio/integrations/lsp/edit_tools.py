@@ -11,20 +11,18 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from crush_trio.integrations.lsp.answers import (
-    FileEdits,
-    Symbol,
-    flatten_symbols,
-    read_workspace_edit,
-)
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.diagnostics import refresh_documents
-from crush_trio.integrations.lsp.positions import (
+from crush_trio.integrations.lsp.documents import refresh_documents
+from crush_trio.integrations.lsp.protocol import (
+    FileEdits,
     Lines,
+    Symbol,
     apply_text_edits,
+    flatten_symbols,
     path_of,
+    read_workspace_edit,
     server_text,
     uri_of,
 )
@@ -87,7 +85,7 @@ class RenameTool(BuiltIn):
             raise ToolError("new_name is required")
 
         async def rename(server: LspSession, place: dict[str, Json]) -> tuple[FileEdits, ...]:
-            await refresh_documents(server)
+            await refresh_documents(server.documents)
             params = {**place, "newName": arguments.new_name.strip()}
             answer = await server.request("textDocument/rename", params, limit=LONG_REQUEST_LIMIT)
             return read_workspace_edit(answer)
@@ -260,9 +258,8 @@ def replace_symbol_lines(
         SymbolAction.ADD_AFTER: [old, "" if _ending(old) else text.newline, new, _ending(old)],
         SymbolAction.DELETE: [],
     }
-    return FileText(
-        "".join([text.bom, lines.text[:start], *pieces[arguments.action], lines.text[end:]])
-    )
+    body = [text.bom, lines.text[:start], *pieces[arguments.action], lines.text[end:]]
+    return evolve(text, content="".join(body))
 
 
 def _ending(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Built-in table of common language servers, language names of files, and `ServerSpec`.
+"""Built-in table of common language servers, language names of files, `ServerSpec`, and finding programs.
 
 The servers here can be started without being configured. Each has its programs, the preferred one first,
 its file types, and the files that mark a project of its kind. Programs that run other programs, such as
@@ -6,7 +6,9 @@ its file types, and the files that mark a project of its kind. Programs that run
 """
 
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import Final
 
 from attrs import evolve, field, frozen
@@ -143,3 +145,80 @@ class ServerSpec:
     def handles(self, path: PurePath) -> bool:
         """Whether it handles a file."""
         return handles(self.config.filetypes, path)
+
+
+# ── Files: the functions below read the disk and must run in a thread ───────────────────────────
+
+COUNT_SECONDS: Final = 0.5
+"""Maximum time to count the files of a project."""
+
+
+def program_of(
+    config: LspServerConfig, env: Mapping[str, str], directory: Path, *, trusted: bool
+) -> str:
+    """Return the path of a server's program; raises `ServerUnavailable` if it is not found.
+
+    It is searched only in the absolute directories of PATH. A path relative to the project names a file
+    that came with the project, and is used only if the user trusts the project.
+    """
+    from crush_trio.integrations.lsp.session import ServerUnavailable
+    from crush_trio.tools.search.ripgrep import find_program
+
+    command = config.command
+    if not command:
+        raise ServerUnavailable("it is configured without a command")
+    if "/" not in command:
+        found = find_program(command, env)
+    elif Path(command).is_absolute():
+        found = command
+    elif trusted:
+        found = str(directory / command)
+    else:
+        raise ServerUnavailable(f"{command} came with the project, which is not trusted")
+    if found is None or not Path(found).is_file():
+        raise ServerUnavailable(f"{command} was not found")
+    return found
+
+
+def has_root(directory: Path, markers: Iterable[str]) -> bool:
+    """Whether a directory contains one of *markers*; True if there are no markers."""
+    wanted = tuple(markers)
+    if not wanted:
+        return True
+    try:
+        names = [entry.name for entry in directory.iterdir()]
+    except OSError:
+        return False
+    return any(
+        (directory / marker).exists()
+        if "/" in marker
+        else any(fnmatchcase(name, marker) for name in names)
+        for marker in wanted
+    )
+
+
+def find_known_servers(directory: Path, env: Mapping[str, str]) -> dict[str, LspServerConfig]:
+    """Return the known servers that are installed and whose project markers are in a directory."""
+    from crush_trio.tools.search.ripgrep import find_program
+
+    found: dict[str, LspServerConfig] = {}
+    for name, known in KNOWN.items():
+        if has_root(directory, known.root_markers):
+            argvs = (argv for argv in known.programs if find_program(argv[0], env) is not None)
+            argv = next(argvs, None)
+            if argv is not None:
+                found[name] = known.config(argv)
+    return found
+
+
+def count_files(directory: Path, spec: ServerSpec, most: int) -> int:
+    """Return how many files below a directory a server handles, at most *most*.
+
+    A project that cannot be listed in COUNT_SECONDS counts as one with *most* files.
+    """
+    from crush_trio.tools.search.walk import DirectoryWalk, IgnoreFilter
+
+    walk = DirectoryWalk(IgnoreFilter(directory, directory, hidden=True), seconds=COUNT_SECONDS)
+    handled = (each for each in walk.entries() if each.is_file and spec.handles(Path(each.path)))
+    count = sum(1 for _ in islice(handled, most))
+    return most if walk.cut_short else count

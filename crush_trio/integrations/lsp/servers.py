@@ -26,17 +26,25 @@ from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import LspNotFound, WorkspaceClosing
 from crush_trio.events.facts import Fact
 from crush_trio.integrations.base import Surroundings
-from crush_trio.integrations.lsp.known_servers import KNOWN, ServerSpec, handles
+from crush_trio.integrations.lsp.known_servers import (
+    KNOWN,
+    ServerSpec,
+    count_files,
+    find_known_servers,
+    handles,
+    has_root,
+    program_of,
+)
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import Tool
+from crush_trio.wire.answers import Diagnostics
 from crush_trio.wire.config import LspServerConfig
-from crush_trio.wire.events import EventType, LspEvent, PayloadType
-from crush_trio.wire.integrations import LspClientInfo
-from crush_trio.wire.views import Diagnostics
+from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.integrations import LspClientInfo, LspEvent
 
 if TYPE_CHECKING:
+    from crush_trio.integrations.lsp.connection import OpenProgram
     from crush_trio.integrations.lsp.server import LanguageServer
-    from crush_trio.integrations.lsp.session import OpenProgram
     from crush_trio.tools.files.changes import FileChanges
     from crush_trio.tools.shell.process import Command
 
@@ -117,6 +125,9 @@ class WorkspaceLanguageServers:
         from crush_trio.integrations.lsp.diagnostics import after_change
 
         servers = await self.servers_for(path)
+        for other in self._current().values():
+            if other not in servers and other.session is not None:
+                other.session.report_change(path)
         return await after_change(servers, path, self.directory) if servers else ""
 
     def code_tools(self, changes: "FileChanges") -> Iterable[Tool]:
@@ -213,8 +224,6 @@ class WorkspaceLanguageServers:
         await trio.lowlevel.checkpoint()
         if not self._trusted or not self._due("known servers"):
             return
-        from crush_trio.integrations.lsp.server import find_known_servers
-
         config = self._surroundings.live.current
         found = await trio.to_thread.run_sync(
             find_known_servers, self.directory, config.environment
@@ -231,8 +240,6 @@ class WorkspaceLanguageServers:
             return True  # noqa: ASYNC910
         if not self._due(spec.name):
             return False  # noqa: ASYNC910
-        from crush_trio.integrations.lsp.server import has_root
-
         markers = spec.config.root_markers
         found = await trio.to_thread.run_sync(has_root, self.directory, markers)
         if found:
@@ -264,13 +271,12 @@ class WorkspaceLanguageServers:
         """Opens their programs."""
         if self._given is not None:
             return self._given
-        from crush_trio.integrations.lsp.server import program_opener
+        from crush_trio.integrations.lsp.connection import program_opener
 
         return program_opener(self.clock)
 
     async def prepare(self, spec: ServerSpec) -> "tuple[Command, LspServerConfig]":
         """Return the command of a server and its resolved config; raises `ServerUnavailable`."""
-        from crush_trio.integrations.lsp.server import program_of
         from crush_trio.integrations.lsp.session import ServerUnavailable
         from crush_trio.tools.sandbox.confinement import NotConfined
         from crush_trio.tools.shell.environment import unattended_env
@@ -298,6 +304,12 @@ class WorkspaceLanguageServers:
             except NotConfined as error:
                 raise ServerUnavailable(error.strerror) from error
         return command, entry
+
+    async def count_files(self, spec: ServerSpec) -> int:
+        """Return how many files of the project a server handles; at most MOST_FILES."""
+        from crush_trio.integrations.lsp.session import MOST_FILES
+
+        return await trio.to_thread.run_sync(count_files, self.directory, spec, MOST_FILES)
 
     def publish(self, event: LspEvent) -> None:
         """Publish an event to the clients."""
@@ -355,7 +367,7 @@ def _refusal(config: LoadedConfig, name: str) -> str:
         return ""
     sources = config.expander.layers.contributors("lsp", name)
     source = next(each for each in sources if not each.may_run)
-    return f"not started, {source.how_to_trust(config.places.data_file)}"
+    return f"not started, {source.how_to_trust}"
 
 
 @asynccontextmanager

@@ -1,47 +1,33 @@
-"""`ServerTask`: one start of a language server, from its program to its end. `LspSession`: while ready.
+"""`LspSession`: a language server that is ready. `ClientPeer`: handles what the server sends unasked.
 
-A `ServerTask` runs in the nursery of the workspace. It starts the program, initialises the protocol, and
-stays until the server ends or is stopped. The process, the connection and the diagnostics end with it.
-A failure is passed to the owner as text and raises no error.
+The capabilities that we announce are only those that we have: servers may ask for their settings, report
+their work and offer diagnostics on request, but are notified only of files that our tools change or find
+deleted, and cannot apply edits. A workspace edit is requested by us, shown to a person, and applied here.
+
+Time limits are for small projects, and grow with the number of files up to MAX_PACE times (`pace_of`).
 """
 
-import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 from attrs import define, field
 
-from crush_trio.clock import Clock
 from crush_trio.integrations.lsp.connection import (
-    ConnectionLost,
     LspFailure,
+    RequestRefused,
     RpcConnection,
-    RpcTransport,
+    UnknownMethod,
 )
-from crush_trio.integrations.lsp.documents import (
-    ClientPeer,
-    Documents,
-    encoding_of,
-    initialize_params,
-    sync_of,
-)
-from crush_trio.integrations.lsp.known_servers import ServerSpec
-from crush_trio.integrations.lsp.positions import Encoding
-from crush_trio.nursery import open_hidden_nursery
-from crush_trio.tools.shell.process import Command
+from crush_trio.integrations.lsp.documents import Documents
+from crush_trio.integrations.lsp.protocol import Encoding, normalize_uri, uri_of
+from crush_trio.tools.search.patterns import BadPattern, Patterns
 from crush_trio.wire.config import LspServerConfig
-from crush_trio.wire.events import LspEvent, LspEventType
 from crush_trio.wire.fields import Json, JsonObject
-
-log = logging.getLogger(__name__)
-
-START_LIMIT: Final = 30.0
-"""Default seconds for a server to get ready (I.4)."""
 
 REQUEST_LIMIT: Final = 5.0
 LONG_REQUEST_LIMIT: Final = 10.0
@@ -50,98 +36,33 @@ LONG_REQUEST_LIMIT: Final = 10.0
 SHUTDOWN_WAIT: Final = 1.0
 """Seconds for a server to shut down before its processes are stopped."""
 
-EVENT_PAUSE: Final = 0.1
-"""Seconds between two events about the number of diagnostics."""
+FILES_PER_PACE: Final = 1000
+MAX_PACE: Final = 4.0
+"""The time limits grow by their own length with every so many files, up to so many times."""
+
+MAX_RETRIES: Final = 3
+RETRY_WAIT: Final = 0.2
+"""How often a request is repeated that a server gave up while it was loading, and the pause in seconds."""
+
+_GIVEN_UP: Final = frozenset({-32801, -32802})
+"""The codes of a request that a server gave up because files changed, or it has other work."""
+
+_NO_SYNC: Final = 0
+_TOKEN: Final = "crush-initialize"
+"""The token by which a server reports progress of its initialisation."""
 
 
 class ServerUnavailable(LspFailure):
     """A server is not running and cannot be started now."""
 
 
-class RunningProgram(Protocol):
-    """A running server program."""
-
-    @property
-    def transport(self) -> RpcTransport:
-        """Its standard input and output."""
-        ...
-
-    def last_error(self) -> str:
-        """Return the last error line it wrote; complete when its block has been left."""
-        ...
+def pace_of(files: int) -> float:
+    """Return the factor of the time limits in a project with so many files of a server."""
+    return min(MAX_PACE, 1.0 + files // FILES_PER_PACE)
 
 
-OpenProgram = Callable[[Command], AbstractAsyncContextManager[RunningProgram]]
-"""Opens a server program; leaving the block stops it. Raises `OSError` if it cannot be started."""
-
-
-class ServerHost(Protocol):
-    """The workspace that a server belongs to."""
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the workspace."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """The clock."""
-        ...
-
-    @property
-    def tasks(self) -> trio.Nursery:
-        """The nursery of the server tasks."""
-        ...
-
-    @property
-    def open_program(self) -> OpenProgram:
-        """Opens their programs."""
-        ...
-
-    async def prepare(self, spec: ServerSpec) -> tuple[Command, LspServerConfig]:
-        """Return the command of a server and its resolved config; raises `ServerUnavailable`."""
-        ...
-
-    def publish(self, event: LspEvent) -> None:
-        """Publish an event to the clients."""
-        ...
-
-    def redacted(self, text: str) -> str:
-        """Return a text without secrets."""
-        ...
-
-    def log_message(self, name: str, text: str) -> None:
-        """Log a server's message for people."""
-        ...
-
-
-class ServerOwner(Protocol):
-    """The server that a task belongs to."""
-
-    @property
-    def spec(self) -> ServerSpec:
-        """The configuration of the server."""
-        ...
-
-    @property
-    def host(self) -> ServerHost:
-        """The workspace of the server."""
-        ...
-
-    def ready(self, life: "ServerTask") -> None:
-        """Record that a start succeeded."""
-        ...
-
-    def ended(self, life: "ServerTask", failure: str) -> None:
-        """Record that a task has ended, and why; an empty failure means that it was stopped."""
-        ...
-
-    def publish(self, what: LspEventType) -> None:
-        """Publish an event about the server."""
-        ...
-
-
-# ── A life ───────────────────────────────────────────────────────────────────────────────────
+MOST_FILES: Final = int((MAX_PACE - 1) * FILES_PER_PACE)
+"""A project with more files than this has the same time limits."""
 
 
 @define(eq=False, kw_only=True)
@@ -153,120 +74,113 @@ class LspSession:
     documents: Documents = field(repr=False)
     capabilities: JsonObject = field(repr=False)
     encoding: Encoding
+    peer: "ClientPeer" = field(repr=False)
+    _result_ids: dict[str, str] = field(factory=dict, init=False, repr=False)
+    """By file: the id of the last diagnostics that the server sent on request."""
 
     def can(self, capability: str) -> bool:
         """Whether the server has a capability, such as `renameProvider`."""
         offered = self.capabilities.get(capability)
         return offered is not None and offered is not False
 
+    def report_change(self, path: Path) -> None:
+        """Notify the server of a changed file that it does not handle, if it watches such files."""
+        if self.peer.watches(path):
+            self.documents.report_change(path)
+
     async def request(self, method: str, params: Json, *, limit: float = REQUEST_LIMIT) -> Json:
-        """Send a request and return its answer; raises `LspFailure`."""
+        """Send a request and return its answer; raises `LspFailure`.
+
+        A request that the server gave up because it was loading is repeated when it has ended that.
+        """
+        limit *= self.documents.pace
+        for _ in range(MAX_RETRIES):
+            try:
+                return await self.connection.request(method, params, limit=limit)
+            except RequestRefused as refusal:
+                if refusal.code not in _GIVEN_UP:
+                    raise
+            await trio.sleep(RETRY_WAIT)
+            with trio.move_on_after(limit):
+                await self.documents.idle()
         return await self.connection.request(method, params, limit=limit)
 
+    async def check(self, path: Path, text: str, *, changed: bool) -> None:
+        """Show the server a file, and wait until its diagnostics seem complete; raises `LspFailure`.
 
-@define(eq=False)
-class ServerTask:
-    """One start of a server, up to its end. `leave` ends it early, with a shutdown if it is ready."""
+        The caller sets the time limit.
+        """
+        news = self.documents.show(path, text)
+        if changed:
+            self.documents.save(path)
+        await trio.lowlevel.checkpoint()
+        if not news and not changed and not self.documents.busy:
+            return
+        uri = uri_of(path)
+        while self.can("diagnosticProvider"):
+            await self.pull(uri)
+            if not self.documents.busy:
+                break
+            await self.documents.idle()  # what it answered before it was loaded may be incomplete
+        await self.documents.settled(uri)
 
-    _owner: ServerOwner = field(repr=False)
-    session: LspSession | None = field(default=None, init=False)
-    decided: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    """Set when the server is ready or has failed to start."""
-    ended: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    _leaving: trio.Event = field(factory=trio.Event, init=False, repr=False)
-    _start: trio.CancelScope = field(factory=trio.CancelScope, init=False, repr=False)
+    async def pull(self, uri: str) -> None:
+        """Request the diagnostics of an open document; raises `LspFailure`."""
+        offered = self.capabilities.get("diagnosticProvider")
+        identifier = offered.get("identifier") if isinstance(offered, dict) else None
+        params: dict[str, Json] = {"textDocument": {"uri": uri}}
+        if isinstance(identifier, str):
+            params["identifier"] = identifier
+        if uri in self._result_ids:
+            params["previousResultId"] = self._result_ids[uri]
+        version = self.documents.version(uri)
+        report = await self.request("textDocument/diagnostic", params)
+        if not isinstance(report, dict):
+            raise LspFailure("textDocument/diagnostic: the server sent no report")
+        self._store(uri, report, version)
+        related = report.get("relatedDocuments")
+        for other, found in related.items() if isinstance(related, dict) else ():
+            if isinstance(found, dict):
+                self._store(normalize_uri(other), found, None)
 
-    def leave(self) -> None:
-        """Ask the task to end."""
-        self._leaving.set()
-        if self.session is None:
-            self._start.cancel()
+    def _store(self, uri: str, report: JsonObject, version: int | None) -> None:
+        result_id = report.get("resultId")
+        if isinstance(result_id, str):
+            self._result_ids[uri] = result_id
+        else:
+            self._result_ids.pop(uri, None)
+        if report.get("kind") != "unchanged":
+            found = {"uri": uri, "version": version, "diagnostics": report.get("items")}
+            self.documents.receive_diagnostics(found, asked=True)
+        elif version == self.documents.version(uri):
+            self.documents.confirm(uri)
 
-    async def run(self) -> None:  # noqa: ASYNC910  # the barrier is around the checkpoints too
-        """Start the server and stay until it ends. A failure becomes the server's state."""
-        failure = ""
-        try:
-            failure = await self._live()
-        except LspFailure as error:
-            failure = str(error)
-        except OSError as error:
-            failure = f"it could not be started: {error.strerror or error}"
-        except Exception as error:  # barrier: one bad server must not cancel its workspace
-            log.exception("lsp.failed", extra={"server": self._owner.spec.name})
-            failure = f"it failed: {type(error).__name__}"
-        finally:
-            self.session = None
-            self._owner.ended(self, failure)
-            self.decided.set()
-            self.ended.set()
-
-    async def _live(self) -> str:
-        """Run the server; return why it ended, empty if it was stopped."""
-        host, spec = self._owner.host, self._owner.spec
-        limit = spec.config.timeout or START_LIMIT
-        self._start.deadline = trio.current_time() + limit
-        program: RunningProgram | None = None
-        lost = ""
-        with self._start:
-            command, config = await host.prepare(spec)
-            answers = ClientPeer(host.directory, config, partial(host.log_message, spec.name))
-            async with host.open_program(command) as program:
-                try:
-                    lost = await self._talk(program, answers)
-                except ConnectionLost as error:
-                    lost = str(error)
-        if self._start.cancelled_caught:
-            return "" if self._leaving.is_set() else f"it was not ready within {limit:g} seconds"
-        if not lost or program is None:
-            return ""
-        return ": ".join(filter(None, [lost, program.last_error()]))
-
-    async def _talk(self, program: RunningProgram, answers: ClientPeer) -> str:
-        """Use a server that was just started; return why it ended, empty if it was stopped."""
-        connection = RpcConnection(program.transport, answers)
-        async with open_hidden_nursery() as nursery:
-            nursery.start_soon(self._converse, connection)
-            session = await initialize(self._owner.spec.name, connection, answers)
-            self._start.deadline = inf
-            self._ready(session)
-            nursery.start_soon(self._publish_counts, session)
-            await self._leaving.wait()
-            lost = connection.lost
-            self.session = None
-            await _shut_down(connection)
-            nursery.cancel_scope.cancel()
-        return lost
-
-    async def _converse(self, connection: RpcConnection) -> None:
-        """Run the connection; when it ends, the task ends too."""
-        await connection.run()
-        self._leaving.set()
-
-    def _ready(self, session: LspSession) -> None:
-        self.session = session
-        self._owner.ready(self)
-        self.decided.set()
-
-    async def _publish_counts(self, session: LspSession) -> None:
-        """Publish the number of diagnostics when it changes, at most every EVENT_PAUSE seconds."""
-        documents, published, heard = session.documents, 0, 0
+    async def keep_pulled(self) -> None:
+        """Request the diagnostics of all open documents again whenever the server asks for it."""
+        heard = 0
         while True:
-            await documents.wait_for_update(heard)
-            heard = documents.updates
-            if documents.count != published:
-                published = documents.count
-                self._owner.publish(LspEventType.DIAGNOSTICS_CHANGED)
-            await trio.sleep(EVENT_PAUSE)
+            await self.documents.wait_for_refresh(heard)
+            heard = self.documents.refreshes
+            with suppress(LspFailure):
+                await self.pull_all()
+
+    async def pull_all(self) -> None:
+        """Request the diagnostics of all open documents, if the server offers that."""
+        await trio.lowlevel.checkpoint()
+        for uri in self.documents.opened if self.can("diagnosticProvider") else ():
+            await self.pull(uri)
 
 
-async def initialize(name: str, connection: RpcConnection, answers: ClientPeer) -> LspSession:
+async def initialize(
+    name: str, connection: RpcConnection, answers: "ClientPeer", pace: float = 1.0
+) -> LspSession:
     """Initialise the protocol with a server that was just started; the caller sets the time limit."""
     params = initialize_params(answers.directory, answers.config)
     answer = await connection.request("initialize", params, limit=inf)
     given = answer.get("capabilities") if isinstance(answer, dict) else None
     capabilities: JsonObject = given if isinstance(given, dict) else {}
     syncs, saves = sync_of(capabilities)
-    documents = Documents(connection.notify, syncs, saves)
+    documents = Documents(connection.notify, syncs, saves, pace=pace, ready_at=trio.current_time())
     answers.documents = documents
     connection.notify("initialized", {})
     if answers.config.options:
@@ -278,10 +192,11 @@ async def initialize(name: str, connection: RpcConnection, answers: ClientPeer) 
         documents=documents,
         capabilities=capabilities,
         encoding=encoding_of(capabilities),
+        peer=answers,
     )
 
 
-async def _shut_down(connection: RpcConnection) -> None:
+async def shut_down(connection: RpcConnection) -> None:
     """Ask a server to shut down, and wait shortly for its end."""
     await trio.lowlevel.checkpoint()
     if connection.lost:
@@ -293,3 +208,182 @@ async def _shut_down(connection: RpcConnection) -> None:
             return
         connection.notify("exit")
         await connection.ended.wait()
+
+
+def sync_of(capabilities: JsonObject) -> tuple[bool, bool]:
+    """Return whether a server wants notifications of changes, and of saves."""
+    sync = capabilities.get("textDocumentSync")
+    if isinstance(sync, int):
+        return sync != _NO_SYNC, sync != _NO_SYNC
+    if not isinstance(sync, dict):
+        return False, False
+    return sync.get("change", _NO_SYNC) != _NO_SYNC, bool(sync.get("save"))
+
+
+CAPABILITIES: Final[JsonObject] = {
+    "general": {"positionEncodings": [Encoding.UTF16.value]},
+    "workspace": {
+        "configuration": True,
+        "workspaceFolders": True,
+        "applyEdit": False,
+        "workspaceEdit": {"documentChanges": True, "failureHandling": "abort"},
+        "didChangeConfiguration": {"dynamicRegistration": True},
+        "didChangeWatchedFiles": {"dynamicRegistration": True},
+        "diagnostics": {"refreshSupport": True},
+    },
+    "textDocument": {
+        "synchronization": {"didSave": True},
+        "publishDiagnostics": {"versionSupport": True},
+        "diagnostic": {"relatedDocumentSupport": True},
+        "documentSymbol": {"hierarchicalDocumentSymbolSupport": True},
+        "definition": {"linkSupport": True},
+        "references": {},
+        "rename": {"prepareSupport": False},
+        "callHierarchy": {},
+    },
+    "window": {"workDoneProgress": True},
+}
+"""The capabilities that we announce."""
+
+MAX_WATCHES: Final = 100
+"""Maximum registrations of watched files, and patterns in one of them."""
+
+_WATCHES: Final = "workspace/didChangeWatchedFiles"
+
+_NOTED: Final = frozenset(
+    {
+        "window/workDoneProgress/create",
+        "window/showMessageRequest",
+        "workspace/codeLens/refresh",
+        "workspace/inlayHint/refresh",
+        "workspace/inlineValue/refresh",
+        "workspace/semanticTokens/refresh",
+    }
+)
+"""Requests that are answered with null and have no effect."""
+
+_SPOKEN: Final = frozenset({"window/logMessage", "window/showMessage"})
+
+
+def initialize_params(directory: Path, config: LspServerConfig) -> JsonObject:
+    """Return the params of the `initialize` request."""
+    params: dict[str, Json] = {
+        "processId": os.getpid(),
+        "clientInfo": {"name": "crush_trio"},
+        "rootPath": str(directory),
+        "rootUri": uri_of(directory),
+        "workspaceFolders": [_folder(directory)],
+        "capabilities": CAPABILITIES,
+        "workDoneToken": _TOKEN,
+    }
+    if config.init_options:
+        params["initializationOptions"] = config.init_options
+    return params
+
+
+def _folder(directory: Path) -> JsonObject:
+    return {"uri": uri_of(directory), "name": directory.name}
+
+
+def encoding_of(capabilities: JsonObject) -> Encoding:
+    """Return the position encoding of a server; UTF-16 by default."""
+    try:
+        return Encoding(capabilities.get("positionEncoding", Encoding.UTF16))
+    except ValueError:
+        return Encoding.UTF16
+
+
+@define(eq=False)
+class ClientPeer:
+    """A `Peer` that handles the notifications and requests of one server."""
+
+    directory: Path
+    config: LspServerConfig = field(repr=False)
+    note: Callable[[str], None] = field(repr=False)
+    """Called with the server's messages for people."""
+    documents: Documents | None = field(default=None, repr=False)
+    """Gets its diagnostics; None until the server is ready."""
+    _watched: dict[str, tuple[Patterns, ...]] = field(factory=dict, init=False, repr=False)
+    """The files that the server watches, by the id of its registration."""
+
+    def notified(self, method: str, params: Json) -> None:
+        """Handle diagnostics, progress and messages for people; ignore other notifications."""
+        if method == "textDocument/publishDiagnostics" and self.documents is not None:
+            self.documents.receive_diagnostics(params)
+        elif method == "$/progress" and self.documents is not None:
+            self.documents.receive_progress(params)
+        elif method in _SPOKEN and isinstance(params, dict):
+            self.note(str(params.get("message", "")))
+
+    def asked(self, method: str, params: Json) -> Json:
+        """Answer the known requests; raises `UnknownMethod` for others."""
+        match method:
+            case "workspace/configuration":
+                items = params.get("items") if isinstance(params, dict) else None
+                return [_setting(self.config.options, item) for item in _list(items)]
+            case "workspace/workspaceFolders":
+                return [_folder(self.directory)]
+            case "workspace/applyEdit":
+                return {"applied": False, "failureReason": "files change on request only"}
+            case "window/showDocument":
+                return {"success": False}
+            case "workspace/diagnostic/refresh":
+                if self.documents is not None:
+                    self.documents.receive_refresh()
+                return None
+            case "client/registerCapability":
+                self._watch(_items(params, "registrations"))
+                return None
+            case "client/unregisterCapability":
+                self._unwatch(_items(params, "unregisterations"))  # the protocol's spelling
+                return None
+            case _ if method in _NOTED:
+                return None
+        raise UnknownMethod
+
+    def _watch(self, registrations: Iterable[JsonObject]) -> None:
+        for each in registrations:
+            if each.get("method") == _WATCHES and len(self._watched) < MAX_WATCHES:
+                watchers = _items(each.get("registerOptions"), "watchers")[:MAX_WATCHES]
+                found = tuple(filter(None, (_pattern(one.get("globPattern")) for one in watchers)))
+                self._watched[str(each.get("id"))] = found
+
+    def _unwatch(self, registrations: Iterable[JsonObject]) -> None:
+        for each in registrations:
+            self._watched.pop(str(each.get("id")), None)
+
+    def watches(self, path: Path) -> bool:
+        """Whether the server has asked to be notified of changes of such a file."""
+        inside = path.is_relative_to(self.directory)
+        names = [path.parts[1:], path.relative_to(self.directory).parts if inside else ()]
+        every = [pattern for patterns in self._watched.values() for pattern in patterns]
+        return any(pattern.matches(each) for pattern in every for each in names)
+
+
+def _pattern(glob: Json) -> Patterns | None:
+    """Return a pattern for a path, from the root or from the directory; None if it is not usable."""
+    try:
+        return Patterns.parse(glob) if isinstance(glob, str) else None
+    except BadPattern:
+        return None
+
+
+def _items(params: Json, key: str) -> list[JsonObject]:
+    found = params.get(key) if isinstance(params, dict) else None
+    return [each for each in _list(found) if isinstance(each, dict)]
+
+
+def _list(value: Json) -> Sequence[Json]:
+    return value if isinstance(value, list) else ()
+
+
+def _setting(options: Json, item: Json) -> Json:
+    """Return the requested section of a server's settings: `a.b` is the key `b` of `a`."""
+    section = item.get("section") if isinstance(item, dict) else None
+    if not isinstance(section, str) or not section:
+        return options
+    if isinstance(options, dict) and section in options:
+        return options[section]
+    for key in section.split("."):
+        options = options.get(key) if isinstance(options, dict) else None
+    return options

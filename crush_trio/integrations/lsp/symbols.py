@@ -18,14 +18,22 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.integrations.lsp.answers import Location, Symbol, position_params, read_symbols
 from crush_trio.integrations.lsp.connection import LspFailure, RequestRefused
-from crush_trio.integrations.lsp.diagnostics import document_text
-from crush_trio.integrations.lsp.positions import Lines, encoded_length, path_of, uri_of
+from crush_trio.integrations.lsp.diagnostics import until_loaded
+from crush_trio.integrations.lsp.documents import document_text, read_document
+from crush_trio.integrations.lsp.protocol import (
+    Lines,
+    Location,
+    Symbol,
+    encoded_length,
+    path_of,
+    position_params,
+    read_symbols,
+    uri_of,
+)
 from crush_trio.integrations.lsp.session import LspSession
 from crush_trio.tools.base import ToolCall, ToolError
-from crush_trio.tools.files.disk import display_path, locate, read_file
-from crush_trio.tools.files.text import BOM
+from crush_trio.tools.files.disk import display_path, locate
 from crush_trio.tools.search.ripgrep import SearchScope, find_scope
 from crush_trio.tools.search.walk import DirectoryWalk
 from crush_trio.tools.workbench import Workbench
@@ -104,6 +112,7 @@ class SymbolQueries:
                 failures.append(failure)
             else:
                 session.documents.show(path, text)
+                await until_loaded(session)
                 found += [session] if session.can(capability) else []
         if not found:
             raise ToolError(_joined(failures) or f"no language server can do that for {path.name}")
@@ -124,13 +133,20 @@ class SymbolQueries:
         if not spots:
             where = display_path(self.bench, place.root / (place.file or ""))
             raise ToolError(f"{name} does not occur in {where} in a file of a language server")
-        refusals = list[LspFailure]()
+        refusals, asked = list[LspFailure](), dict[str, LspSession]()
         for spot in spots[:MAX_TRIES]:
             for session in await self.shown(spot.path, capability):
+                asked[session.name] = session
                 found = await self._try(session, spot, ask, refusals)
                 if found is not None:
                     return found
-        raise ToolError(_joined(refusals) or f"no language server knows a symbol {name}")
+        loading = [
+            f"; {each.name} {each.documents.doubt()}, ask again later"
+            for each in asked.values()
+            if each.documents.busy
+        ]
+        why = _joined(refusals) or f"no language server knows a symbol {name}"
+        raise ToolError("".join([why, *loading]))
 
     async def _try(
         self,
@@ -267,9 +283,5 @@ def _in_file(path: Path, word: re.Pattern[str], last: int) -> Iterator[Occurrenc
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a text file, as servers count them; none if it is not text."""
-    try:
-        snapshot = read_file(path, MAX_FILE_BYTES)
-        text = "" if snapshot is None else snapshot.data.decode("utf-8")
-    except (ToolError, UnicodeDecodeError):
-        return []
-    return re.split("\r\n|\n|\r", text.removeprefix(BOM))
+    text = read_document(path, MAX_FILE_BYTES)
+    return [] if text is None else re.split("\r\n|\n|\r", text)

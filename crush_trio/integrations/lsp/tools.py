@@ -4,29 +4,30 @@ Those that change files are in `edit_tools.py`.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.integrations.lsp.answers import (
+from crush_trio.integrations.lsp.connection import LspFailure
+from crush_trio.integrations.lsp.diagnostics import (
+    after_change,
+    current_diagnostics,
+    format_diagnostics,
+    format_doubts,
+)
+from crush_trio.integrations.lsp.documents import LOADING_LIMIT, refresh_documents
+from crush_trio.integrations.lsp.edit_tools import RenameTool, ReplaceSymbolTool
+from crush_trio.integrations.lsp.protocol import (
     Location,
     Symbol,
     flatten_symbols,
     read_calls,
     read_locations,
+    uri_of,
 )
-from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.diagnostics import (
-    CHANGED_LIMIT,
-    after_change,
-    current_diagnostics,
-    format_diagnostics,
-    refresh_documents,
-)
-from crush_trio.integrations.lsp.edit_tools import RenameTool, ReplaceSymbolTool
-from crush_trio.integrations.lsp.positions import uri_of
 from crush_trio.integrations.lsp.server import LanguageServer
 from crush_trio.integrations.lsp.session import LONG_REQUEST_LIMIT, LspSession
 from crush_trio.integrations.lsp.symbols import SymbolQueries, symbols_of
@@ -100,10 +101,11 @@ class DiagnosticsTool(BuiltIn):
             path = await self.queries.file(arguments.file_path)
             asked = await servers.servers_for(path)
             await _all_ready(asked)
-            said = await after_change(asked, path, root)
+            said = await after_change(asked, path, root, LOADING_LIMIT)
         else:
             await _look_again(servers.usable())
-            said = format_diagnostics(current_diagnostics(servers.usable()), None, root)
+            found = format_diagnostics(current_diagnostics(servers.usable()), None, root)
+            said = "\n\n".join(filter(None, [found, format_doubts(servers.usable())]))
         return ToolResult(content=said or "The language servers have nothing to complain about.")
 
 
@@ -134,10 +136,12 @@ async def _look_again(servers: Sequence[LanguageServer]) -> None:
 
 
 async def _refreshed(session: LspSession) -> None:
-    heard = session.documents.updates
-    await refresh_documents(session)
-    with trio.move_on_after(CHANGED_LIMIT):
-        await session.documents.settled(heard)
+    await refresh_documents(session.documents)
+    with trio.move_on_after(LOADING_LIMIT * session.documents.pace):
+        await session.documents.idle()
+        with suppress(LspFailure):
+            await session.pull_all()
+        await session.documents.settled()
 
 
 # ── References and definitions ──────────────────────────────────────────────────────────────────
@@ -362,7 +366,7 @@ async def _restarted(server: LanguageServer) -> None:
     known = () if before is None else before.documents.opened
     await server.restart()
     if server.session is not None:
-        await refresh_documents(server.session, known)
+        await refresh_documents(server.session.documents, known)
 
 
 def _state(server: LanguageServer) -> str:

@@ -7,7 +7,7 @@ so every waiting task is woken.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import trio
@@ -15,67 +15,34 @@ from attrs import define, evolve, field, frozen
 
 from crush_trio.clock import Clock
 from crush_trio.config.errors import ExpansionFailed
-from crush_trio.config.redaction import redact_text, searchable_secrets
-from crush_trio.config.snapshot import Resolved
+from crush_trio.config.redaction import redact_text
 from crush_trio.events.facts import Fact
+from crush_trio.integrations.mcp.plan import McpServerPlan, secrets_of
 from crush_trio.integrations.mcp.session import (
     Connector,
     ListKind,
     LoginNeeded,
     McpFailure,
     McpSession,
-    McpTarget,
     OfferedResource,
     OfferedTool,
 )
-from crush_trio.wire.config import McpServerConfig
-from crush_trio.wire.events import EventType, McpEvent, McpEventType, PayloadType
+from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.fields import timestamp
-from crush_trio.wire.integrations import McpClientInfo, McpPrompt, McpState
+from crush_trio.wire.integrations import McpClientInfo, McpEvent, McpEventType, McpPrompt, McpState
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 10
-"""Default seconds to connect, and to answer requests other than tool calls."""
-
 PAUSE: Final = 0.2
 """Seconds between two reads of a changed list; some servers announce a change on every request."""
 
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds in which a server that failed twice in a row is not started again; doubled each time."""
+
 _STOPPED: Final = "it was stopped"
-
-
-@frozen(kw_only=True)
-class McpServerPlan:
-    """The configuration of a server at one revision.
-
-    If two plans are equal, a server that was started for one need not be restarted for the other.
-    """
-
-    name: str
-    entry: McpServerConfig
-    refused: str = ""
-    """Why it must not be started; empty if it may."""
-    env: Mapping[str, str] = field(factory=dict, repr=False)
-    """The variables that the configuration sets."""
-    resolve: Callable[[], Awaitable[Resolved[McpServerConfig]]] = field(eq=False, repr=False)
-    target: Callable[[McpServerConfig], McpTarget] = field(eq=False, repr=False)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the server is not to be started."""
-        return self.entry.disabled or bool(self.refused)
-
-    @property
-    def seconds(self) -> int:
-        """The time limit for an answer."""
-        return self.entry.timeout if self.entry.timeout > 0 else TIMEOUT
-
-    def allows(self, tool: str) -> bool:
-        """Whether a tool is enabled: in `enabled_tools` if that is set, and not in `disabled_tools`."""
-        wanted, unwanted = self.entry.enabled_tools, self.entry.disabled_tools
-        return (not wanted or tool in wanted) and tool not in unwanted
 
 
 @frozen(kw_only=True)
@@ -99,6 +66,8 @@ class Attempt:
     settled: trio.Event = field(factory=trio.Event, init=False, repr=False)
     session: McpSession | None = field(default=None, init=False)
     failure: McpFailure | None = field(default=None, init=False)
+    uses: int = field(default=0, init=False)
+    """How many requests of users the server has not answered yet."""
 
     def succeed(self, session: McpSession) -> None:
         """Settle the attempt with a session; from now on there is no deadline."""
@@ -133,6 +102,9 @@ class McpServer:
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
     _secrets: frozenset[str] = field(default=frozenset(), init=False, repr=False)
+    _failures: int = field(default=0, init=False)
+    """How many attempts in a row have not connected."""
+    _paused_until: float = field(default=-math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         plan = self.plan
@@ -148,24 +120,30 @@ class McpServer:
     async def use(self, ask: Callable[[McpSession], Awaitable[T]]) -> T:
         """Return the result of *ask* with a live session, or raise `McpFailure`.
 
-        A session that failed or does not answer a ping is replaced first, once. *ask* itself is never
-        repeated: a call that failed halfway may have had effects.
+        A session that failed or does not answer a ping is replaced first, once. A server that could not
+        be started several times in a row is left alone for a while. *ask* itself is never repeated: a
+        call that failed halfway may have had effects.
         """
         attempt = self._next or self._attempt
         await attempt.settled.wait()
         if not await self._answers(attempt):
+            if (seconds := self._pause()) and self._next is None and self._attempt is attempt:
+                raise McpFailure(f"{attempt.failure}; it can be tried again in {seconds:.0f} s")
             attempt = self._after(attempt)
             await attempt.settled.wait()
         if attempt.session is None:
             raise McpFailure(str(attempt.failure))
+        attempt.uses += 1
         try:
             return await ask(attempt.session)
         except McpFailure as failure:
             raise McpFailure(self._redacted(failure)) from None
+        finally:
+            attempt.uses -= 1
 
     async def use_briefly(self, ask: Callable[[McpSession], Awaitable[T]]) -> T:
         """Like `use`, with the server's time limit; for requests other than tool calls."""
-        with trio.move_on_after(2 * self.plan.seconds):
+        with trio.move_on_after(self.plan.start_seconds + self.plan.seconds):
             return await self.use(ask)
         raise McpFailure(self._too_slow())
 
@@ -173,6 +151,18 @@ class McpServer:
         """Connect again if it has failed."""
         if self.info.state in {McpState.ERROR, McpState.NEEDS_AUTH} and not self.plan.idle:
             self._after(self._attempt)
+
+    def revive(self) -> None:
+        """Connect again if it could never be started and the pause after its failure is over.
+
+        A server that was connected before is started again by the next use of its tools.
+        """
+        if self.info.state is McpState.ERROR and self.offer is NOTHING and not self._pause():
+            self.retry()
+
+    def _pause(self) -> float:
+        """Return the seconds for which it is not started again; 0 if it may be."""
+        return max(0.0, self._paused_until - trio.current_time())
 
     async def settled(self) -> None:
         """Wait until it is not starting, whether it is connected or failed."""
@@ -192,7 +182,8 @@ class McpServer:
         try:
             offer = await self._listed_again(attempt.session, listing)
         except McpFailure as failure:
-            attempt.fail(failure)
+            if not attempt.uses:
+                attempt.fail(failure)
         else:
             if attempt.session is not None:
                 self._take(offer)
@@ -205,11 +196,17 @@ class McpServer:
         return self._next or self._attempt
 
     async def _answers(self, attempt: Attempt) -> bool:
-        """Whether a session answers a ping. One that does not is ended."""
+        """Whether a session answers a ping. One that does not is ended.
+
+        A server with an open call is not pinged: many do one thing at a time, and to end the session
+        would end that call.
+        """
         await trio.lowlevel.checkpoint()
         session = attempt.session
         if session is None:
             return self.plan.idle  # a disabled server is not started again
+        if attempt.uses:
+            return True
         with trio.move_on_after(self.plan.seconds):
             try:
                 await session.ping()
@@ -257,7 +254,7 @@ class McpServer:
         try:
             await self.connector.load()
             with attempt.scope:
-                attempt.scope.deadline = trio.current_time() + self.plan.seconds
+                attempt.scope.deadline = trio.current_time() + self.plan.start_seconds
                 await self._converse(attempt)
         except* McpFailure as failures:
             failure = _first(failures, McpFailure)
@@ -265,34 +262,40 @@ class McpServer:
             failure = McpFailure(str(_first(failures, ExpansionFailed)))
         except* Exception as errors:  # noqa: BLE001 - barrier: one bad server must not stop others
             failure = McpFailure(_describe(_first(errors, Exception)))
-        attempt.fail(failure or McpFailure(self._too_slow()))
+        attempt.fail(failure or McpFailure(self._too_slow(self.plan.start_seconds)))
         self._failed(attempt)
 
     async def _converse(self, attempt: Attempt) -> None:
         resolved = (await self.plan.resolve()).config
-        self._secrets = _secrets(self.plan.entry, resolved)
+        self._secrets = secrets_of(self.plan.entry, resolved)
         async with self.connector.open(self.plan.target(resolved)) as session:
             offer = Offer(instructions=session.instructions)
             for listing in ListKind:
                 offer = evolve(offer, **await self._list(session, listing))
             attempt.succeed(session)
+            self._failures = 0
             self.offer = offer
             self._become(McpState.CONNECTED)
             while True:
-                await self._follow(session, await session.changed())
+                await self._follow(attempt, session, await session.changed())
 
-    async def _follow(self, session: McpSession, listing: ListKind) -> None:
+    async def _follow(self, attempt: Attempt, session: McpSession, listing: ListKind) -> None:
         """Read a list that was announced as changed, and publish an event if it has."""
-        self._take(await self._listed_again(session, listing))
+        self._take(await self._listed_again(session, listing, while_used=attempt))
         if self.offer != self._published_offer:
             self._publish(listing.value)
         await trio.sleep(PAUSE)
 
-    async def _listed_again(self, session: McpSession, listing: ListKind) -> Offer:
-        with trio.move_on_after(self.plan.seconds):
-            lists = await self._list(session, listing)
-            return evolve(self.offer, **lists)
-        raise McpFailure(self._too_slow())
+    async def _listed_again(
+        self, session: McpSession, listing: ListKind, while_used: Attempt | None = None
+    ) -> Offer:
+        """Return the offer with one list read again; ask repeatedly while a call is open."""
+        while True:
+            with trio.move_on_after(self.plan.seconds):
+                lists = await self._list(session, listing)
+                return evolve(self.offer, **lists)
+            if while_used is None or not while_used.uses:
+                raise McpFailure(self._too_slow())
 
     async def _list(self, session: McpSession, listing: ListKind) -> dict[str, Any]:
         """Return one list of a server, under its name in `Offer`."""
@@ -309,13 +312,18 @@ class McpServer:
     # ── State and events ────────────────────────────────────────────────────────────────────────
 
     def _failed(self, attempt: Attempt) -> None:
-        """Clear the offer, and publish the failure."""
-        self.offer = NOTHING
+        """Publish the failure. What it offered stays offered: the next use starts it again."""
         failure = attempt.failure
-        state = McpState.NEEDS_AUTH if isinstance(failure, LoginNeeded) else McpState.ERROR
+        state = McpState.ERROR
+        if isinstance(failure, LoginNeeded):
+            state, self.offer = McpState.NEEDS_AUTH, NOTHING
+        self._failures += 1
+        pause = min(FIRST_PAUSE * 2 ** (self._failures - 2), LONGEST_PAUSE)
+        self._paused_until = trio.current_time() + (pause if self._failures > 1 else 0)
         error = self._redacted(failure)
         attempt.failure = McpFailure(error)
-        log.warning("mcp.failed", extra={"server": self.plan.name, "error": error})
+        name = self.plan.name
+        log.warning("mcp.failed: %s: %s", name, error, extra={"server": name, "error": error})
         self._become(state, error)
 
     def _become(self, state: McpState, error: str = "") -> None:
@@ -343,8 +351,9 @@ class McpServer:
         """Return the text of a failure without secrets."""
         return redact_text(str(failure), secrets=self._secrets)
 
-    def _too_slow(self) -> str:
-        return f"it did not answer within {self.plan.seconds} seconds"
+    def _too_slow(self, seconds: int = 0) -> str:
+        limit = seconds or self.plan.seconds
+        return f"it did not answer within {limit} seconds; raise its timeout if it needs longer"
 
 
 def mcp_event(what: McpEventType, info: McpClientInfo) -> Fact:
@@ -377,11 +386,3 @@ def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
-
-
-def _secrets(entry: McpServerConfig, resolved: McpServerConfig) -> frozenset[str]:
-    """Return the secret values of a server's configuration, which its errors may contain."""
-    address = "" if resolved.url == entry.url else resolved.url
-    token = "" if resolved.oauth_token is None else resolved.oauth_token.access_token
-    named = (*resolved.headers.values(), *resolved.env.values())
-    return searchable_secrets((*named, address, token, resolved.oauth_client_secret))

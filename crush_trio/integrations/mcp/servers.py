@@ -8,6 +8,7 @@ Most workspaces have no MCP server. The `mcp` package, which takes a second to i
 first connection (`session.py`).
 """
 
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,7 +20,8 @@ from attrs import define, evolve, field
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import WorkspaceClosing
 from crush_trio.integrations.base import McpFailed, ServerInstructions, Surroundings
-from crush_trio.integrations.mcp.server import McpServer, McpServerPlan, mcp_event
+from crush_trio.integrations.mcp.plan import McpServerPlan
+from crush_trio.integrations.mcp.server import McpServer, mcp_event
 from crush_trio.integrations.mcp.session import (
     Connector,
     ListKind,
@@ -32,14 +34,15 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.tools.base import Tool
 from crush_trio.tools.shell.environment import unattended_env
 from crush_trio.wire.config import McpServerConfig
-from crush_trio.wire.events import McpEventType
 from crush_trio.wire.integrations import (
     McpClientInfo,
+    McpEventType,
     McpPrompt,
     McpResource,
     McpState,
     PendingAuth,
 )
+from crush_trio.wire.requests import Scope
 
 MAX_INSTRUCTIONS: Final = 8 * 1024
 """Characters of a server's instructions that are passed to a model."""
@@ -47,6 +50,17 @@ MAX_INSTRUCTIONS: Final = 8 * 1024
 _NO_LOGIN: Final = (
     "it answers only those who have logged in, which cannot be done from here; configure a header or "
     "an oauth_token for it"
+)
+
+
+_DOCKER: Final = "docker"
+_DOCKER_GATEWAY: Final = {
+    "type": "stdio",
+    "command": _DOCKER,
+    "args": ["mcp", "gateway", "run"],
+}
+_NO_DOCKER: Final = (
+    "the program is not installed; install Docker with its MCP Toolkit, then try again"
 )
 
 
@@ -163,18 +177,36 @@ class WorkspaceMcpServers:
             raise _failed(name, McpFailure(_NO_LOGIN))
 
     async def use_docker(self, wanted: bool) -> bool:
-        """Change nothing: Docker's gateway is configured like any other server."""
-        self._catch_up()
-        await trio.lowlevel.checkpoint()
-        return False
+        """Add Docker's gateway to the user's configuration or remove it; return whether it changed.
+
+        Raises `McpFailed` without Docker, or if another file than the one that we write has it.
+        """
+        live, key = self._surroundings.live, f"mcp.{_DOCKER}"
+        if wanted:
+            path = live.current.environment.get("PATH", "")
+            if await trio.to_thread.run_sync(partial(shutil.which, _DOCKER, path=path)) is None:
+                raise _failed(_DOCKER, McpFailure(_NO_DOCKER))
+            return await live.set(Scope.GLOBAL, key, _DOCKER_GATEWAY)
+        changed = await live.remove(Scope.GLOBAL, key)
+        if (source := live.current.origin("mcp", _DOCKER)) is not None:
+            raise _failed(
+                _DOCKER, McpFailure(f"it is configured in {source.path}; remove it there")
+            )
+        return changed
 
     # ── For agents ──────────────────────────────────────────────────────────────────────────────
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return the tools of the connected servers, and the two tools for resources."""
+        """Return the tools of the servers, and the two tools for resources.
+
+        A server that was connected keeps its tools when it fails: their next use starts it again. One
+        that could not be started is tried again, at most as often as its pauses allow.
+        """
         self._catch_up()
         if not self._servers:
             return ()
+        for each in self._servers.values():
+            each.revive()
         directory = self._surroundings.directory
         return (
             *server_tools(self._servers.values(), directory),
@@ -193,12 +225,20 @@ class WorkspaceMcpServers:
         )
 
     async def settled(self) -> None:  # noqa: ASYNC910  # a run without MCP servers does not yield here
-        """Wait until no server is starting; each has a time limit for that."""
+        """Wait until each server has started or failed; each has a time limit for that.
+
+        One that failed and that another run has tried again meanwhile is not waited for twice.
+        """
         self._catch_up()
         if self._config is not None:
             await trio.lowlevel.checkpoint()
-        while starting := [each for each in self._servers.values() if each.starting]:
-            await starting[0].settled()
+        known = set[McpServer]()
+        while new := [
+            each for each in self._servers.values() if each.starting and each not in known
+        ]:
+            known |= {*new}
+            for each in new:
+                await each.settled()
 
     def server(self, name: str) -> McpServer:
         """Return a server; raises `McpFailure` if none has the name."""
@@ -311,7 +351,7 @@ def _refused(config: LoadedConfig, name: str) -> str:
         return ""
     sources = config.expander.layers.contributors("mcp", name)
     untrusted = next(each for each in sources if not each.may_run)
-    return f"not started, {untrusted.how_to_trust(config.places.data_file)}"
+    return f"not started, {untrusted.how_to_trust}"
 
 
 def _with_token(entry: McpServerConfig) -> McpServerConfig:

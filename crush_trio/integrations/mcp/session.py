@@ -5,7 +5,7 @@ is used only behind this Protocol, and the first connection loads it (`SdkConnec
 becomes an `McpFailure` with one sentence for people.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from importlib import import_module
@@ -19,9 +19,8 @@ from crush_trio.clock import Clock
 from crush_trio.tools.base import Media
 from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.wire.config import McpServerConfig
-from crush_trio.wire.events import McpEventType
 from crush_trio.wire.fields import JsonObject
-from crush_trio.wire.integrations import McpPrompt, McpResource
+from crush_trio.wire.integrations import McpEventType, McpPrompt, McpResource
 
 MAX_FAILURE_LENGTH: Final = 512
 """Maximum characters of a failure's text; a server's own message can be long."""
@@ -77,11 +76,57 @@ class OfferedResource:
 
 @frozen(kw_only=True)
 class McpAnswer:
-    """The result of a tool call: its texts, and the first image or audio in it."""
+    """The result of a tool call: its texts, and the images and audio in it."""
 
     text: str = ""
-    media: Media | None = None
+    media: tuple[Media, ...] = ()
     is_error: bool = False
+
+
+@frozen(kw_only=True)
+class Elicitation:
+    """What a server asks of the user during a call.
+
+    `schema` is a JSON Schema of an object with plain values. A `url` is a page to be visited instead.
+    """
+
+    message: str
+    schema: JsonObject = field(factory=dict, repr=False)
+    url: str = ""
+
+
+class ElicitationAction(Enum):
+    """How the user answered; the value is the word of the protocol."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+
+
+@frozen(kw_only=True)
+class ElicitationAnswer:
+    """The user's answer, with the values of the schema if it is accepted."""
+
+    action: ElicitationAction = ElicitationAction.CANCEL
+    content: JsonObject = field(factory=dict, repr=False)
+
+
+async def _cancel(_asked: Elicitation) -> ElicitationAnswer:
+    await trio.lowlevel.checkpoint()
+    return ElicitationAnswer()
+
+
+@frozen(kw_only=True, eq=False)
+class CallContext:
+    """What a server may do while it answers a call: report its progress, and ask the user."""
+
+    progress: Callable[[str], None] = field(default=lambda _text: None, repr=False)
+    elicit: Callable[[Elicitation], Awaitable[ElicitationAnswer]] = field(
+        default=_cancel, repr=False
+    )
+
+
+NO_CONTEXT: Final = CallContext()
 
 
 class McpSession(Protocol):
@@ -111,7 +156,9 @@ class McpSession(Protocol):
         """Return its resources."""
         ...
 
-    async def call(self, tool: str, arguments: JsonObject) -> McpAnswer:
+    async def call(
+        self, tool: str, arguments: JsonObject, context: CallContext = NO_CONTEXT
+    ) -> McpAnswer:
         """Call a tool, once."""
         ...
 

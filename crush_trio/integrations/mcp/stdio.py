@@ -6,6 +6,7 @@ are not messages are ignored, because many programs print a greeting first.
 """
 
 import logging
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,9 +16,9 @@ from typing import Final, Self
 import anyio
 import trio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from attrs import define, field
+from attrs import define, field, frozen
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from crush_trio.config.redaction import redact_text, searchable_secrets
 from crush_trio.integrations.mcp.session import McpFailure, McpTarget
@@ -41,6 +42,46 @@ MAX_QUEUED: Final = 64
 """Maximum queued messages while a server does not read; also those of cancelled callers."""
 
 
+EDGE: Final = 128
+"""Bytes at the beginning and at the end of a too long message in which its id is looked for."""
+
+_ID_FIRST: Final = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*,')
+_ID_LAST: Final = re.compile(rb'"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
+METHOD: Final = re.compile(rb'"method"\s*:')
+"""What a request or a notification has near its beginning, and an answer has not."""
+
+TOO_LONG: Final = (
+    f"its answer has more than {LONGEST_MESSAGE // 1024**2} MiB, which is too long; ask for less"
+)
+_MALFORMED: Final = "its answer is not what the protocol wants"
+
+
+@frozen
+class TooLong:
+    """Both ends of a message that was too long."""
+
+    head: bytes
+    tail: bytes
+
+
+def answered_by(head: bytes, tail: bytes) -> int | None:
+    """Return the id of the request that a message answers, of which only both ends are known.
+
+    Servers write the id before the result or after it; nothing else in a message looks like this at
+    these two places. A request or a notification of the server has a method.
+    """
+    if METHOD.search(head):
+        return None
+    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
+    return None if found is None else int(found[1])
+
+
+def refusal(request_id: int, why: str) -> JSONRPCError:
+    """Return an answer that takes the place of one that cannot be used."""
+    error = ErrorData(code=INTERNAL_ERROR, message=why)
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+
 @define(eq=False)
 class LineReader:
     """The messages that a command writes. Satisfies the package's `ReadStream`."""
@@ -52,23 +93,40 @@ class LineReader:
     _searched: int = field(default=0, init=False, repr=False)
 
     async def receive(self) -> SessionMessage | Exception:
-        """Return the next message; raises `EndOfStream` at the end."""
+        """Return the next message; raises `EndOfStream` at the end.
+
+        A message that is too long is not kept. The request that it answers fails, as it does if the
+        answer is malformed: otherwise it would wait for ever. If a too long message can be the answer
+        to any request, the stream ends here.
+        """
         while True:
             line = await self._line()
+            if isinstance(line, TooLong):
+                if (request_id := answered_by(line.head, line.tail)) is not None:
+                    return SessionMessage(refusal(request_id, TOO_LONG))
+                log.warning("mcp.message_too_long")
+                if not METHOD.search(line.head):
+                    raise anyio.EndOfStream
+                continue
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
+                if (request_id := answered_by(line[:EDGE], line[-EDGE:])) is not None:
+                    return SessionMessage(refusal(request_id, _MALFORMED))
                 log.debug("mcp.line_ignored", extra={"bytes": len(line)})
             else:
                 self.answered = True
                 return SessionMessage(message)
 
-    async def _line(self) -> bytes:
+    async def _line(self) -> "bytes | TooLong":
         await trio.lowlevel.checkpoint()
+        head = b""
         while (end := self._pending.find(b"\n", self._searched)) < 0:
             self._searched = len(self._pending)
             if self._searched > LONGEST_MESSAGE:
-                raise anyio.EndOfStream
+                head = head or bytes(self._pending[:EDGE])
+                del self._pending[:-EDGE]
+                self._searched = EDGE
             try:
                 data = await self._source.receive_some(CHUNK)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -79,7 +137,9 @@ class LineReader:
         line = bytes(self._pending[:end])
         del self._pending[: end + 1]
         self._searched = 0
-        return line
+        if not head and len(line) <= LONGEST_MESSAGE:
+            return line
+        return TooLong(head or line[:EDGE], line[-EDGE:])
 
     async def aclose(self) -> None:
         """Do nothing: the process group closes the pipe."""

@@ -10,17 +10,27 @@ plain form belongs to the server with the longer name, connected or not. Where t
 used, the name ends in a hash of both names; a plain form that looks like it has such a hash is not used.
 """
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import orjson
-from attrs import define, field, frozen
+import trio
+from attrs import define, evolve, field, frozen
 
+from crush_trio.config.errors import printable
+from crush_trio.integrations.mcp.elicitation import put_to_user
 from crush_trio.integrations.mcp.server import McpServer
-from crush_trio.integrations.mcp.session import McpFailure, McpSession, OfferedResource, OfferedTool
+from crush_trio.integrations.mcp.session import (
+    CallContext,
+    McpFailure,
+    McpSession,
+    OfferedResource,
+    OfferedTool,
+)
 from crush_trio.tools.base import (
     INVALID_JSON,
     About,
@@ -33,15 +43,27 @@ from crush_trio.tools.base import (
     Wanted,
     read_arguments,
 )
+from crush_trio.tools.files.view import picture_type
 from crush_trio.tools.shell.jobs import clipped
 from crush_trio.wire.fields import JsonObject
-from crush_trio.wire.integrations import McpResource
 
 MAX_MEDIA_BYTES: Final = 5 * 1024 * 1024
 """Maximum bytes of an image or audio for the model."""
 
+MAX_MEDIA: Final = 8
+"""Maximum images and audio of one answer for the model."""
+
 MAX_DESCRIPTION: Final = 4096
 """Maximum characters of a tool's description."""
+
+MAX_RULES: Final = 2000
+"""Maximum characters of the rules for arguments that are described in words."""
+
+_ALTERNATIVES: Final = ("oneOf", "anyOf", "allOf")
+_NOT_AT_ROOT: Final = (*_ALTERNATIVES, "enum", "not")
+
+PROGRESS_PAUSE: Final = 1.0
+MAX_PROGRESS: Final = 200
 
 T = TypeVar("T")
 
@@ -80,8 +102,8 @@ class McpTool:
 
     @property
     def parameters(self) -> JsonObject:
-        """The server's JSON Schema of the arguments."""
-        return {"properties": {}, **self.offered.schema, "type": "object"}
+        """The server's JSON Schema of the arguments, as providers accept it."""
+        return _object_schema(self.offered.schema)
 
     @property
     def _server(self) -> str:
@@ -98,15 +120,83 @@ class McpTool:
                 path=self.directory,
             )
         )
+        shown = ProgressNotes(call.progress, self._server)
+        context = CallContext(
+            progress=shown.note,
+            elicit=lambda asked: put_to_user(self.server.plan.name, asked, call.ask),
+        )
         try:
             answer = await self.server.use(
-                lambda session: session.call(self.offered.name, arguments)
+                lambda session: session.call(self.offered.name, arguments, context)
             )
         except McpFailure as failure:
             raise ToolError(f"{self._server}: {failure}") from None
         if answer.is_error:
             raise ToolError(clipped(answer.text) or f"{self._server} says that this went wrong")
         return _result(answer.text, answer.media, call)
+
+
+@define(eq=False)
+class ProgressNotes:
+    """Shows the progress of a call to clients, at most once in `PROGRESS_PAUSE` seconds."""
+
+    _show: Callable[[str], None]
+    _server: str
+    _next: float = field(default=-math.inf, init=False)
+
+    def note(self, text: str) -> None:
+        """Show a text of the server, unless another was just shown."""
+        now = trio.current_time()
+        if now >= self._next:
+            self._next = now + PROGRESS_PAUSE
+            self._show(f"{self._server}: {printable(text, MAX_PROGRESS)}")
+
+
+def _object_schema(schema: JsonObject) -> JsonObject:
+    """Return a schema whose root is a plain object.
+
+    Providers refuse a request in which the schema of any tool has alternatives at its root. The
+    properties of all alternatives are offered instead, and the alternatives are described in words.
+    """
+    referred = _referred(schema, schema)
+    root = {**referred, **schema}
+    for dropped in ("$ref", "required"):
+        root.pop(dropped, None)
+    rest = {key: root.pop(key) for key in _NOT_AT_ROOT if key in root}
+    parts = [referred, schema]
+    for key in _ALTERNATIVES:
+        for each in filter(_is_object, _list(rest.get(key))):
+            part = {**_referred(each, schema), **each}
+            parts.insert(0, part if key == "allOf" else {"properties": part.get("properties")})
+    if rest:
+        words = orjson.dumps(rest).decode()[:MAX_RULES]
+        root["description"] = (
+            f"{root.get('description', '')}\nThe arguments also fit {words}".strip()
+        )
+    if required := [name for part in parts for name in _list(part.get("required"))]:
+        root["required"] = list(dict.fromkeys(map(str, required)))
+    properties = [part.get("properties") for part in parts]
+    merged = {key: value for each in filter(_is_object, properties) for key, value in each.items()}
+    return {**root, "properties": merged, "type": "object"}
+
+
+def _is_object(value: object) -> TypeGuard[JsonObject]:
+    return isinstance(value, dict)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _referred(part: JsonObject, schema: JsonObject) -> JsonObject:
+    """Return what the `$ref` of *part* refers to within *schema*; empty if there is none."""
+    found: object = schema
+    address = part.get("$ref")
+    if not isinstance(address, str) or not address.startswith("#/"):
+        return {}
+    for name in address[2:].split("/"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _arguments(text: str) -> JsonObject:
@@ -187,7 +277,8 @@ class ReadResourceTool(BuiltIn):
         )
         found = await _ask(self.find, wanted.mcp_name, lambda session: session.read(wanted.uri))
         texts = [each.text for each in found if not each.blob]
-        return _result("\n".join(texts), _first_media(found), call)
+        media = (Media(data=each.blob, mime_type=each.mime_type) for each in found if each.blob)
+        return _result("\n".join(texts), tuple(media), call)
 
 
 async def _ask(find: FindServer, name: str, ask: Callable[[McpSession], Awaitable[T]]) -> T:
@@ -204,20 +295,38 @@ def _line(resource: OfferedResource) -> str:
     return " ".join(f"{resource.uri}: {about}".split())
 
 
-def _first_media(found: Sequence[McpResource]) -> Media | None:
-    blobs = (each for each in found if each.blob)
-    return next((Media(data=each.blob, mime_type=each.mime_type) for each in blobs), None)
-
-
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _result(text: str, media: Media | None, call: ToolCall) -> ToolResult:
+def _result(text: str, media: Sequence[Media], call: ToolCall) -> ToolResult:
     """Return a tool result; media that the model cannot use is replaced by a note."""
-    note = "" if media is None else _why_not_shown(media, call)
-    if media is None or note:
-        return ToolResult(content=clipped("\n".join(filter(None, (text, note)))) or "(no output)")
-    return ToolResult(content=clipped(text), media=media)
+    shown: list[Media] = []
+    notes: list[str] = []
+    for each in map(_recognised, media):
+        why = _why_not_shown(each, call)
+        if not why and len(shown) < MAX_MEDIA:
+            shown.append(each)
+        else:
+            notes.append(why or f"(It also returned more than {MAX_MEDIA} images, left out.)")
+    said = clipped(text)
+    if said != text:
+        notes.append(f"({TOO_LONG.format(length=len(text))})")
+    content = "\n".join(filter(None, (said, *dict.fromkeys(notes))))
+    if not shown:
+        return ToolResult(content=content or "(no output)")
+    return ToolResult(content=content, media=shown[0], more_media=tuple(shown[1:]))
+
+
+TOO_LONG: Final = (
+    "The answer has {length} characters, too many to show: its middle was left out. Call the tool again "
+    "for less, for one part or one page."
+)
+
+
+def _recognised(media: Media) -> Media:
+    """Return an image with the type that its data has: providers refuse one with another type."""
+    found = picture_type(media.data) if media.mime_type.startswith("image/") else None
+    return media if found is None else evolve(media, mime_type=found)
 
 
 def _why_not_shown(media: Media, call: ToolCall) -> str:
@@ -227,6 +336,8 @@ def _why_not_shown(media: Media, call: ToolCall) -> str:
         return f"{what}: more than can be shown.)"
     if not media.mime_type.startswith(("image/", "audio/")):
         return f"{what}, which cannot be shown.)"
+    if media.mime_type.startswith("image/") and picture_type(media.data) is None:
+        return f"{what}, which is not a PNG, JPEG, GIF or WebP picture.)"
     return "" if call.images else f"{what}, which this model cannot take.)"
 
 

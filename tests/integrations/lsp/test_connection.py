@@ -221,3 +221,12 @@ async def test_messages_that_mean_nothing_are_passed_over():
         await far.say(id=1, method="question")
         await far.next()
         assert connection._peer.heard == [("news", {"a": 1})]
+
+
+async def test_a_text_that_was_cut_inside_a_character_does_not_end_the_connection():
+    async with connected() as (connection, far):
+        body = rb'{"jsonrpc":"2.0","method":"news","params":"cut \ud83d"}'
+        await far.stream.send_all(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await far.say(id=1, method="question")
+        await far.next()
+        assert connection._peer.heard == [("news", "cut ?")]

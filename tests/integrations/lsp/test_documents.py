@@ -8,7 +8,8 @@ from attrs import define, field
 
 from crush_trio.integrations.lsp import documents as lsp_documents
 from crush_trio.integrations.lsp.diagnostics import MAX_SHOWN, format_diagnostics
-from crush_trio.integrations.lsp.documents import Documents, sync_of
+from crush_trio.integrations.lsp.documents import Documents
+from crush_trio.integrations.lsp.session import sync_of
 
 A, B = Path("/w/a.py"), Path("/w/b.py")
 
@@ -179,7 +180,7 @@ async def settling(documents, *times):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(says, documents, *times)
         with trio.move_on_after(5):
-            await documents.settled(0)
+            await documents.settled()
         ended = trio.current_time()
         nursery.cancel_scope.cancel()
     return pytest.approx(ended)
@@ -205,9 +206,58 @@ async def test_silence_ends_the_waiting_at_once_or_after_a_word(
 
 @pytest.mark.item("H7")
 async def test_a_word_that_came_before_the_waiting_counts(autojump_clock, documents):
+    documents.show(A, "text")
     documents.receive_diagnostics(about(A, problem()))
-    await documents.settled(0)
+    await documents.settled(A.as_uri())
     assert trio.current_time() == pytest.approx(0.3)
+
+
+@pytest.mark.item("H7")
+async def test_work_that_a_server_reports_is_waited_for_and_said(autojump_clock, documents):
+    def work(token, kind, **more):
+        documents.receive_progress({"token": token, "value": {"kind": kind, **more}})
+
+    documents.show(A, "one")
+    for nonsense in (None, {}, {"token": []}, {"token": 1, "value": 3}):
+        documents.receive_progress(nonsense)
+    work("x", "report", title="never begun")
+    assert documents.doubt(A.as_uri()) == "has reported nothing yet and may still be loading"
+    work("x", "begin", title="Loading", message="a\nb")
+    work(2, "begin")
+    assert documents.doubt() == "is still loading (Loading: a b)"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(documents.settled, A.as_uri())
+        await trio.sleep(20)
+        work("x", "end")
+        await trio.sleep(20)
+        work(2, "end")
+    assert trio.current_time() == pytest.approx(41)  # FIRST_WAIT after the work
+    assert documents.doubt() == "has reported nothing yet and may still be loading"
+    await trio.sleep(30)
+    assert documents.doubt() == ""  # a server without diagnostics
+
+
+@pytest.mark.item("H7")
+async def test_a_server_that_always_reports_is_waited_for_until_it_does(autojump_clock, documents):
+    for version, text in enumerate(("one", "two"), 1):
+        documents.show(A, text)
+        documents.receive_diagnostics(about(A, version=version))
+    documents.show(A, "three")
+    with trio.move_on_after(5) as limit:
+        await documents.settled(A.as_uri())
+    assert limit.cancelled_caught
+    assert documents.doubt(A.as_uri()) == "has not reported on this text yet"
+    documents.receive_diagnostics(about(A, version=3))
+    assert documents.doubt(A.as_uri()) == ""
+
+
+def test_what_was_asked_for_and_what_was_published_stand_beside_each_other(documents):
+    documents.receive_diagnostics(about(A, problem(message="published")))
+    documents.receive_diagnostics(about(A, problem(message="asked")), asked=True)
+    said = [each["message"] for each in documents.diagnostics()[A.as_uri()]]
+    assert (said, documents.count) == (["published", "asked"], 2)
+    documents.receive_diagnostics(about(A), asked=True)
+    assert documents.count == 1
 
 
 # ── How it is shown ─────────────────────────────────────────────────────────────────────────────

@@ -4,13 +4,18 @@ import pytest
 import trio
 
 from crush_trio.integrations.lsp import edit_tools as lsp_changes
-from crush_trio.integrations.lsp.answers import Symbol, read_workspace_edit
 from crush_trio.integrations.lsp.edit_tools import (
     ReplaceSymbolArguments,
     SymbolAction,
     replace_symbol_lines,
 )
-from crush_trio.integrations.lsp.positions import BadEdit, TextPosition, TextRange
+from crush_trio.integrations.lsp.protocol import (
+    BadEdit,
+    Symbol,
+    TextPosition,
+    TextRange,
+    read_workspace_edit,
+)
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files.changes import FileChanges
 from crush_trio.tools.files.text import FileText

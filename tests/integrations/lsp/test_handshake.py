@@ -6,13 +6,9 @@ from pathlib import Path
 import pytest
 
 from crush_trio.integrations.lsp.connection import UnknownMethod
-from crush_trio.integrations.lsp.documents import (
-    ClientPeer,
-    Documents,
-    encoding_of,
-    initialize_params,
-)
-from crush_trio.integrations.lsp.positions import Encoding
+from crush_trio.integrations.lsp.documents import Documents
+from crush_trio.integrations.lsp.protocol import Encoding
+from crush_trio.integrations.lsp.session import ClientPeer, encoding_of, initialize_params
 from crush_trio.wire.config import LspServerConfig
 from tests.config.homes import Home
 from tests.integrations.lsp_bench import Programs
@@ -119,3 +115,53 @@ async def test_what_servers_say_to_people_is_logged_on_demand_and_without_secret
         await place.servers.changed(place.put("a.toy", "x"))
     texts = [record.text for record in caplog.records if record.msg == "lsp.said"]
     assert texts == (["my token is [redacted]"] if wanted else [])
+
+
+class Watcher(Toy):
+    """Wants to hear of changes of other files than its own."""
+
+    def on_initialized(self, _params):
+        watchers = [{"globPattern": "**/*.{mod,sum}"}, {"globPattern": "**["}, {"globPattern": {}}]
+        files = {"method": "workspace/didChangeWatchedFiles", "registerOptions": {}, "id": "f"}
+        files["registerOptions"]["watchers"] = watchers
+        other = {"method": "workspace/didChangeConfiguration", "id": "c"}
+        params = {"registrations": [files, other]}
+        method = "client/registerCapability"
+        return [{"jsonrpc": "2.0", "id": 1, "method": method, "params": params}]
+
+    def heard(self):
+        """Return the changes of files that it was notified of: name and type."""
+        method = "workspace/didChangeWatchedFiles"
+        said = [params["changes"] for name, params in self.updates if name == method]
+        return [(Path(each["uri"]).name, each["type"]) for [each] in said]
+
+
+@pytest.mark.real_clock
+async def test_a_server_hears_of_the_files_it_watches_and_of_deleted_ones(tmp_path):
+    async with open_place(Home(tmp_path), lsp(toy=TOY), programs=Programs(make=Watcher)) as place:
+        path = place.put("a.toy", "x")
+        await place.servers.changed(path)
+        await place.said("write", file_path="toy.mod", content="module x\n")
+        await place.said("write", file_path="notes.txt", content="none of its business\n")
+        path.unlink()
+        await place.said("lsp_diagnostics")
+        await place.said("lsp_diagnostics")
+        toy = place.programs.toy
+        assert toy.heard() == [("a.toy", 1), ("toy.mod", 2), ("a.toy", 3)]
+
+
+def test_watched_files_may_be_unregistered_and_named_from_the_root(answers):
+    def register(pattern, name="f"):
+        options = {"watchers": [{"globPattern": pattern}]}
+        method = "workspace/didChangeWatchedFiles"
+        registered = {"id": name, "method": method, "registerOptions": options}
+        answers.asked("client/registerCapability", {"registrations": [registered]})
+
+    register("/w/project/**/*.mod")
+    assert answers.watches(Path("/w/project/deep/go.mod"))
+    assert not answers.watches(Path("/w/project/go.sum"))
+    answers.asked("client/unregisterCapability", {"unregisterations": [{"id": "f"}]})
+    assert not answers.watches(Path("/w/project/deep/go.mod"))
+    register("go.sum")
+    assert answers.watches(Path("/w/project/go.sum"))
+    assert not answers.watches(Path("/w/project/deep/go.sum"))

@@ -8,7 +8,14 @@ import orjson
 import pytest
 
 from crush_trio.agent.turn.planner import TASK_TOOLS
-from crush_trio.integrations.lsp import connection, diagnostics, documents, edit_tools, session
+from crush_trio.integrations.lsp import (
+    connection,
+    diagnostics,
+    documents,
+    edit_tools,
+    server,
+    session,
+)
 from crush_trio.integrations.lsp.diagnostics import MAX_SHOWN
 from crush_trio.integrations.lsp.known_servers import KNOWN
 from crush_trio.integrations.lsp.server import RETRY_PAUSE
@@ -75,10 +82,14 @@ def test_the_states_of_the_page_are_those():
         (r"says nothing for (\d+) second ", documents.FIRST_WAIT),
         (r"silent for ([\d.]+) seconds", documents.QUIET_WAIT),
         (r"waits for ([\d.]+) seconds at most", diagnostics.VIEWED_LIMIT),
+        (r"is starting is waited for (\d+) second ", diagnostics.STARTING_LIMIT),
+        (r"up to (\d+) seconds for their work to end", documents.LOADING_LIMIT),
+        (r"grow with every (\d+) files", session.FILES_PER_PACE),
+        (r"handles, up to (\d+) times", session.MAX_PACE),
         (r"Answers may take (\d+) seconds", session.REQUEST_LIMIT),
         (r"and (\d+) for a rename", session.LONG_REQUEST_LIMIT),
         (r"up to (\d+) of them", edit_tools.MAX_FILES),
-        (r"get ready; (\d+) unless told", session.START_LIMIT),
+        (r"get ready; (\d+) unless told", server.START_LIMIT),
         (r"first use after (\d+) seconds", RETRY_PAUSE),
         (r"up to (\d+) of a file", documents.MAX_PER_FILE),
         (r"messages of up to (\d+) MB", connection.MESSAGE_LIMIT / 2**20),

@@ -69,11 +69,14 @@ async def test_it_is_introduced_to_the_workspace_and_given_its_settings(autojump
         ]
 
 
-@pytest.mark.parametrize(("configured", "limit"), [(0, 30), (3, 3)])
+@pytest.mark.parametrize(
+    ("configured", "files", "limit"), [(0, 0, 30), (0, 2000, 90), (3, 2000, 3)]
+)
 async def test_a_server_that_does_not_get_ready_in_time_has_failed(
-    autojump_clock, configured, limit
+    autojump_clock, configured, files, limit
 ):
     async with open_server(timeout=configured) as (server, host):
+        host.files = files
         host.programs.serve = _never_answers
         with pytest.raises(ServerUnavailable, match=f"not ready within {limit} seconds"):
             await server.get_ready()

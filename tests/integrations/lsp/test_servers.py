@@ -7,8 +7,7 @@ import pytest
 
 from crush_trio.errors import LspNotFound
 from crush_trio.integrations.lsp import servers as lsp_module
-from crush_trio.integrations.lsp.known_servers import KNOWN, handles, language_of
-from crush_trio.integrations.lsp.server import has_root
+from crush_trio.integrations.lsp.known_servers import KNOWN, handles, has_root, language_of
 from crush_trio.wire.integrations import LspState
 from crush_trio.wire.requests import Scope
 from tests.config.homes import Home
@@ -158,7 +157,8 @@ async def test_a_program_that_came_with_the_project_needs_trust_too(home):
 async def test_a_program_that_is_not_there_is_an_error_that_passes(home):
     async with open_place(home, lsp(toy=TOY | {"command": "no-such-program"})) as place:
         file = place.put("a.toy", "BAD")
-        assert await place.servers.changed(file) == ""
+        said = await place.servers.changed(file)
+        assert "toy is not available (no-such-program was not found)." in said
         info = place.servers.states()["toy"]
         assert (info.state, info.error) == (LspState.ERROR, "no-such-program was not found")
         server = place.servers.named("toy")

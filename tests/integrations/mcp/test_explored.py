@@ -105,8 +105,8 @@ async def hang_up_beside_use_and_refresh():
 
         used, _, _ = await together(lambda: use(place), hang_up, refresh)
         await trio.testing.wait_all_tasks_blocked()
-        state, offers = place.state("a"), len(place.tool_names()) == 4
-        assert offers == (state == "connected")
+        state = place.state("a")
+        assert len(place.tool_names()) == 4, "they stay offered"
     assert gone(desks)
     return used, state
 
@@ -185,6 +185,7 @@ def test_every_schedule_leaves_the_servers_in_order(explored, report_exploration
 
 
 @pytest.mark.item("I.4")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "outcomes"),
     [

@@ -1,5 +1,8 @@
 """What a model may do with MCP servers: the tools have names of their own, ask first, and answer within bounds."""
 
+import base64
+
+import orjson
 import pytest
 from attrs import define, field
 from hypothesis import given
@@ -8,14 +11,54 @@ from hypothesis import strategies as st
 from crush_trio.integrations.mcp.session import McpAnswer, McpFailure, OfferedResource, OfferedTool
 from crush_trio.integrations.mcp.tools import (
     MAX_DESCRIPTION,
+    MAX_MEDIA,
     MAX_MEDIA_BYTES,
     MAX_NAME_LENGTH,
+    McpTool,
     tool_names,
 )
+from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.testing.server.agent import open_test_agent
 from crush_trio.tools.base import Media, ToolCall, ToolError
 from crush_trio.tools.shell.jobs import COLUMNS
+from crush_trio.wire.codec import encode
 from crush_trio.wire.integrations import McpResource
+from crush_trio.wire.messages import Role
 from tests.integrations.mcp_fakes import PLACE, Desks, Session, command, open_configured
+
+# ── Schemas ─────────────────────────────────────────────────────────────────────────────────────
+
+TEXT = {"type": "string"}
+SCHEMAS = [
+    ({}, {}, None),
+    (
+        {"$ref": "#/definitions/A", "definitions": {"A": {"properties": {"x": TEXT}}}},
+        {"x": TEXT},
+        None,
+    ),
+    ({"oneOf": [{"properties": {"a": TEXT}, "required": ["a"]}, 3]}, {"a": TEXT}, None),
+    (
+        {"allOf": [{"properties": {"a": TEXT}, "required": ["a"]}], "required": ["b"], "enum": [1]},
+        {"a": TEXT},
+        ["a", "b"],
+    ),
+    ({"required": True, "properties": None, "anyOf": None, "not": {}}, {}, None),
+    ({"$ref": "#/nowhere", "properties": {"a": {"oneOf": [TEXT]}}}, {"a": {"oneOf": [TEXT]}}, None),
+]
+
+
+@pytest.mark.parametrize(("schema", "properties", "required"), SCHEMAS)
+def test_the_root_of_a_schema_is_a_plain_object(schema, properties, required):
+    """Providers refuse the whole request otherwise."""
+    tool = McpTool("t", None, OfferedTool(name="t", schema=schema), PLACE)
+    shown = tool.parameters
+    assert (shown["type"], shown["properties"]) == ("object", properties)
+    assert shown.get("required") == required
+    assert not shown.keys() & {"oneOf", "anyOf", "allOf", "enum", "not", "$ref"}
+    if "oneOf" in schema:
+        assert '"required":["a"]' in shown["description"]
+
 
 # ── Names ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -97,7 +140,7 @@ class Caller:
 class Answering(Session):
     """A session whose one tool answers as it is told."""
 
-    async def call(self, tool, arguments):
+    async def call(self, tool, arguments, _context=None):
         answer = self.desk.answer
         if isinstance(answer, Exception):
             raise answer
@@ -171,30 +214,38 @@ async def test_what_goes_wrong_is_an_error_that_the_model_sees(monkeypatch, answ
         assert caught.value.result.content == told
 
 
-DOT = Media(data=b"png", mime_type="image/png")
+PNG = b"\x89PNG\r\n\x1a\n"
+DOT = Media(data=PNG, mime_type="image/png")
 
 
 @pytest.mark.item("H mcp_*")
 @pytest.mark.parametrize(
     ("answer", "images", "content", "media"),
     [
-        (McpAnswer(text="a dot", media=DOT), True, "a dot", DOT),
+        (McpAnswer(text="a dot", media=(DOT,)), True, "a dot", DOT),
         (
-            McpAnswer(text="a dot", media=DOT),
+            McpAnswer(text="a dot", media=(DOT,)),
             False,
-            "a dot\n(It also returned image/png, 3 bytes, which this model cannot take.)",
+            "a dot\n(It also returned image/png, 8 bytes, which this model cannot take.)",
             None,
         ),
         (
-            McpAnswer(media=Media(data=b"x", mime_type="video/mp4")),
+            McpAnswer(media=(Media(data=b"x", mime_type="video/mp4"),)),
             True,
             "(It also returned video/mp4, 1 bytes, which cannot be shown.)",
             None,
         ),
         (
-            McpAnswer(media=Media(data=b"x" * (MAX_MEDIA_BYTES + 1), mime_type="image/png")),
+            McpAnswer(media=(Media(data=b"x" * (MAX_MEDIA_BYTES + 1), mime_type="image/png"),)),
             True,
             f"(It also returned image/png, {MAX_MEDIA_BYTES + 1} bytes: more than can be shown.)",
+            None,
+        ),
+        (McpAnswer(media=(Media(data=PNG, mime_type="image/jpeg"),)), True, "", DOT),
+        (
+            McpAnswer(media=(Media(data=b"<svg/>", mime_type="image/svg+xml"),)),
+            True,
+            "(It also returned image/svg+xml, 6 bytes, which is not a PNG, JPEG, GIF or WebP picture.)",
             None,
         ),
         (McpAnswer(), True, "(no output)", None),
@@ -209,15 +260,42 @@ async def test_a_picture_is_shown_to_a_model_that_can_look(
         assert (result.content, result.media) == (content, media)
 
 
+async def test_several_pictures_are_shown_and_what_is_too_many_is_told(monkeypatch):
+    answer = McpAnswer(text="dots", media=(DOT,) * (MAX_MEDIA + 2))
+    async with open_configured(answering(monkeypatch, answer), a=command()) as place:
+        await place.servers.settled()
+        result = await Caller(place)("mcp_a_add")
+        assert (result.media, result.more_media) == (DOT, (DOT,) * (MAX_MEDIA - 1))
+        assert result.content == f"dots\n(It also returned more than {MAX_MEDIA} images, left out.)"
+
+
+async def test_several_pictures_reach_the_models_next_request_and_the_wire(monkeypatch):
+    answer = McpAnswer(text="dots", media=(DOT, DOT, DOT))
+    async with open_configured(answering(monkeypatch, answer), a=command()) as place:
+        await place.servers.settled()
+        model = ScriptedProvider([[CallTool("mcp_a_add")], [Say("three dots")]])
+        async with open_test_agent(model, place.servers.tools()) as bench:
+            bench.permissions.skip = True
+            assert (await bench.accept("look", run_id="r").wait()).text == "three dots"
+            stored = await bench.messages()
+    shown = [part for part in model.requests[1].messages[-1].parts if hasattr(part, "mime_type")]
+    assert [(each.mime_type, each.data) for each in shown] == [("image/png", PNG)] * 3
+    [sent] = [each for each in stored if each.role is Role.TOOL]
+    part = orjson.loads(encode(sent))["parts"][0]
+    picture = {"data": base64.b64encode(PNG).decode(), "mime_type": "image/png"}
+    assert part["data"]["more_media"] == [picture] * 2
+    assert picture.items() <= part["data"].items()
+
+
 async def test_a_long_answer_is_cut_in_the_middle(monkeypatch):
     answer = McpAnswer(text="\n".join(f"line {number}" for number in range(20_000)))
     async with open_configured(answering(monkeypatch, answer), a=command()) as place:
         await place.servers.settled()
         content = (await Caller(place)("mcp_a_add")).content
-        assert len(content) < COLUMNS + 100
+        assert len(content) < COLUMNS + 300
         assert content.startswith("line 0\n")
-        assert content.endswith("line 19999")
         assert "lines truncated" in content
+        assert "line 19999\n(The answer has 208889 characters, too many to show" in content
 
 
 # ── Resources ───────────────────────────────────────────────────────────────────────────────────
@@ -255,7 +333,7 @@ async def test_a_resource_is_read():
 async def test_the_first_data_of_a_resource_is_shown_beside_its_texts(monkeypatch):
     parts = (
         McpResource(uri="u", text="one"),
-        McpResource(uri="u", blob=b"png", mime_type="image/png"),
+        McpResource(uri="u", blob=PNG, mime_type="image/png"),
         McpResource(uri="u", text="two"),
     )
 

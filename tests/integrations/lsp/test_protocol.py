@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.integrations.lsp.connection import LspFailure
-from crush_trio.integrations.lsp.positions import (
+from crush_trio.integrations.lsp.protocol import (
     BadEdit,
     Encoding,
     Lines,
