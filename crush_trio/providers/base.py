@@ -4,8 +4,8 @@ A provider knows one wire format and nothing of sessions, runs, deadlines or ret
 caller's: it opens a stream with `async with`, reads parts until one is `Finished`, and leaves. That
 closes the connection, whatever the reason for leaving; a cancel in the middle does so at once.
 
-Some providers want a model's reasoning back in exactly the form in which it came. A stored reasoning part
-has its text and one more string for that, its signature, of one of three kinds:
+Some providers want a model's reasoning back in exactly the form in which it came. A reasoning part has its
+text and one more string for that, its signature, of one of three kinds (the last two are stored as `replay`):
 
 * the provider's own, which is passed on unchanged (Anthropic);
 * a JSON array of everything that has to go back, text and signatures included: OpenRouter's details,
@@ -16,7 +16,7 @@ A conversation may change its provider. A signature means nothing to another pro
 sends the kinds it knows and omits the others.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -24,9 +24,14 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.wire.config import CatalogModel, SelectedModel
-from crush_trio.wire.fields import JsonObject
+from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason, Part, ReasoningPart, Role
+
+
+def _ignore() -> None:
+    """Ignore a sign of life."""
+
 
 # ── Requests ───────────────────────────────────────────────────────────────────────────────
 
@@ -70,6 +75,8 @@ class ModelRequest:
     """The limit of the answer in tokens; 0 leaves it to the provider."""
     affinity: str = ""
     cache: bool = True
+    heard: Callable[[], None] = field(default=_ignore, eq=False, repr=False)
+    """Called when bytes of the answer come, also if there is no part in them."""
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────
@@ -150,6 +157,21 @@ class Usage:
         )
 
 
+CALLS_MOST: Final = 1000
+"""Tool calls that one answer may have."""
+
+TOKENS_MOST: Final = 10**12
+"""The largest number of tokens that a provider is believed; a store can add many of them."""
+
+COST_MOST: Final = 1e9
+"""The largest cost of one call, in dollars, that a provider is believed."""
+
+
+def token_count(said: Json) -> int:
+    """Return a number of tokens as a provider reports it; 0 for everything that cannot be one."""
+    return int(said) if isinstance(said, int) and 0 <= said <= TOKENS_MOST else 0
+
+
 @frozen(kw_only=True)
 class Finished:
     """The end of the answer: its reason and the tokens used. The last part of every complete stream."""
@@ -168,6 +190,36 @@ StreamPart: TypeAlias = (
     | Finished
 )
 """One piece of a model's answer, in the order in which it came."""
+
+_FIELDS: Final[Mapping[type[Any], Mapping[str, type]]] = {
+    TextDelta: {"text": str},
+    ReasoningDelta: {"text": str},
+    ReasoningEnd: {"signature": str},
+    ToolCallBegin: {"id": str, "name": str},
+    ToolCallDelta: {"id": str, "text": str},
+    ToolCallEnd: {"id": str, "name": str, "input": str},
+    Finished: {"reason": FinishReason, "usage": Usage},
+}
+
+
+def check_part(part: object) -> None:
+    """Raise a `TypeError` for what is no part, or has a field of another type than it says.
+
+    A text of bytes, for instance, could not be stored, and then the ending of its run could not be either.
+    """
+    fields = next((each for kind, each in _FIELDS.items() if isinstance(part, kind)), None)
+    if fields is None:
+        raise TypeError(
+            f"the provider gave a {type(part).__name__} as a part: write `yield TextDelta(…)` for text"
+        )
+    for name, kind in fields.items():
+        value = getattr(part, name)
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"the provider gave a {type(part).__name__} whose {name} is a {type(value).__name__}, "
+                f"not a {kind.__name__}"
+            )
+
 
 Parts: TypeAlias = AsyncIterator[StreamPart]
 """The parts of one answer, in order; the last one is `Finished`."""
@@ -196,6 +248,8 @@ class Endpoint:
     extra_headers: Mapping[str, str] = field(factory=dict, repr=False)
     extra_body: JsonObject = field(factory=dict, repr=False)
     options: JsonObject = field(factory=dict, repr=False)
+    connect_limit: float = 30.0
+    """Seconds that a connection to the provider may take."""
 
 
 ECHO: Final = "reasoning_content"

@@ -2,7 +2,11 @@
 
 A provider knows no deadlines and no retries; both are here, once, for every provider. Time counts only
 while we wait for the provider. The time that a sink takes to store a part does not count, and no
-deadline interrupts it.
+deadline interrupts it. Any bytes of the answer are a sign of life, also comments and empty events: the
+limit of the current wait begins anew with them.
+
+A model that has sent nothing may still be thinking. It is not called again when its time is over: both
+calls would be billed. A call that is repeated after it had begun to answer says so in its notice.
 
 Invariants: before a deadline ends a wait, a `Waiting` notice is sent. A sink has the parts of one attempt
 only: it is reset before the next one. What came last is kept, also when the last attempt fails in the
@@ -11,7 +15,7 @@ middle (D14a). A cancel passes through at every point.
 
 import logging
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from math import inf
 from typing import Final, Protocol
@@ -20,15 +24,34 @@ import trio
 from attrs import define, evolve, field, frozen
 from typing_extensions import override
 
+from crush_trio.log_context import hide_secrets
+from crush_trio.net.errors import ConnectFailed
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.providers.base import Finished, ModelRequest, Parts, Provider, StreamPart
-from crush_trio.providers.errors import ProviderError, ProviderGarbled, ProviderTooSlow
+from crush_trio.providers.base import (
+    Finished,
+    ModelRequest,
+    Parts,
+    Provider,
+    StreamPart,
+    check_part,
+)
+from crush_trio.providers.errors import (
+    ProviderError,
+    ProviderGarbled,
+    ProviderRateLimited,
+    ProviderTooSlow,
+)
 
 log = logging.getLogger(__name__)
 
 MODEL: Final = "the model"
 MORE: Final = "more of the answer"
 END: Final = "the end of the answer"
+BILLED: Final = "another attempt after {title}; the broken answer may be billed as well"
+WORKED_AFTER: Final = 5.0
+"""Seconds after which a provider that fails without a byte has probably worked on the request."""
+
+RAISE_LIMIT: Final = "{said}; raise providers.{provider}.limits.{name} if the model needs longer"
 
 
 @frozen(kw_only=True)
@@ -36,22 +59,32 @@ class Patience:
     """Time limits of a model call in seconds, and the number of attempts.
 
     `first_part` covers connecting, queueing and reading the prompt, `between_parts` any later silence,
-    `whole` all attempts and the pauses between them.
+    `whole` all attempts and the pauses between them. The configuration of a provider can change them;
+    see `limited`.
     """
 
-    first_part: float = 120.0
-    between_parts: float = 90.0
-    whole: float = 1800.0
+    first_part: float = 300.0
+    between_parts: float = 120.0
+    whole: float = inf
     notice_after: float = 10.0
     """Silence after which the first notice is sent, at the latest halfway to a deadline."""
     notice_every: float = 15.0
     attempts: int = 4
     slow_attempts: int = 2
-    """How many attempts may end with `ProviderTooSlow`."""
+    """How many attempts may end with `ProviderTooSlow` in the middle of an answer."""
     first_pause: float = 1.0
     """The pause after the first failure; each one after that is twice as long."""
     longest_pause: float = 60.0
     """If the provider asks for a longer pause, the call fails."""
+
+    def limited(self, limits: Mapping[str, float]) -> "Patience":
+        """Return the time limits with those that `providers.<id>.limits` sets."""
+        return evolve(
+            self,
+            first_part=limits.get("first", self.first_part),
+            between_parts=limits.get("idle", self.between_parts),
+            whole=limits.get("turn", self.whole),
+        )
 
 
 @frozen(kw_only=True)
@@ -66,6 +99,8 @@ class Waiting:
     seconds: float
     attempt: int = 1
     cause: ProviderError | None = None
+    billed: bool = False
+    """Whether the attempt that failed may be billed, beside the next one."""
 
     @override
     def __str__(self) -> str:
@@ -119,6 +154,8 @@ class _Call:
     watch: "_Watch"
     _number: int = field(default=1, init=False)
     _slow: int = field(default=0, init=False)
+    _since: float = field(default=inf, init=False)
+    """When the current attempt began."""
     _took: bool = field(default=False, init=False)
     """Whether the sink has parts of this attempt."""
 
@@ -130,18 +167,20 @@ class _Call:
                 cause, pause = exc, self._pause_after(exc)
             await self._rest(pause, cause)
             self._number += 1
+            self.watch.heard = False
             if self._took:
                 self._took = False
                 await self.sink.reset()
 
     async def _attempt(self) -> Finished:
         """Read one answer to its end. Every wait has a limit; taking a part has none."""
+        self._since = trio.current_time()
         model, more = (
             Waiting(what=what, seconds=0.0, attempt=self._number) for what in (MODEL, MORE)
         )
         with self.watch.minding():
             self.watch.expect(model, limit=self.patience.first_part)
-            async with self.provider.stream(self.request) as parts:
+            async with self.provider.stream(self._listening) as parts:
                 while True:
                     part = await _next(parts)
                     await self._hand_over(part)
@@ -149,6 +188,11 @@ class _Call:
                         return part
                     self.watch.expect(more, limit=self.patience.between_parts)
         raise self._too_slow()
+
+    @property
+    def _listening(self) -> ModelRequest:
+        """The request, with our callback for signs of life."""
+        return evolve(self.request, heard=self.watch.alive)
 
     async def _hand_over(self, part: StreamPart) -> None:
         """Give *part* to the sink, without a time limit."""
@@ -159,11 +203,15 @@ class _Call:
 
     def _too_slow(self) -> ProviderTooSlow:
         if trio.current_time() >= self.watch.end:
-            return ProviderTooSlow(f"no end after {self.patience.whole:.0f} s")
+            return self._limit("turn", f"no end after {self.patience.whole:.0f} s")
         self._slow += 1
         if self._took:
-            return ProviderTooSlow(f"nothing more for {self.patience.between_parts:.0f} s")
-        return ProviderTooSlow(f"nothing for {self.patience.first_part:.0f} s")
+            return self._limit("idle", f"nothing more for {self.patience.between_parts:.0f} s")
+        return self._limit("first", f"nothing for {self.patience.first_part:.0f} s")
+
+    def _limit(self, name: str, said: str) -> ProviderTooSlow:
+        provider = self.request.chosen.provider
+        return ProviderTooSlow(RAISE_LIMIT.format(said=said, provider=provider, name=name))
 
     # ── Retries ──────────────────────────────────────────────────────────
 
@@ -185,7 +233,7 @@ class _Call:
         if self._number >= self.patience.attempts:
             return False
         if isinstance(exc, ProviderTooSlow):
-            return self._slow < self.patience.slow_attempts
+            return self._took and self._slow < self.patience.slow_attempts
         return exc.retryable
 
     def _backoff(self) -> float:
@@ -200,20 +248,34 @@ class _Call:
         """
         return zlib.crc32(f"{self.request.affinity}/{self._number}".encode()) / 2**32
 
+    def _billed(self, exc: ProviderError) -> bool:
+        """Whether the attempt that ended with *exc* may be billed: the provider had begun to answer.
+
+        A request that was dropped after a while counts too: a model has probably worked on it.
+        """
+        not_asked = isinstance(exc, ProviderRateLimited) or isinstance(exc.__cause__, ConnectFailed)
+        worked = trio.current_time() - self._since > WORKED_AFTER and not not_asked
+        return self._took or self.watch.heard or worked
+
     async def _rest(self, pause: float, cause: ProviderError) -> None:
-        what = f"another attempt after {cause.title}"
-        wait = Waiting(what=what, seconds=0.0, attempt=self._number, cause=cause)
+        billed = self._billed(cause)
+        what = (BILLED if billed else "another attempt after {title}").format(title=cause.title)
+        wait = Waiting(what=what, seconds=0.0, attempt=self._number, cause=cause, billed=billed)
         with self.watch.minding():
             self.watch.expect(wait, notice=0.0)
             await trio.sleep(pause)
 
     def _log_retry(self, exc: ProviderError, pause: float) -> None:
         log.warning(
-            "provider.retry",
+            "provider.retry: %s; attempt %d failed, the next one in %.1f s",
+            hide_secrets(str(exc)),
+            self._number,
+            pause,
             extra={
                 "code": exc.code,
                 "status": exc.status,
                 "attempt": self._number,
+                "billed": self._billed(exc),
                 "pause": round(pause, 3),
                 "provider": self.request.chosen.provider,
                 "model": self.request.model.id,
@@ -222,10 +284,16 @@ class _Call:
 
 
 async def _next(parts: Parts) -> StreamPart:
+    if not hasattr(parts, "__anext__"):
+        raise TypeError(
+            f"stream of the provider yielded a {type(parts).__name__}: yield an async iterator of parts, once"
+        )
     try:
-        return await anext(parts)
+        part = await anext(parts)
     except StopAsyncIteration:
-        raise ProviderGarbled("the answer ended early") from None
+        raise ProviderGarbled("the answer ended early; its last part is Finished(…)") from None
+    check_part(part)
+    return part
 
 
 # ── Notices and time limits ───────────────────────────────────────────────────────────────────────────────
@@ -242,6 +310,8 @@ class _Watch:
 
     patience: Patience
     waiting: Callable[[Waiting], None]
+    heard: bool = field(default=False, init=False)
+    """Whether the current attempt has brought bytes of an answer."""
     end: float = field(init=False)
     """When the limit of the whole call is reached."""
     _begun: float = field(factory=trio.current_time, init=False)
@@ -250,6 +320,7 @@ class _Watch:
     _since: float = field(default=inf, init=False)
     _next: float = field(default=inf, init=False)
     _until: float = field(default=inf, init=False)
+    _limit: float = field(default=inf, init=False)
     _minded: trio.CancelScope = field(factory=trio.CancelScope, init=False)
     _alarm: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -272,9 +343,17 @@ class _Watch:
         The first notice is sent after *notice* seconds, else after the usual time, halfway at the latest.
         """
         now = trio.current_time()
-        self._wait, self._since, self._until = wait, now, min(now + limit, self.end)
+        self._wait, self._since, self._limit = wait, now, limit
+        self._until = min(now + limit, self.end)
         self._next = now + min(notice, self.patience.notice_after, limit / 2)
         self._alarm.deadline = self._due
+
+    def alive(self) -> None:
+        """Restart the limit of the current wait: bytes came, perhaps without a part in them."""
+        now, self.heard = trio.current_time(), True
+        if self._wait is not None and now < self._until:
+            self._until = min(now + self._limit, self.end)
+            self._alarm.deadline = self._due
 
     def arrived(self) -> None:
         """End a wait: something came. If it came at the deadline, it is too late."""

@@ -10,13 +10,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from math import inf
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+import orjson
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.config.redaction import is_secret_name
 from crush_trio.net.address import origin_of
 from crush_trio.net.client import Body, Request, Response, Transport
 from crush_trio.net.errors import NetworkError, ResponseTooLarge
@@ -32,13 +33,15 @@ from crush_trio.providers.base import (
 )
 from crush_trio.providers.errors import (
     ProviderError,
+    ProviderRefused,
     ProviderUnreachable,
-    failure,
+    ProviderUnreadable,
     translated,
     translation,
 )
+from crush_trio.providers.failures import failure
 from crush_trio.wire.converters import dump
-from crush_trio.wire.fields import Json, JsonObject
+from crush_trio.wire.fields import JsonObject
 
 AFFINITY_HEADERS: Final = ("x-session-affinity", "x-session-id")
 """Both carry the name of the conversation; load balancers in front of models look for one or the other."""
@@ -52,9 +55,21 @@ EVENT_MOST: Final = 16 * 1024 * 1024
 BODY_MOST: Final = 64 * 1024 * 1024
 """Bytes that an answer may have that is one JSON value instead of a stream."""
 
-SHORTEST_SECRET: Final = 4
-"""Characters of the shortest configured value that is removed from errors; shorter ones are too common."""
+EMPTY: Final = "an empty answer; check the model's name and the log of the model server"
+WEB_PAGE: Final = "a web page and not a model's answer; check base_url"
 
+NO_ANSWER: Final = "but not with a model's answer; check base_url"
+
+START_MOST: Final = 16
+"""Bytes at the beginning of a body by which its format is recognised."""
+
+TAIL_LIMIT: Final = 5.0
+"""Seconds that the end of a body may take after the model has told why it ended; only usage may follow."""
+
+_BLANKS: Final = b" \t\r\n\xef\xbb\xbf"
+_JSON_STARTS: Final = (b"{", b"[")
+_FIELDS: Final = (b":", b"data", b"event", b"id", b"retry")
+_ANSWER_KEYS: Final = frozenset({"choices", "content", "error", "type"})
 _FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
 
@@ -68,6 +83,13 @@ class Post:
     url: str
     headers: Mapping[str, str]
     body: JsonObject
+    connect_within: float = inf
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its login and its query, for errors."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
     @property
     def target(self) -> str:
@@ -108,31 +130,6 @@ def user_agent() -> str:
         return "crush_trio"
 
 
-def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return the values that must not appear in any error.
-
-    A header of any name can carry a credential, so all configured ones count.
-    """
-    given = (*endpoint.extra_headers.values(), *_secret_texts(endpoint.extra_body))
-    keys = (endpoint.api_key, *given)
-    words = [key.rpartition(" ")[2] for key in keys]  # of "Bearer …", a server repeats the rest
-    password = urlsplit(endpoint.base_url).password or ""
-    telling = (each for each in (*given, *words) if len(each) >= SHORTEST_SECRET)
-    return tuple(filter(None, (endpoint.api_key, *telling, password)))
-
-
-def _secret_texts(value: Json, *, secret: bool = False) -> Iterator[str]:
-    """Yield the texts under keys that name a secret, at any depth."""
-    if isinstance(value, str) and secret:
-        yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _secret_texts(item, secret=secret or is_secret_name(str(name)))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _secret_texts(item, secret=secret)
-
-
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -166,10 +163,60 @@ class WholeBody:
         return [SseEvent("", bytes(self._data))]
 
 
-def decoder_for(response: Response) -> Decoder:
-    """Return the decoder for the body of *response*."""
-    kind = response.headers.get("content-type", "").lower()
-    return WholeBody() if kind.startswith("application/json") else SseDecoder(EVENT_MOST)
+@define(eq=False)
+class AnyBody:
+    """Decoder for a stream or for one JSON value, told apart by the first byte.
+
+    The content type is often wrong: gateways send JSON as text, and streams as JSON. *came* names the
+    URL and the type, for the error about a body that is neither.
+    """
+
+    _came: str
+    _start: bytes = field(default=b"", init=False, repr=False)
+    _decoder: Decoder | None = field(default=None, init=False)
+
+    def feed(self, data: bytes) -> Iterable[SseEvent]:
+        """Return the events that *data* completes."""
+        if len(self._start) < START_MOST:
+            self._start = (self._start + data[:START_MOST]).lstrip(_BLANKS)
+        if self._decoder is None:
+            data = data.lstrip(_BLANKS)
+            if not data:
+                return []
+            self._decoder = WholeBody() if data[:1] in _JSON_STARTS else SseDecoder(EVENT_MOST)
+        return self._decoder.feed(data)
+
+    def end(self) -> Iterable[SseEvent]:
+        """Return what is left; raises `ProviderRefused` for a body that is not a model's answer.
+
+        A body that ends properly and has nothing in it is `ProviderUnreadable`: another attempt would
+        be billed again, and most servers that send one do so each time.
+        """
+        if self._decoder is None:
+            raise ProviderUnreadable(f"{self._came}, {EMPTY}", status=200)
+        left = list(self._decoder.end())
+        if isinstance(self._decoder, WholeBody):
+            foreign = len(left[0].data) <= ERROR_MOST and not _is_answer(left[0].data)
+        else:
+            foreign = not self._start.startswith(_FIELDS)
+        if foreign:
+            raise ProviderRefused(f"{self._came}, {NO_ANSWER}", status=200)
+        return left
+
+
+def _is_answer(data: bytes) -> bool:
+    """Whether a JSON value may be an answer or an error of a model; broken ones may."""
+    try:
+        said = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return True
+    return isinstance(said, dict) and not _ANSWER_KEYS.isdisjoint(said)
+
+
+def decoder_for(response: Response, url: str) -> Decoder:
+    """Return the decoder for the body of *response*, which came from *url*."""
+    kind = response.headers.get("content-type") or "no content type"
+    return AnyBody(f"{url} answered with {kind}")
 
 
 class Reading(Protocol):
@@ -177,6 +224,11 @@ class Reading(Protocol):
 
     finished: bool
     """Whether the last part was `Finished`; nothing is read after that."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the model has told why it ended, so that the answer is complete."""
+        ...
 
     def read(self, event: SseEvent) -> Iterable[StreamPart]:
         """Return the parts in *event*; raises a `ProviderError` if it reports an error."""
@@ -192,13 +244,18 @@ class AnswerParts:
     """The parts of an answer, read from its body one after the other.
 
     What one read brings is parsed in one step, and adjacent pieces of text in it become one part. An
-    error is raised after the parts that came before it, also if one packet brought them all.
+    error is raised after the parts that came before it, also if one packet brought them all. A server that
+    keeps the body open after a complete answer is not waited for: the call would be repeated and billed.
     """
 
     _body: Body
     _reading: Reading
     _decoder: Decoder
+    _heard: Callable[[], None] = lambda: None
+    """Called when bytes have come, or the end."""
     _ready: deque[StreamPart] = field(factory=deque, init=False)
+    _until: float = field(default=inf, init=False)
+    """When the end of the body is no longer waited for."""
     _failure: ProviderError | None = field(default=None, init=False)
 
     def __aiter__(self) -> AsyncIterator[StreamPart]:
@@ -218,8 +275,11 @@ class AnswerParts:
         return self._ready.popleft()  # noqa: ASYNC910  # where no part was ready, one was read
 
     async def _read_more(self) -> None:  # noqa: ASYNC910  # receiving is what waits
+        data = b""
         try:
-            data = await self._body.receive()
+            with trio.CancelScope(deadline=self._until) as waiting:
+                data = await self._body.receive()
+                self._heard()
         except NetworkError as exc:
             broken = translation(exc)
             if not isinstance(broken, ProviderUnreachable):
@@ -228,10 +288,15 @@ class AnswerParts:
             if self._failure is not None:
                 self._failure = broken  # the reason, instead of the missing end that it caused
         else:
-            self._take(self._read(lambda: self._decoder.feed(data)) if data else self._last())
+            if waiting.cancelled_caught:
+                self._take(self._reading.end())
+            else:
+                self._take(self._read(lambda: self._decoder.feed(data)) if data else self._last())
 
     def _take(self, parts: Iterable[StreamPart]) -> None:
         self._ready.extend(joined(self._sound(parts)))
+        if self._reading.ending and (self._ready or self._until == inf):
+            self._until = trio.current_time() + TAIL_LIMIT
 
     def _sound(self, parts: Iterable[StreamPart]) -> Iterator[StreamPart]:
         """Yield *parts* up to the failure that ends them, if one does."""
@@ -275,20 +340,40 @@ def _subject(part: StreamPart) -> tuple[type[StreamPart], str]:
 
 @asynccontextmanager
 async def open_parts(
-    http: Transport, post: Post, reading: Reading, secrets: tuple[str, ...]
+    http: Transport,
+    post: Post,
+    reading: Reading,
+    secrets: tuple[str, ...],
+    heard: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Parts]:
-    """Send *post* and give the parts of its answer, as *reading* reads them."""
+    """Send *post* and give the parts of its answer, as *reading* reads them.
+
+    *heard* is called whenever bytes of the answer come.
+    """
     async with AsyncExitStack() as stack:
         with translated():
-            request = _request(post)
+            request, url = _request(post), post.shown_url
             del post  # the answer may take minutes; the unencoded body need not be kept that long
             response = await stack.enter_async_context(http.open(request))
             if not 200 <= response.status < 300:
-                said, _ = await response.read_first(ERROR_MOST)
-                text = said.decode("utf-8", "replace")
-                raise failure(response.status, response.headers, text, secrets)
-        yield AnswerParts(response, reading, decoder_for(response))
+                text = await _error_text(response)
+                raise failure(response.status, response.headers, text, secrets, url)
+            heard()  # from here on the answer may be billed
+            if "html" in (kind := response.headers.get("content-type", "")).lower():
+                raise ProviderRefused(f"{url} answered with {kind}, {WEB_PAGE}", status=200)
+        yield AnswerParts(response, reading, decoder_for(response, url), heard)
         await response.settle()
+
+
+async def _error_text(response: Response) -> str:
+    """Return the beginning of an error's body; what cannot be read does not hide the status."""
+    said = bytearray()
+    try:
+        while len(said) < ERROR_MOST and (piece := await response.receive()):
+            said += piece
+    except NetworkError:
+        await trio.lowlevel.checkpoint()
+    return said[:ERROR_MOST].decode("utf-8", "replace")  # noqa: ASYNC910  # received at least once
 
 
 def _request(post: Post) -> Request:
@@ -300,4 +385,5 @@ def _request(post: Post) -> Request:
         headers=post.headers,
         body=dump(post.body),
         repeatable=True,
+        connect_within=post.connect_within,
     )

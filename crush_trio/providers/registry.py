@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from attrs import define, evolve, field
 
+from crush_trio.config.known_providers import UNSUPPORTED
 from crush_trio.net.address import origin_of
 from crush_trio.net.client import HttpClient, Transport, open_http_client
 from crush_trio.net.dial import Dial, Dialer
@@ -56,13 +57,6 @@ BASE_URLS: Final[Mapping[str, str]] = {
     "vllm": "http://localhost:8000/v1",
 }
 """Default base URLs."""
-
-UNSUPPORTED: Final[Mapping[str, str]] = {
-    "bedrock": "use type anthropic with a key of Anthropic's, or a LiteLLM proxy before Bedrock",
-    "google-vertex": "use type google with a Gemini API key, or a LiteLLM proxy before Vertex",
-    "hyper": "use the type of the provider whose models you want",
-}
-"""Types that exist and are not supported, and what to use instead."""
 
 Family = Callable[[Endpoint, Transport], Provider]
 

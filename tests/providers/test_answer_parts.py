@@ -19,8 +19,9 @@ from crush_trio.providers.base import (
     ToolCallDelta,
     ToolCallEnd,
 )
-from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable, json_of
-from crush_trio.providers.http import AnswerParts, WholeBody, joined
+from crush_trio.providers.errors import ProviderGarbled, ProviderUnreachable, ProviderUnreadable
+from crush_trio.providers.failures import json_of
+from crush_trio.providers.http import TAIL_LIMIT, AnswerParts, WholeBody, joined
 from crush_trio.providers.openai.chat import ChatReading
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
@@ -65,6 +66,9 @@ class Body:
     async def receive(self):
         await trio.lowlevel.checkpoint()
         piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, float):
+            await trio.sleep(piece)
+            piece = b": still here\n\n"
         if isinstance(piece, Exception):
             raise piece
         return piece
@@ -92,6 +96,14 @@ async def test_a_server_that_hangs_up_after_its_last_word_has_said_everything():
     assert [part async for part in parts] == [TextDelta("a"), ENDED]
 
 
+async def test_a_server_that_keeps_the_body_of_a_complete_answer_open_is_not_waited_for():
+    parts = parts_of(chunk("a", "stop"), *[TAIL_LIMIT / 2] * 9, chunk("b"))
+    assert [part async for part in parts] == [TextDelta("a"), ENDED]
+    assert trio.current_time() == TAIL_LIMIT
+    parts = parts_of(chunk("a"), TAIL_LIMIT * 2, chunk("b", "stop"))
+    assert [part async for part in parts] == [TextDelta("a"), TextDelta("b"), ENDED]
+
+
 async def test_one_that_hangs_up_before_is_blamed_for_that():
     parts = parts_of(chunk("a"), ConnectionLost("reset"))
     assert await anext(parts) == TextDelta("a")
@@ -110,7 +122,7 @@ async def test_an_error_comes_after_the_parts_of_its_packet_and_stays():
 async def test_an_event_without_an_end_is_a_broken_answer():
     parts = parts_of(chunk("a"), b"data: " + b"x" * 1001)
     assert await anext(parts) == TextDelta("a")
-    with pytest.raises(ProviderGarbled, match="more than 1000 bytes"):
+    with pytest.raises(ProviderUnreadable, match="more than 1000 bytes"):
         await anext(parts)
 
 

@@ -71,13 +71,15 @@ class _Parts:
 # ── Deadlines ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_model_that_says_nothing_is_given_up_after_two_attempts():
+async def test_a_model_that_says_nothing_is_not_asked_and_billed_again():
+    """It may still be thinking."""
     done = await ask([Sleep(inf)], [Sleep(inf)])
     assert isinstance(done.ending, ProviderTooSlow)
-    assert done.ending.detail == "nothing for 120 s"
-    assert 241 <= done.seconds <= 241.25  # two waits, and a pause with its jitter
-    assert len(done.model.requests) == 2
-    assert done.sink.resets == 0
+    assert done.ending.detail == (
+        "nothing for 120 s; raise providers.p.limits.first if the model needs longer"
+    )
+    assert done.seconds == 120
+    assert len(done.model.requests) == 1
 
 
 async def test_a_model_that_falls_silent_is_asked_once_more():
@@ -85,11 +87,14 @@ async def test_a_model_that_falls_silent_is_asked_once_more():
     assert done.ending == ENDED
     assert done.sink.text == "two"
     assert done.sink.resets == 1
+    assert done.telling.words[-1] == (
+        "waiting for another attempt after Timed Out; the broken answer may be billed as well, 0 s"
+    )
 
 
 async def test_what_came_before_the_last_silence_is_kept():
     done = await ask([Say("one"), Sleep(inf)], [Say("two"), Sleep(inf)])
-    assert done.ending.detail == "nothing more for 90 s"
+    assert done.ending.detail.startswith("nothing more for 90 s; raise providers.p.limits.idle")
     assert done.sink.text == "two"
     assert done.sink.resets == 1
 
@@ -98,7 +103,7 @@ async def test_a_model_that_never_ends_is_cut_off_and_not_asked_again():
     endless = [step for _ in range(100) for step in (Sleep(30), Say("."))]
     done = await ask(endless, patience=Patience(whole=600))
     assert isinstance(done.ending, ProviderTooSlow)
-    assert done.ending.detail == "no end after 600 s"
+    assert done.ending.detail.startswith("no end after 600 s; raise providers.p.limits.turn")
     assert done.seconds == 600
     assert len(done.model.requests) == 1
     assert done.sink.text == "." * 19
@@ -151,7 +156,7 @@ async def test_a_part_that_comes_after_the_deadline_is_not_taken():
             _Provider(stream),
             request(),
             Noting(),
-            patience=Patience(slow_attempts=1),
+            patience=Patience(first_part=120),
             waiting=Telling(),
         )
     assert entered == []
@@ -169,6 +174,38 @@ async def test_a_stream_is_left_before_the_next_one_is_opened():
 
     await converse(_Provider(stream), request(), Recorder(), patience=PATIENCE, waiting=Telling())
     assert opened == [0, 0]
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_bytes_without_a_part_restart_the_limit_and_not_the_notices(first):
+    class Thinking(_Parts):
+        async def __anext__(self):
+            if first or len(self.parts) == 1:
+                for _ in range(10):
+                    await trio.sleep(80)
+                    heard()
+            return await super().__anext__()
+
+    @asynccontextmanager
+    async def stream(asked):
+        nonlocal heard
+        heard = asked.heard
+        yield Thinking([ENDED] if first else [TextDelta("a"), ENDED])
+
+    heard, telling = None, Telling()
+    done = await converse(
+        _Provider(stream), request(), Recorder(), patience=PATIENCE, waiting=telling
+    )
+    assert done == ENDED
+    assert trio.current_time() - telling.begun == 800
+    assert telling.times[-1] == 790
+
+
+async def test_the_limits_are_those_of_the_providers_configuration():
+    assert Patience().limited({"connect": 5.0}) == Patience()
+    limits = {"first": 1.0, "idle": 2.0, "turn": 3.0}
+    assert Patience().limited(limits) == Patience(first_part=1, between_parts=2, whole=3)
+    assert Patience(whole=3).limited({"turn": inf}) == Patience(whole=inf)
 
 
 # ── Signs of life ───────────────────────────────────────────────────────────────────────────────

@@ -154,3 +154,18 @@ async def test_whatever_happens_the_sink_has_the_parts_of_one_attempt(fates, cha
     assert done.sink.text == (str(last) if spoke else "")
     assert len(done.model.requests) <= PATIENCE.attempts
     assert (done.ending == ENDED) == (last == len(fates))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "told"),
+    [
+        (60, ProviderUnreachable("lost"), True),
+        (0, ProviderUnreachable("lost"), False),
+        (60, ProviderRateLimited("busy"), False),
+    ],
+)
+async def test_a_request_that_was_dropped_after_a_while_may_be_billed(seconds, error, told, caplog):
+    done = await ask([Sleep(seconds), Fail(error)], [Say("a")])
+    assert any("may be billed" in words for words in done.telling.words) is told
+    [logged] = [each for each in caplog.records if each.msg.startswith("provider.retry: ")]
+    assert logged.billed is told

@@ -51,7 +51,8 @@ def test_the_providers_that_people_ask_for_are_there():
 def test_a_provider_can_be_reached_and_holds_no_key(provider):
     assert provider.type in TYPES
     assert provider.name
-    assert re.match(r"https://|http://localhost:\d+/v1$|\$[A-Z_]+$", provider.api_endpoint)
+    template = r"\$\{[A-Z_]+:-\$[A-Z_]+\}$"
+    assert re.match(rf"https://|http://localhost:\d+/v1$|{template}", provider.api_endpoint)
     if provider.id in LOCAL:
         assert (provider.api_key, provider.models) == ("", ())
     else:

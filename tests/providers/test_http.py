@@ -1,8 +1,7 @@
 """What of a provider's configuration must not come back in an error."""
 
 from crush_trio.providers.base import Endpoint
-from crush_trio.providers.errors import without
-from crush_trio.providers.http import secrets_of
+from crush_trio.providers.failures import secrets_of, without
 
 
 def endpoint(**given):

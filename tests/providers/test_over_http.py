@@ -217,7 +217,6 @@ async def test_signs_of_life_that_say_nothing_are_no_parts(family):
         (400, ProviderRefused),
         (401, ProviderUnauthorized),
         (403, ProviderUnauthorized),
-        (404, ProviderRefused),
         (413, ProviderRefused),
         (429, ProviderRateLimited),
         (500, ProviderUnavailable),

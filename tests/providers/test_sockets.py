@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.net.dial import Dialer
 from crush_trio.providers.base import TextDelta
+from crush_trio.providers.errors import ProviderUnconnectable
 from crush_trio.providers.registry import open_providers
 from crush_trio.testing.model.script import Say, Sleep
 from crush_trio.testing.model.server import open_model_server
@@ -192,6 +193,19 @@ async def test_an_answer_comes_through_a_proxy(certificate):
                 "",
             ]
         ]
+
+
+@pytest.mark.needs("openssl")
+async def test_a_bad_certificate_behind_a_proxy_is_told_of_its_server(certificate):
+    async with (
+        open_model_server([], sockets=False) as server,
+        open_secure_server(certificate, server.serve) as port,
+        open_proxy(port) as (_, proxy_port),
+        open_providers(through(proxy_port, None)) as providers,
+    ):
+        provider = providers.provider(endpoint(base_url="https://model.test/v1"))
+        with pytest.raises(ProviderUnconnectable, match=r"to model\.test:443: its certificate"):
+            await read(provider)
 
 
 async def test_the_proxies_of_the_process_are_not_used(monkeypatch):

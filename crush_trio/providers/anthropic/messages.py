@@ -15,6 +15,7 @@ from crush_trio.net.client import Transport
 from crush_trio.net.sse import SseEvent
 from crush_trio.providers.anthropic.request import THOUGHTS, messages_body
 from crush_trio.providers.base import (
+    CALLS_MOST,
     Endpoint,
     Finished,
     ModelRequest,
@@ -28,9 +29,12 @@ from crush_trio.providers.base import (
     ToolCallEnd,
     Usage,
     pack,
+    token_count,
 )
-from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
-from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
+from crush_trio.providers.errors import ProviderGarbled, ProviderUnreadable
+from crush_trio.providers.failures import error_of, failure_in_stream, json_of, secrets_of
+from crush_trio.providers.http import Post, headers_for, join_url, open_parts
+from crush_trio.providers.think_tags import ThinkTags
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
@@ -43,6 +47,7 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "tool_use": FinishReason.TOOL_USE,
     "refusal": FinishReason.CONTENT_FILTER,
 }
+_WHOLE: Final = frozenset({FinishReason.END_TURN, FinishReason.TOOL_USE})
 
 
 @define(eq=False)
@@ -56,6 +61,11 @@ class _Block:
     @property
     def type(self) -> str:
         return str(self.start.get("type"))
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a tool call; without a name there is nothing to call, nor to send back."""
+        return self.type == "tool_use" and bool(self.start.get("name"))
 
     def grow(self, key: str, more: str) -> None:
         self.pieces.setdefault(key, []).append(more)
@@ -80,7 +90,14 @@ class MessagesReading:
     _blocks: dict[int, _Block] = field(factory=dict, init=False)
     _thoughts: list[dict[str, Any]] = field(factory=list, init=False)
     _thinking: bool = field(default=False, init=False)
-    _called: bool = field(default=False, init=False)
+    _tags: ThinkTags = field(factory=ThinkTags, init=False)
+    _called: set[str] = field(factory=set, init=False)
+    """The ids of the tool calls so far."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the model has told why it ended."""
+        return bool(self._reason)
 
     def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one event."""
@@ -89,20 +106,31 @@ class MessagesReading:
             case "message_start":
                 self._count(_object(said.get("message")).get("usage"))
             case "content_block_start":
-                yield from self._begin(said.get("index", 0), _object(said.get("content_block")))
+                yield from self._begin(_index(said), _object(said.get("content_block")))
             case "content_block_delta":
-                yield from self._grow(said.get("index", 0), _object(said.get("delta")))
+                yield from self._grow(_index(said), _object(said.get("delta")))
             case "content_block_stop":
-                yield from self._complete(self._blocks.pop(said.get("index", 0), None))
+                yield from self._complete(self._blocks.pop(_index(said), None))
             case "message_delta":
                 self._reason = str(_object(said.get("delta")).get("stop_reason") or self._reason)
                 self._count(said.get("usage"))
             case "message_stop":
                 yield from self._finish()
-            case "error":
-                raise failure_in_stream(said.get("error"), self.secrets)
+            case "message":  # a server that does not stream sends the answer as one value
+                yield from self._whole(said)
+            case _ if said.get("type") == "error" or error_of(said):  # gateways leave out the type
+                raise failure_in_stream(error_of(said), self.secrets)
             case _:
                 pass
+
+    def _whole(self, said: JsonObject) -> Iterator[StreamPart]:
+        self._count(said.get("usage"))
+        content = said.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            yield from self._begin(index, _object(block))
+            yield from self._complete(self._blocks.pop(index))
+        self._reason = str(said.get("stop_reason") or "end_turn")
+        yield from self._finish()
 
     def end(self) -> Iterator[StreamPart]:
         """Yield the end of an answer whose body ended without a `message_stop`."""
@@ -113,17 +141,48 @@ class MessagesReading:
     # ── Blocks ──────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, index: int, start: JsonObject) -> Iterator[StreamPart]:
-        block = self._blocks[index] = _Block(start)
+        yield from self._complete(self._blocks.pop(index, None))  # it had no end of its own
+        block = self._blocks[index] = _Block(self._identified(start))
         if block.type in THOUGHTS:
             self._thinking = True
             yield ReasoningDelta(str(start.get("thinking") or ""))
             return
-        yield from self._end_thinking()
-        if block.type == "tool_use":
-            self._called = True
+        yield from self._end_text()
+        if block.is_call:
+            if len(self._called) > CALLS_MOST:
+                raise ProviderUnreadable(f"it has more than {CALLS_MOST} tool calls")
             yield ToolCallBegin(_id(block), _name(block))
         elif block.type == "text" and start.get("text"):
-            yield TextDelta(str(start["text"]))
+            yield from self._text(str(start["text"]))
+
+    def _text(self, text: str) -> Iterator[StreamPart]:
+        """Yield a text; models of other servers reason in it, between tags."""
+        for thinking, piece in [(False, text)] if self._thoughts else self._tags.split(text):
+            yield from self._piece(piece, thinking=thinking)
+
+    def _piece(self, text: str, *, thinking: bool) -> Iterator[StreamPart]:
+        if thinking:
+            self._thinking = True
+            yield ReasoningDelta(text)
+        else:
+            yield from self._end_thinking()
+            yield TextDelta(text)
+
+    def _end_text(self) -> Iterator[StreamPart]:
+        """Yield text that was held back, and end the reasoning."""
+        for thinking, text in self._tags.rest():
+            yield from self._piece(text, thinking=thinking)
+        yield from self._end_thinking()
+
+    def _identified(self, start: JsonObject) -> JsonObject:
+        """Return the beginning of a block; a call gets an id of its own if it has none or a repeated one."""
+        if not _Block(start).is_call:
+            return start
+        free = str(start.get("id") or "call")
+        while free in self._called:
+            free = f"{free}_{len(self._called)}"
+        self._called.add(free)
+        return {**start, "id": free}
 
     def _grow(self, index: int, delta: JsonObject) -> Iterator[StreamPart]:
         block = self._blocks.get(index)
@@ -131,7 +190,7 @@ class MessagesReading:
             raise ProviderGarbled("more of something that never began")
         match delta:
             case {"type": "text_delta", "text": str(text)} if text:
-                yield TextDelta(text)
+                yield from self._text(text)
             case {"type": "thinking_delta", "thinking": str(text)} if text:
                 block.grow("thinking", text)
                 yield ReasoningDelta(text)
@@ -139,7 +198,7 @@ class MessagesReading:
                 block.grow("signature", signature)
             case {"type": "input_json_delta", "partial_json": str(text)} if text:
                 block.grow("input", text)
-                if block.type == "tool_use":
+                if block.is_call:
                     yield ToolCallDelta(_id(block), text)
             case _:
                 pass
@@ -148,8 +207,12 @@ class MessagesReading:
         if block is None:
             return
         if block.type in THOUGHTS:
-            self._thoughts.append(block.whole())
-        elif block.type == "tool_use":
+            thought = block.whole()
+            if (
+                thought.get("signature") or block.type != "thinking"
+            ):  # unsigned ones are refused later
+                self._thoughts.append(thought)
+        elif block.is_call:
             yield ToolCallEnd(_id(block), _name(block), block.grown("input") or _given(block))
 
     def _end_thinking(self) -> Iterator[StreamPart]:
@@ -169,11 +232,14 @@ class MessagesReading:
     def _count(self, used: Json) -> None:
         """Record the usage; later counts include earlier ones."""
         counts = _object(used).items()
-        self._used |= {key: value for key, value in counts if isinstance(value, int)}
+        self._used |= {key: token_count(value) for key, value in counts if value is not None}
 
     def _finish(self) -> Iterator[StreamPart]:
-        yield from self._end_thinking()
         reason = _REASONS.get(self._reason, FinishReason.UNKNOWN)
+        if reason in _WHOLE:  # some servers do not end the last block
+            for block in self._blocks.values():
+                yield from self._complete(block)
+        yield from self._end_text()
         if self._called and reason is FinishReason.END_TURN:
             reason = FinishReason.TOOL_USE
         usage = Usage(
@@ -194,9 +260,15 @@ def _name(block: _Block) -> str:
     return str(block.start.get("name") or "")
 
 
+def _index(said: JsonObject) -> int:
+    index = said.get("index", 0)
+    return index if isinstance(index, int) else 0
+
+
 def _given(block: _Block) -> str:
     """Return arguments that came with the beginning of a call; usually there are none."""
-    return orjson.dumps(block.start.get("input") or {}).decode()
+    given = block.start.get("input") or {}
+    return given if isinstance(given, str) else orjson.dumps(given).decode()
 
 
 def _object(said: Json) -> JsonObject:
@@ -218,7 +290,8 @@ class MessagesProvider:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = MessagesReading(secrets=secrets)
-        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
+        post = self.post(request)
+        async with open_parts(self.http, post, reading, secrets, request.heard) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:
@@ -229,6 +302,7 @@ class MessagesProvider:
             url=join_url(self.endpoint.base_url, f"{above}/messages"),
             headers=headers_for(self.endpoint, request, own),
             body=messages_body(request, self.endpoint),
+            connect_within=self.endpoint.connect_limit,
         )
 
     def _login(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ them are applied here.
 """
 
 import base64
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -24,7 +23,7 @@ from crush_trio.providers.base import (
     unpack,
 )
 from crush_trio.providers.catalog import effort_of, merged, model_id, options_of, sampling_of
-from crush_trio.providers.openai.request import unseen
+from crush_trio.providers.openai.request import sendable, unseen
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.messages import (
     BinaryPart,
@@ -46,7 +45,6 @@ THOUGHTS: Final = ("thinking", "redacted_thinking")
 """The types of blocks with reasoning."""
 
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-_NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 
 Block = dict[str, Any]
@@ -78,7 +76,7 @@ def _tool(tool: ToolSpec) -> Block:
 def _former_tools(request: ModelRequest) -> dict[str, Any]:
     """Return the tools in the history, not to be called: without them the request is refused."""
     parts = (part for message in request.messages for part in message.parts)
-    names = dict.fromkeys(part.name for part in parts if isinstance(part, ToolCallPart))
+    names = dict.fromkeys(sendable(part.name) for part in parts if isinstance(part, ToolCallPart))
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
     return {"tools": tools, "tool_choice": {"type": "none"}} if tools else {}
 
@@ -180,8 +178,8 @@ def _block(part: Part, *, images: bool) -> Iterator[Block]:
         case ToolCallPart():
             yield {
                 "type": "tool_use",
-                "id": _id(part.id),
-                "name": part.name,
+                "id": sendable(part.id),
+                "name": sendable(part.name),
                 "input": _arguments(part.input),
             }
         case ToolResultPart():
@@ -192,10 +190,10 @@ def _block(part: Part, *, images: bool) -> Iterator[Block]:
 
 def _result(part: ToolResultPart, *, images: bool) -> Block:
     content = [{"type": "text", "text": part.content}] if part.content.strip() else []
-    if part.data:
-        data = part.data if _is_base64(part.data) else ""
-        content.append(_file(part.name, part.mime_type, data, images=images))
-    result: Block = {"type": "tool_result", "tool_use_id": _id(part.tool_call_id)}
+    for each in part.media:
+        data = each.data if _is_base64(each.data) else ""
+        content.append(_file(part.name, each.mime_type, data, images=images))
+    result: Block = {"type": "tool_result", "tool_use_id": sendable(part.tool_call_id)}
     if content:
         result["content"] = content
     return {**result, "is_error": True} if part.is_error else result
@@ -208,10 +206,6 @@ def _file(name: str, mime_type: str, data: str, *, images: bool) -> Block:
     if images and data and mime_type == "application/pdf":
         return {"type": "document", "source": source}
     return {"type": "text", "text": unseen(name, mime_type)}
-
-
-def _id(given: str) -> str:
-    return _NOT_IN_IDS.sub("_", given) or "_"
 
 
 def _arguments(text: str) -> JsonObject:

@@ -19,6 +19,8 @@ from attrs import define, field, frozen
 from crush_trio.net.client import Transport
 from crush_trio.net.sse import SseEvent
 from crush_trio.providers.base import (
+    CALLS_MOST,
+    COST_MOST,
     ECHO,
     Endpoint,
     Finished,
@@ -33,11 +35,14 @@ from crush_trio.providers.base import (
     ToolCallEnd,
     Usage,
     pack,
+    token_count,
 )
 from crush_trio.providers.catalog import model_id, options_of
-from crush_trio.providers.errors import ProviderGarbled, failure_in_stream, json_of
-from crush_trio.providers.http import Post, headers_for, join_url, open_parts, secrets_of
+from crush_trio.providers.errors import ProviderGarbled, ProviderUnreadable
+from crush_trio.providers.failures import error_of, failure_in_stream, json_of, secrets_of
+from crush_trio.providers.http import Post, headers_for, join_url, open_parts
 from crush_trio.providers.openai.request import OUR_OPTIONS, Dialect, chat_body
+from crush_trio.providers.think_tags import ThinkTags
 from crush_trio.wire.fields import Json, JsonObject
 from crush_trio.wire.ids import ToolCallId
 from crush_trio.wire.messages import FinishReason
@@ -81,7 +86,15 @@ class ChatReading:
     _calls: list[_Call] = field(factory=list, init=False)
     _thinking: bool = field(default=False, init=False)
     _echo: bool = field(default=False, init=False)
+    _tags: ThinkTags = field(factory=ThinkTags, init=False)
     _details: list[dict[str, Any]] = field(factory=list, init=False)
+    _grown: dict[str, list[str]] = field(factory=dict, init=False)
+    """What the last detail has grown by, in pieces: copying it each time would take too long."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the model has told why it ended."""
+        return bool(self._reason)
 
     def read(self, event: SseEvent) -> Iterator[StreamPart]:
         """Yield the parts of one chunk."""
@@ -89,8 +102,8 @@ class ChatReading:
             yield from self._finish()
             return
         chunk = _object(json_of(event.data))
-        if chunk.get("error"):
-            raise failure_in_stream(chunk["error"], self.secrets)
+        if error := error_of(chunk):
+            raise failure_in_stream(error, self.secrets)
         used = chunk.get("usage") or _object(chunk.get("x_groq")).get("usage")
         if isinstance(used, dict):
             self._usage = usage_of(used)
@@ -108,8 +121,9 @@ class ChatReading:
         self._echo = self._echo or bool(delta.get(ECHO))
         self._collect(_objects(delta.get("reasoning_details")))
         for thinking, text in (*_thoughts(delta), *_texts(delta)):
-            if text:
-                yield from self._text(text, thinking=thinking)
+            for thought, piece in [(True, text)] if thinking else self._tags.split(text):
+                if piece:
+                    yield from self._text(piece, thinking=thought)
         for call in _calls(delta):
             yield from self._call(call)
         reason = str(choice.get("finish_reason") or "")
@@ -125,9 +139,16 @@ class ChatReading:
             yield from self._end_thinking()
             yield TextDelta(text)
 
+    def _end_text(self) -> Iterator[StreamPart]:
+        """Yield text that was held back, and end the reasoning."""
+        for thinking, text in self._tags.rest():
+            yield from self._text(text, thinking=thinking)
+        yield from self._end_thinking()
+
     def _end_thinking(self) -> Iterator[StreamPart]:
         if self._thinking:
             self._thinking = False
+            self._join_details()
             own = ECHO if self._echo else ""
             yield ReasoningEnd(pack(self._details) if self._details else own)
 
@@ -136,16 +157,25 @@ class ChatReading:
         for detail in details:
             last = self._details[-1] if self._details else {}
             if not _goes_on(last, detail):
+                self._join_details()
                 self._details.append(dict(detail))
                 continue
             for key, value in detail.items():
-                grows = key in {"text", "summary", "data"} and isinstance(value, str)
-                last[key] = f"{last.get(key) or ''}{value}" if grows else value or last.get(key)
+                if key in {"text", "summary", "data"} and isinstance(value, str):
+                    self._grown.setdefault(key, []).append(value)
+                else:
+                    last[key] = value or last.get(key)
+
+    def _join_details(self) -> None:
+        """Add to the last detail what it has grown by."""
+        for key, pieces in self._grown.items():
+            self._details[-1][key] = f"{self._details[-1].get(key) or ''}{''.join(pieces)}"
+        self._grown.clear()
 
     # ── Tool calls ──────────────────────────────────────────────────────────────────────────────
 
     def _call(self, said: JsonObject) -> Iterator[StreamPart]:
-        yield from self._end_thinking()
+        yield from self._end_text()
         function = _object(said.get("function"))
         call = self._called(said, named=bool(function.get("name")))
         if not call.name and function.get("name"):
@@ -170,6 +200,8 @@ class ChatReading:
             call.id = self._unique(given) if given and not call.name else call.id
             return call
         number = len(self._calls)
+        if number >= CALLS_MOST:
+            raise ProviderUnreadable(f"it has more than {CALLS_MOST} tool calls")
         self._calls.append(_Call(number if index is None else index, self._unique(given)))
         return self._calls[-1]
 
@@ -177,13 +209,15 @@ class ChatReading:
         """Return the server's id, or one of ours if there is none or another call has it."""
         taken = {call.id for call in self._calls}
         number = len(self._calls)
-        free = given if given and given not in taken else f"{given or self.prefix}_{number}"
+        free = given or f"{self.prefix}_{number}"
+        while free in taken:
+            free = f"{free}_{number}"
         return ToolCallId(free)
 
     # ── The end ─────────────────────────────────────────────────────────────────────────────────
 
     def _finish(self) -> Iterator[StreamPart]:
-        yield from self._end_thinking()
+        yield from self._end_text()
         reason = _REASONS.get(self._reason, FinishReason.UNKNOWN)
         named = [call for call in self._calls if call.name]
         for call in named:
@@ -198,19 +232,19 @@ class ChatReading:
 def usage_of(said: JsonObject) -> Usage:
     """Return the usage. The server's prompt tokens include those of the cache; ours do not."""
     details = _object(said.get("prompt_tokens_details"))
-    read = _count(
+    read = token_count(
         details.get("cached_tokens")
         or said.get("prompt_cache_hit_tokens")
         or said.get("cached_tokens")
     )
-    written = _count(details.get("cache_write_tokens"))
+    written = token_count(details.get("cache_write_tokens"))
     cost = said.get("cost")
     return Usage(
-        input_tokens=max(0, _count(said.get("prompt_tokens")) - read - written),
-        output_tokens=_count(said.get("completion_tokens")),
+        input_tokens=max(0, token_count(said.get("prompt_tokens")) - read - written),
+        output_tokens=token_count(said.get("completion_tokens")),
         cache_read_tokens=read,
         cache_write_tokens=written,
-        cost=float(cost) if isinstance(cost, int | float) else None,
+        cost=float(cost) if isinstance(cost, int | float) and 0 <= cost <= COST_MOST else None,
     )
 
 
@@ -268,10 +302,6 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _count(said: Json) -> int:
-    return said if isinstance(said, int) else 0
-
-
 def _object(said: Json) -> JsonObject:
     return said if isinstance(said, dict) else {}
 
@@ -293,7 +323,8 @@ class ChatProvider:
         """Open one answer; see `Provider.stream`."""
         secrets = secrets_of(self.endpoint)
         reading = ChatReading(prefix=f"call_{len(request.messages)}", secrets=secrets)
-        async with open_parts(self.http, self.post(request), reading, secrets) as parts:
+        post = self.post(request)
+        async with open_parts(self.http, post, reading, secrets, request.heard) as parts:
             yield parts
 
     def post(self, request: ModelRequest) -> Post:
@@ -304,6 +335,7 @@ class ChatProvider:
             url=self._azure_url(request) if self.dialect.azure else self._url,
             headers=headers_for(self.endpoint, request, own if key else {}),
             body=chat_body(request, self.endpoint, self.dialect),
+            connect_within=self.endpoint.connect_limit,
         )
 
     @property

@@ -26,6 +26,7 @@ from crush_trio.wire.messages import (
     BinaryPart,
     ImageUrlPart,
     Part,
+    ResultMedia,
     Role,
     TextPart,
     ToolCallPart,
@@ -38,6 +39,7 @@ OUR_OPTIONS: Final = frozenset({"api_version", "apiVersion", "api-version"})
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What Gemini accepts instead of a signature that was not stored."""
 
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _SIGNS_CALLS: Final = re.compile(r"gemini-(?![12]\b)")
 _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 
@@ -181,7 +183,7 @@ class _Conversation:
         return answer | self._thought(message, called=bool(calls))
 
     def _call(self, part: ToolCallPart) -> dict[str, Any]:
-        function = {"name": part.name, "arguments": part.input or "{}"}
+        function = {"name": sendable(part.name), "arguments": part.input or "{}"}
         return {"id": part.id, "type": "function", "function": function}
 
     def _thought(self, message: PromptMessage, *, called: bool) -> dict[str, Any]:
@@ -201,21 +203,21 @@ class _Conversation:
         for part in message.parts:
             if isinstance(part, ToolResultPart):
                 text = part.content
-                if part.data:
-                    text = f"{text}\n{self._put_off(part)}".strip()
+                for each in part.media:
+                    text = f"{text}\n{self._put_off(part.name, each)}".strip()
                 yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": text}
 
-    def _put_off(self, result: ToolResultPart) -> str:
-        """Keep the file of *result* for a user message that follows; return the text in its place (D23b)."""
+    def _put_off(self, name: str, media: ResultMedia) -> str:
+        """Keep a file of a result for a user message that follows; return the text in its place (D23b)."""
         try:
-            data = base64.b64decode(result.data, validate=True)
+            data = base64.b64decode(media.data, validate=True)
         except ValueError:
-            return unseen(result.name, result.mime_type)
-        part = BinaryPart(path=result.name, mime_type=result.mime_type, data=data)
+            return unseen(name, media.mime_type)
+        part = BinaryPart(path=name, mime_type=media.mime_type, data=data)
         if self._file(part)["type"] == "text":
-            return unseen(result.name, result.mime_type)
+            return unseen(name, media.mime_type)
         self._media.append(part)
-        return f"[the {result.mime_type} content follows in the next message]"
+        return f"[the {media.mime_type} content follows in the next message]"
 
     def _show_media(self) -> None:
         if self._media:
@@ -238,6 +240,14 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
     content = message["content"] or []
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {**message, "content": [*blocks[:-1], {**blocks[-1], **_MARK}]} if blocks else message
+
+
+def sendable(name: str) -> str:
+    """Return the name or id of a call as every provider accepts it.
+
+    Models invent names such as `functions.ls`; in the history, they make the whole request invalid.
+    """
+    return _NOT_IN_NAMES.sub("_", name) or "_"
 
 
 def unseen(name: str, mime_type: str) -> str:

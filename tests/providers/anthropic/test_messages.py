@@ -108,6 +108,19 @@ def test_several_thoughts_are_signed_together():
     assert unpack(second.signature, "thinking", "redacted") == [a, x, c]
 
 
+def test_a_thought_without_a_signature_does_not_go_back():
+    unsigned = block(
+        0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "hm"}, stop=True
+    )
+    assert ReasoningEnd("") in read(*unsigned, *says(1, "a"), end())
+    assert ReasoningEnd("sig") in read(*unsigned, *thinks(1, "m"), *says(2, "a"), end())
+
+
+def test_tags_after_a_signed_thought_are_text():
+    parts = read(*thinks(0, "hm"), *says(1, "<think>a</think>"), end())
+    assert TextDelta("<think>a</think>") in parts
+
+
 def test_a_hidden_thought_is_kept():
     parts = read(*block(0, {"type": "redacted_thinking", "data": "x"}), *says(1, "a"), end())
     assert parts[0] == ReasoningDelta("")
@@ -241,3 +254,52 @@ def test_an_error_in_the_midst_is_told_by_its_type(kind, error):
     said = {"type": "error", "error": {"type": kind, "message": "sorry"}}
     with pytest.raises(error, match="sorry"):
         read(*says(0, "a"), said)
+
+
+@pytest.mark.parametrize("index", [[1], {}, None, "a"])
+def test_a_block_with_an_odd_index_is_read(index):
+    start = {"type": "content_block_start", "index": index, "content_block": {"type": "text"}}
+    delta = {
+        "type": "content_block_delta",
+        "index": index,
+        "delta": {"type": "text_delta", "text": "a"},
+    }
+    assert TextDelta("a") in read(start, delta)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"error": {"message": "sorry", "type": "authentication_error"}}, ProviderUnauthorized),
+        ({"error": "sorry"}, ProviderUnavailable),
+        ({"object": "error", "message": "sorry", "code": 400}, ProviderRefused),
+    ],
+)
+def test_an_error_of_a_gateway_needs_no_type(said, error):
+    with pytest.raises(error, match="sorry"):
+        list(MessagesReading().read(SseEvent("", json.dumps(said).encode())))
+
+
+@pytest.mark.parametrize("given", [("a", "a", "a"), (None, None, None), ("a_2", "a", "a")])
+def test_every_call_has_an_id_of_its_own(given):
+    several = [calls(n, f'{{"n":{n}}}', call_id=call_id) for n, call_id in enumerate(given)]
+    parts = read(*(event for each in several for event in each), end("tool_use"))
+    ends = [part for part in parts if isinstance(part, ToolCallEnd)]
+    assert [part.input for part in ends] == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert len({part.id for part in ends}) == 3
+    assert all(part.id for part in ends)
+
+
+def test_a_call_without_a_name_is_left_out():
+    parts = read(*calls(0, "{}", name=""), *calls(1, "{}", name=None), end("tool_use"))
+    assert [type(part) for part in parts] == [Finished]
+
+
+def test_blocks_without_an_end_are_complete_if_the_answer_is():
+    first, second = calls(0, '{"n":1}', stop=False), calls(0, '{"n":2}', call_id="c2", stop=False)
+    parts = read(*first, *second, end("tool_use"))
+    assert [p.input for p in parts if isinstance(p, ToolCallEnd)] == ['{"n":1}', '{"n":2}']
+
+
+def test_arguments_may_be_a_text_at_the_beginning_of_a_call():
+    assert ToolCallEnd("c1", "ls", '{"n":1}') in read(*calls(0, input='{"n":1}'), end("tool_use"))

@@ -11,6 +11,7 @@ from crush_trio.wire.messages import (
     BinaryPart,
     ImageUrlPart,
     ReasoningPart,
+    ResultMedia,
     TextPart,
     ToolCallPart,
     ToolResultPart,
@@ -86,6 +87,12 @@ def test_ids_of_others_are_made_fit_on_both_sides():
     assert said[1]["content"][0]["id"] == said[2]["content"][0]["tool_use_id"] == "functions_ls_0"
 
 
+def test_names_that_a_model_invented_do_not_make_the_history_invalid():
+    history = (user("a"), assistant(called(name="functions.ls")), result())
+    assert messages(*history)[1]["content"][0]["name"] == "functions_ls"
+    assert body(request(*history))["tools"][0]["name"] == "functions_ls"
+
+
 def test_a_failed_result_says_so_and_an_empty_one_has_no_content():
     said = messages(user("a"), assistant(called()), result(content="", is_error=True))
     assert said[2]["content"] == [{"type": "tool_result", "tool_use_id": "c1", "is_error": True}]
@@ -118,9 +125,17 @@ def test_what_the_model_cannot_read_is_mentioned(mime_type, sees):
 def test_pictures_may_stand_in_results():
     data = base64.b64encode(b"png").decode()
     said = messages(
-        user("a"), assistant(called()), result(content="", data=data, mime_type="image/png"), **SEES
+        user("a"),
+        assistant(called()),
+        result(
+            content="",
+            data=data,
+            mime_type="image/png",
+            more_media=(ResultMedia(data=data, mime_type="image/png"),),
+        ),
+        **SEES,
     )
-    assert [block["type"] for block in said[2]["content"][0]["content"]] == ["image"]
+    assert [block["type"] for block in said[2]["content"][0]["content"]] == ["image", "image"]
 
 
 @pytest.mark.item("D23b")

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.providers.base import (
+    CALLS_MOST,
     ECHO,
     Finished,
     ReasoningDelta,
@@ -21,6 +22,7 @@ from crush_trio.providers.errors import (
     ProviderRateLimited,
     ProviderRefused,
     ProviderUnavailable,
+    ProviderUnreadable,
 )
 from crush_trio.providers.openai.chat import ChatReading, usage_of
 from crush_trio.wire.messages import FinishReason
@@ -157,6 +159,7 @@ def test_of_several_usages_the_last_one_counts():
     ("said", "usage"),
     [
         ({}, Usage()),
+        ({"prompt_tokens": 2**64, "completion_tokens": -5, "cost": float("nan")}, Usage()),
         ({"prompt_tokens": None, "completion_tokens": 3}, Usage(output_tokens=3)),
         (
             {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60}},
@@ -230,6 +233,15 @@ def test_an_error_in_the_midst_is_told_by_its_words(said, error):
         read({"content": "a"}, {"error": said})
 
 
+def test_an_error_may_be_the_chunk_itself():
+    with pytest.raises(ProviderRefused, match="too few"):
+        list(
+            ChatReading(prefix="c").read(
+                event({"object": "error", "message": "too few", "code": 400})
+            )
+        )
+
+
 def test_an_error_in_a_choice_is_an_error():
     choice = {"delta": {}, "finish_reason": "error", "error": {"message": "no", "code": 503}}
     with pytest.raises(ProviderUnavailable, match="no"):
@@ -280,3 +292,10 @@ ODD = st.recursive(
 )
 def test_odd_chunks_never_break_the_reading(chunks):
     assert isinstance(read(*chunks)[-1], Finished)
+
+
+def test_an_answer_with_too_many_calls_is_not_read_to_its_end():
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "ls"}} for n in range(CALLS_MOST + 1)]
+    assert len(read(chunk_of({"tool_calls": calls[:-1]}), end("tool_calls"))) > CALLS_MOST
+    with pytest.raises(ProviderUnreadable, match="more than 1000 tool calls"):
+        read(chunk_of({"tool_calls": calls}), end("tool_calls"))

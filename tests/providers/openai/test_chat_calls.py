@@ -50,6 +50,14 @@ from tests.providers.chunks import JSON, call, end, read
         ),
         pytest.param(
             [
+                call(n, id=given, name="ls", arguments="{}")
+                for n, given in enumerate(("a_2", "a", "a"))
+            ],
+            [("a_2", "ls", "{}"), ("a", "ls", "{}"), ("a_2_2", "ls", "{}")],
+            id="with an id that looks like one of ours",
+        ),
+        pytest.param(
+            [
                 call(0, id="a", name="ls", arguments="{}"),
                 call(0, id="b", name="ls", arguments="{}"),
             ],

@@ -11,6 +11,7 @@ from crush_trio.wire.messages import (
     BinaryPart,
     ImageUrlPart,
     ReasoningPart,
+    ResultMedia,
     TextPart,
     ToolCallPart,
     ToolResultPart,
@@ -77,6 +78,11 @@ def test_calls_and_results_keep_their_ids():
     ]
 
 
+def test_a_name_that_a_model_invented_does_not_make_the_history_invalid():
+    said = messages(user("a"), assistant(called(name="functions.ls")), result())
+    assert said[1]["tool_calls"][0]["function"]["name"] == "functions_ls"
+
+
 def test_an_answer_without_words_has_none():
     assert messages(user("hi"), assistant(called()), result())[1]["content"] is None
 
@@ -133,6 +139,17 @@ def test_the_last_results_files_are_not_forgotten():
     said = messages(user("hi"), assistant(called()), result(content="", **media), **SEES)
     assert said[-1]["role"] == "user"
     assert said[-2]["content"] == "[the image/png content follows in the next message]"
+
+
+@pytest.mark.item("D23b")
+def test_all_files_of_a_result_follow():
+    data = base64.b64encode(b"png").decode()
+    media = {"data": data, "mime_type": "image/png"}
+    several = (ResultMedia(data=data, mime_type="image/png"),)
+    said = messages(
+        user("hi"), assistant(called()), result(content="", more_media=several, **media), **SEES
+    )
+    assert [each["type"] for each in said[-1]["content"]] == ["text", "image_url", "image_url"]
 
 
 @pytest.mark.item("D23b")
