@@ -1,7 +1,8 @@
 """Exit codes, the errors of the command line, and the advice printed with an error.
 
 An expected error is printed as two lines: what happened, and what to do about it. The advice comes
-from the table `ADVICE`; for an error that is not in it, it is the part of the message after "; ".
+from the table `ADVICE`; for an error that is not in it, it is the part of the message, or else of the
+detail, after "; ".
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,13 @@ class ModelUnknown(CrushError):
     message = "no such model"
 
 
+class NoModel(CrushError):
+    """`run` in a script, where no model is configured and the demo was not asked for."""
+
+    code = "no_model"
+    message = "no model is configured, so nothing was run"
+
+
 class NotTrusted(CrushError):
     """`trust --remove` for a directory that cannot be removed."""
 
@@ -79,6 +87,8 @@ class ExitCode(IntEnum):
     """No server could be reached or started, or the connection to it was lost for good."""
     DENIED = 4
     """The run ended because a tool call was refused permission."""
+    NO_MODEL = 5
+    """No model is configured, and `--demo` was not given."""
     TIMED_OUT = 124
     """The run was cancelled because of `--timeout`."""
     CANCELLED = 130
@@ -87,21 +97,25 @@ class ExitCode(IntEnum):
 
 EXIT_HELP: Final = (
     "Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 no server could be reached or started, "
-    "4 ended because a permission was denied, 124 timed out, 130 cancelled."
+    "4 ended because a permission was denied, 5 no model is configured, 124 timed out, 130 cancelled."
 )
 
 _CODES: Final[Mapping[str, ExitCode]] = {
     **dict.fromkeys(
         (
             *("address_exposed", "bad_address", "limit_invalid", "token_unusable"),
-            *("token_exposed", "token_name_invalid"),
+            *("token_exposed", "token_name_invalid", "prompt_missing"),
         ),
         ExitCode.MISUSED,
     ),
     **dict.fromkeys(
-        ("server_unreachable", "answer_lost", "server_foreign", "server_shutting_down", "not_ours"),
+        (
+            *("server_unreachable", "answer_lost", "server_foreign", "server_shutting_down"),
+            *("not_ours", "background_failed"),
+        ),
         ExitCode.NO_SERVER,
     ),
+    "no_model": ExitCode.NO_MODEL,
 }
 
 ADVICE: Final[Mapping[str, str]] = {
@@ -114,13 +128,26 @@ ADVICE: Final[Mapping[str, str]] = {
     "right_missing": "set CRUSH_TRIO_TOKEN to a token with more rights",
     "config_invalid": "correct the file, then check again: crush-trio config check",
     "config_not_expanded": "find out what is missing: crush-trio config check",
+    "no_model": "set a key such as ANTHROPIC_API_KEY or OPENAI_API_KEY, describe a provider in crush.json, "
+    "or let the offline demo answer with --demo",
     "not_configured": "check what is configured: crush-trio doctor",
+    "path_invalid": "name a directory that exists on the server's machine with --cwd",
     "not_a_crush_database": "give the path of a crush.db, or of the directory that contains it",
     "prompt_empty": "say what to do: crush-trio run PROMPT",
-    "store_locked": "wait for it, or start a server for all commands: crush-trio serve",
+    "store_locked": "wait for it, or end it; commands of one server can share a directory",
     "internal_error": "look at the log of the server, or try again with --debug",
 }
 """What to do about an error, by its code; for errors whose message does not say it."""
+
+_OTHERWISE: Final[Mapping[str, str]] = {
+    "config_not_written": "make the file and its directory writable for this user, or free some space",
+    "tokens_unusable": "make the file and its directory usable for this user alone",
+    "cannot_listen": "choose an address that this user may use with --host",
+}
+"""The same for errors that say it in some cases only."""
+
+_FOR_PROGRAMS: Final = {"path_invalid"}
+"""Errors whose own advice is for programs that use the API."""
 
 
 def exit_code_of(error: CrushError) -> ExitCode:
@@ -130,10 +157,18 @@ def exit_code_of(error: CrushError) -> ExitCode:
 
 def explain(error: CrushError) -> tuple[str, str]:
     """Return what happened, and what to do next; the latter may be empty."""
+    message, detail = error.message, error.detail
+    if not str(error).startswith(message):  # the text of an error that this version does not know
+        message, detail = str(error), ""
+    what, _, advice = message.partition("; ")
     if error.code in ADVICE:
-        return str(error), ADVICE[error.code]
-    what, _, advice = str(error).partition("; ")
-    return what, advice
+        advice = ADVICE[error.code]
+        if error.code in _FOR_PROGRAMS:
+            detail = detail.partition("; ")[0]
+    elif not advice:
+        detail, _, advice = detail.partition("; ")
+        advice = advice or _OTHERWISE.get(error.code, "")
+    return (f"{what}: {detail}" if detail else what), advice
 
 
 def expected(error: BaseException) -> CrushError | None:

@@ -5,21 +5,29 @@ happened and what to do next, without a traceback. A command's module is importe
 called, so `--help` and `--version` load neither Trio nor a command.
 """
 
+import codecs
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from io import TextIOWrapper
+from io import FileIO, TextIOWrapper
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode, exit_code_of, expected, explain
-from crush_trio.cli.options import Invocation, debug_option, flush_output
+from crush_trio.cli.options import (
+    BROKEN_PIPE,
+    Invocation,
+    debug_option,
+    discard_output,
+    flush_output,
+)
 from crush_trio.errors import CrushError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -28,19 +36,21 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "attach": ("attach:attach", "Watch SESSION live and take part in it."),
     "sessions": (
         "sessions:sessions",
-        "List the sessions of a directory; show, rename or delete one.",
+        "List the sessions of a directory; show or change one.",
     ),
     "cancel": (
         "cancel:cancel",
         "Cancel the runs of a session, or one run; print the receipt.",
     ),
+    "capsule": ("capsule:capsule", "Write what a recorded run saw to a file."),
+    "replay": ("replay:replay", "Replay a recorded run from FILE, offline, and compare."),
     "permissions": (
         "permissions:permissions",
         "List your permission rules; add or remove one.",
     ),
     "config": ("config:config", "Check the configuration, or print its JSON Schema."),
     "trust": ("trust:trust", "Trust the configuration files of DIRECTORY."),
-    "import": ("import_:import_sessions", "Import the sessions of the Go program from PATH."),
+    "import": ("import_:import_sessions", "Import the sessions of Crush from PATH."),
     "doctor": ("doctor:doctor", "Check this installation and a directory for problems."),
     "token": ("token:token", "Add, list or revoke the named tokens of this user's servers."),
     "audit": ("audit:audit", "Show who did what on this user's servers."),
@@ -50,6 +60,20 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 The line is repeated here so that `crush-trio --help` does not import the commands; a test compares
 the two.
 """
+
+
+_SUBSTITUTE: Final = "crush_trio.substitute"
+
+SUBSTITUTES: Final[Mapping[str, str]] = dict(
+    zip("✓✗→…·“”•─│", ["+", "x", "->", "...", "-", '"', '"', "*", "-", "|"], strict=True)
+)
+"""What is written instead of characters of our own, and common ones, in an encoding without them.
+
+With a "?" for each, what a report found good and what it found bad would look the same.
+"""
+
+_SERVED: Final = {"run", "attach"}
+"""The commands that always need a server; if none runs, one is started before their imports."""
 
 
 class LazyCommands(click.Group):
@@ -79,16 +103,46 @@ class LazyCommands(click.Group):
         from difflib import get_close_matches
 
         name = args[0]
-        unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
+        unknown = name not in {*COMMANDS, *self.commands} and not ctx.resilient_parsing
         if unknown and (similar := get_close_matches(name, COMMANDS)):
             meant = " or ".join(map(repr, similar))
             raise click.UsageError(f"No such command {name!r}. Did you mean {meant}?", ctx)
+        if name in _SERVED:
+            from crush_trio.cli.background import start_ahead
+
+            start_ahead(args, os.environ)
         return super().resolve_command(ctx, args)
+
+    @override
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _exit_if_unread():
+            return super().make_context(info_name, args, parent, **extra)
+
+    @override
+    def invoke(self, ctx: click.Context) -> object:
+        with _exit_if_unread():
+            return super().invoke(ctx)
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@contextmanager
+def _exit_if_unread() -> Iterator[None]:
+    """Exit as documented if the reader of standard output has closed it; click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+        raise SystemExit(BROKEN_PIPE) from None
 
 
 @click.group(
@@ -100,7 +154,7 @@ class LazyCommands(click.Group):
 def cli() -> None:
     """Host coding agents, and talk to them.
 
-    Commands that need a server start one in their own process if none is running.
+    Commands that need a server start one in the background if none is running.
     """
 
 
@@ -110,12 +164,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Wrong usage raises `SystemExit`, as click programs do.
     """
     _replace_closed_streams()
-    _replace_unencodable()
+    _allow_lost_notes()
+    _encode_output()
     invocation = Invocation()
     try:
         code = _call(argv, invocation)
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and error.ctx and error.ctx.command.name == "run":
+            click.echo("Write -- before a prompt that begins with a dash.", err=True)
         raise SystemExit(error.exit_code) from None
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.CANCELLED
@@ -152,13 +209,45 @@ def _replace_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
-def _replace_unencodable() -> None:
-    """Write "?" for characters that standard output cannot encode, as in an ASCII locale.
+class _Notes(FileIO):
+    """Standard error; what cannot be written there is dropped."""
+
+    @override
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _allow_lost_notes() -> None:
+    """Let no command fail, and no answer be lost, because standard error cannot be written to."""
+    if isinstance(sys.stderr, TextIOWrapper) and sys.stderr is sys.__stderr__:
+        file = _Notes(sys.stderr.fileno(), "w", closefd=False)
+        sys.stderr = TextIOWrapper(file, sys.stderr.encoding, write_through=True)
+
+
+def _encode_output() -> None:
+    """Write in the encoding of the locale, and a substitute for characters that it does not have.
 
     The default is to raise `UnicodeEncodeError`, and an answer would be lost because of one letter.
     """
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    codecs.register_error(_SUBSTITUTE, _substitute)
+    encoding = None
+    if "utf8" in sys._xoptions and "PYTHONIOENCODING" not in os.environ:  # see `__main__`
+        import locale
+
+        encoding = locale.getencoding()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding=encoding, errors=_SUBSTITUTE)
+
+
+def _substitute(error: UnicodeError) -> tuple[str, int]:
+    """Return what is written for a character that the encoding does not have: see `SUBSTITUTES`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return SUBSTITUTES.get(error.object[error.start], "?"), error.start + 1
 
 
 def _print_error(error: CrushError) -> int:

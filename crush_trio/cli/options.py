@@ -159,8 +159,9 @@ def host_option(command: Command) -> Command:
     host = click.option(
         "--host",
         metavar="ADDRESS",
-        help="The server: unix:///path, tcp://host:port or https://host[:port]; by default the "
-        "user's socket.",
+        envvar="CRUSH_TRIO_HOST",
+        help="The server: unix:///path, tcp://host:port or https://host[:port]; by default that in "
+        "CRUSH_TRIO_HOST, else the user's socket.",
     )
     ca = click.option(
         "--ca",
@@ -191,12 +192,23 @@ def _set_variable(
 def choose_address(
     host: str | None, environ: Mapping[str, str], uid: int, *, listen: bool = False
 ) -> "Address":
-    """Return the address *host*, to connect to or to *listen* on, or the default one; raises `BadAddress`."""
-    from crush_trio.net.address import default_address, parse_address, parse_server_url
+    """Return the address *host*, to connect to or to *listen* on, or the default one; raises `BadAddress`.
 
-    if host is None:
-        return default_address(environ, uid)
-    return parse_address(host) if listen else parse_server_url(host)
+    The default of clients is `CRUSH_TRIO_HOST`, if it is set.
+    """
+    from crush_trio.net.address import (
+        HOST_VARIABLE,
+        default_address,
+        named_server,
+        parse_address,
+        parse_server_url,
+    )
+
+    if listen:
+        return default_address(environ, uid) if host is None else parse_address(host)
+    if host is None or host == environ.get(HOST_VARIABLE):
+        return named_server(environ) or default_address(environ, uid)
+    return parse_server_url(host)
 
 
 def cwd_option(command: Command) -> Command:
@@ -209,20 +221,31 @@ def cwd_option(command: Command) -> Command:
     )(command)
 
 
-def directory_of(cwd: str, host: str | None = None) -> str:
-    """Return a directory as an absolute path; it must exist unless the server is remote."""
+def directory_of(
+    cwd: str, host: str | None = None, *, hint: str = "--cwd", exists: bool = True
+) -> str:
+    """Return a directory as an absolute path; it must be there, if it *exists* and the server is local.
+
+    *hint* is the name of the argument. A path that is not UTF-8 is refused, because JSON has no way to write it.
+    """
     try:
-        path = Path(cwd).expanduser().absolute()
+        path = os.path.normpath(Path(cwd).expanduser().absolute())
     except FileNotFoundError:
         raise click.BadParameter(
-            "the current directory no longer exists; change to one that does", param_hint="--cwd"
+            "the current directory no longer exists; change to one that does", param_hint=hint
+        ) from None
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(
+            f"{path!r} is not valid UTF-8; rename the directory", param_hint=hint
         ) from None
     remote = host is not None and not host.startswith("unix://")
-    if not remote and not path.is_dir():
+    if exists and not remote and not Path(path).is_dir():
         raise click.BadParameter(
-            f"{cwd!r} is not a directory; name one that exists", param_hint="--cwd"
+            f"{cwd!r} is not a directory; name one that exists", param_hint=hint
         )
-    return os.path.normpath(path)
+    return path
 
 
 # ── Output ──────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ be made is removed, and what is hidden is only listed.
 """
 
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -296,7 +297,9 @@ def configuration_findings(config: LoadedConfig) -> list[Finding]:
     wide = [each for each in config.trusted if config.places.home.is_relative_to(each)]
     listed = ", ".join(map(str, config.trusted)) or "none"
     if wide:
-        advice = "name single projects in crush_trio.trusted_directories"
+        advice = (
+            f"trust single projects instead: crush-trio trust --remove {shlex.quote(str(wide[0]))}"
+        )
         text = f"{wide[0]} is trusted, so every project below it is"
         findings.append(Finding(WARN, "trust", text, advice))
     else:

@@ -1,25 +1,24 @@
-"""The server, directory, session, run and model that a command's arguments name.
+"""The server and the directory that a command's arguments name.
 
-`open_link` connects to a running server, or starts an embedded one: a server in this process, for
-this command only, on a socket with a private name. An embedded server shuts down with the command,
-its runs first.
-
-A session or run may be named by the first characters of its id, and a model without its provider, as
-long as that is unambiguous.
+`open_link` connects to a running server, or starts the one in the background (`cli.background`). Where
+that cannot be or is not wanted, the command has an embedded server: in its own process, on a socket with
+a private name. An embedded server shuts down with the command, its runs first.
 """
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import click
 import trio
 from attrs import frozen
 
-from crush_trio.cli.exits import IdAmbiguous, ModelUnknown, NothingToContinue, NotOurs
+from crush_trio.cli.background import Background
+from crush_trio.cli.exits import NotOurs
 from crush_trio.cli.options import choose_address
 from crush_trio.client.client import (
     CA_VARIABLE,
@@ -34,33 +33,44 @@ from crush_trio.clock import SystemClock
 from crush_trio.config.load import load_config
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
-from crush_trio.errors import SessionNotFound
-from crush_trio.net.address import PATH_LIMIT, Address, UnixAddress
-from crush_trio.net.unix_socket import find_listener
+from crush_trio.errors import CrushError, ServerShuttingDown
+from crush_trio.net.address import HOST_VARIABLE, PATH_LIMIT, Address, UnixAddress
+from crush_trio.net.dial import FixedUnixDialer
+from crush_trio.net.errors import ConnectFailed, ForeignSocket
+from crush_trio.net.unix_socket import Credentials, find_listener
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.store.open import StoreSettings
 from crush_trio.store.open import has_data as store_has_data
 from crush_trio.tools.shell.environment import config_commands
-from crush_trio.wire.config import ProviderConfig, SelectedModel
-from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import Session
 
-PROBE_LIMIT: Final = 5.0
-"""Seconds within which a running server must answer the version request."""
+PROBE_LIMIT: Final = 30.0
+"""Seconds within which a running server must answer the version request; a busy machine may need some."""
+
+PROBE_NOTICE: Final = 5.0
+"""Seconds after which the user is told that the command waits for that answer."""
+
+START_LIMIT: Final = 30.0
+"""Seconds within which a server in the background must listen; on a quiet machine it takes less than one."""
+
+RETIRE_LIMIT: Final = 5.0
+"""Seconds within which an unused server of another version ends; one that does not is used."""
+
+REOPENINGS: Final = 2
+"""How often a directory is opened again if the server in the background ends just then."""
+
+STUCK: Final = "end it with: kill -9 {pid} (the next command starts another)"
+"""What to do about a server in the background that does not answer."""
 
 OWN_BUILD: Final = "crush_trio-"
 """The prefix of the build id of every crush_trio server."""
 
 TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
 
-SHORTEST: Final = 4
-"""The fewest characters of an id that name it."""
-
 _REFUSALS: Final = {401, 403}
 _NAME_ROOM: Final = 40
-_LISTED: Final = 8
+_PAUSE: Final = 0.02
+_REST: Final = 1.0
 
 
 # ── The server ──────────────────────────────────────────────────────────────────────────────────
@@ -71,8 +81,10 @@ class ServerLink:
     """A connection to a server. Made by `open_link`."""
 
     client: Client
-    embedded: bool
+    embedded: bool = False
     """Whether the server is in this process, and shuts down with the command."""
+    background: Background | None = None
+    """The server in the background, if it is that one."""
 
     @property
     def local(self) -> bool:
@@ -82,22 +94,37 @@ class ServerLink:
 
 @asynccontextmanager
 async def open_link(
-    host: str | None, environ: Mapping[str, str], *, embed: bool
+    host: str | None, environ: Mapping[str, str], *, start: bool
 ) -> AsyncIterator[ServerLink]:
     """Connect to the server at *host*, by default at the user's socket, for the block.
 
-    If no crush_trio server runs at the default address and *embed* is true, an embedded server is
-    started. It never replaces an address that was given. Raises `ServerUnreachable` or `NotOurs`.
+    If no crush_trio server runs at the default address, it is the one in the background, which is
+    started if *start* is true. It never replaces an address that was given. Raises `ServerUnreachable`,
+    `NotOurs` or `BackgroundFailed`.
     """
     address = choose_address(host, environ, os.getuid())
     token = client_token(environ)
-    required = host is not None or not embed
-    running = await _is_running(address, token, environ, required=required)
-    opened = (
-        open_client(address, token=token, environ=environ) if running else _open_embedded(environ)
-    )
-    async with opened as client:
-        yield ServerLink(client=client, embedded=not running)
+    shared = None if host is not None else Background.of(environ, os.getuid())
+    required = host is not None or not (start or (shared is not None and shared.listening()))
+    if await _is_running(address, token, environ, required=required):
+        async with open_client(address, token=token, environ=environ) as client:
+            yield ServerLink(client=client)
+    elif shared is not None and await _reached(shared, environ):
+        async with _open_background(shared, environ) as client:
+            yield ServerLink(client=client, background=shared)
+    else:
+        async with _open_embedded(environ) as client:
+            yield ServerLink(client=client, embedded=True)
+
+
+async def finds_server(environ: Mapping[str, str]) -> bool:
+    """Whether a server runs that commands without `--host` would use."""
+    await trio.lowlevel.checkpoint()
+    shared = Background.of(environ, os.getuid())
+    if shared is not None and shared.listening():
+        return True
+    address = choose_address(None, environ, os.getuid())
+    return await _is_running(address, client_token(environ), environ, required=False)
 
 
 def client_token(environ: Mapping[str, str]) -> str | None:
@@ -124,39 +151,146 @@ async def _is_running(
     return True
 
 
-async def probe(client: Client) -> str:
-    """Return the server's version; raises `ServerUnreachable`, `NotOurs` or an `ApiError`."""
-    with trio.move_on_after(PROBE_LIMIT):
-        try:
-            version = await client.version()
-        except ApiError as error:
-            if error.status in _REFUSALS:
-                raise
-            raise await _not_ours(client, str(error)) from error
-        except (AnswerLost, AnswerGarbled) as error:
-            raise await _not_ours(client, str(error)) from error
-        if not version.build_id.startswith(OWN_BUILD):
-            raise await _not_ours(client, f"version {version.version or 'unknown'}")
-        return version.version
-    raise ServerUnreachable(
-        f"{await _program(client)} at {client.address} accepts connections and does not answer; restart it"
-    )
+async def probe(client: Client, *, remedy: str = "restart it") -> str:
+    """Return the server's version; raises `ServerUnreachable`, `NotOurs` or an `ApiError`.
+
+    *remedy* is what to do about a server that does not answer, with `{pid}` for its process.
+    """
+    async with open_hidden_nursery() as nursery:
+        nursery.start_soon(_watch_silence, client, remedy)
+        version = await _version_of(client)
+        nursery.cancel_scope.cancel()
+    return version
+
+
+async def _watch_silence(client: Client, remedy: str) -> None:
+    """Tell the user that the command waits; raise `ServerUnreachable` when it has waited for long enough."""
+    await trio.sleep(PROBE_NOTICE)
+    found = await _listener(client)
+    program = f"{found or 'the program'} at {client.address}"
+    if found is not None and found.stopped:
+        raise ServerUnreachable(f"{program} is stopped; continue it with: kill -CONT {found.pid}")
+    click.echo(f"crush-trio: waiting for an answer of {program}", err=True)
+    await trio.sleep(PROBE_LIMIT - PROBE_NOTICE)
+    advice = remedy.format(pid="PID" if found is None else found.pid)
+    raise ServerUnreachable(f"{program} accepts connections and does not answer; {advice}")
+
+
+async def _version_of(client: Client) -> str:
+    await trio.lowlevel.checkpoint()
+    try:
+        version = await client.version()
+    except ApiError as error:
+        if error.status in _REFUSALS:
+            raise
+        raise await _not_ours(client, str(error)) from error
+    except (AnswerLost, AnswerGarbled) as error:
+        raise await _not_ours(client, str(error)) from error
+    if not version.build_id.startswith(OWN_BUILD):
+        kind = "Crush, the Go program, " if version.go_version else ""
+        raise await _not_ours(client, f"{kind}version {version.version or 'unknown'}")
+    return version.version
 
 
 async def _not_ours(client: Client, what: str) -> NotOurs:
-    program = await _program(client)
+    program = await _listener(client) or "the program"
     return NotOurs(
         f"{program} at {client.address} ({what}); stop it, or name another address with --host"
     )
 
 
-async def _program(client: Client) -> str:
-    """Return which program listens at the address of *client*, if that can be told."""
-    address, found = client.address, None
+async def _listener(client: Client) -> Credentials | None:
+    """Return which process listens at the address of *client*, if that can be told."""
     await trio.lowlevel.checkpoint()
-    if isinstance(address, UnixAddress):
-        found = await find_listener(address.path)
-    return "the program" if found is None else str(found)
+    address = client.address
+    return await find_listener(address.path) if isinstance(address, UnixAddress) else None
+
+
+# ── The server in the background ────────────────────────────────────────────────────────────────
+
+
+async def _reached(shared: Background, environ: Mapping[str, str]) -> bool:
+    """Reach the server in the background; False if its files cannot be made, as on a read-only disk."""
+    await trio.lowlevel.checkpoint()
+    try:
+        await reach_background(shared, environ)
+    except OSError:
+        return False
+    return True
+
+
+async def reach_background(shared: Background, environ: Mapping[str, str]) -> None:
+    """Wait until the server in the background listens, and start it if need be.
+
+    One that another version or installation has started is replaced, if no client uses it. Raises
+    `BackgroundFailed`, or `OSError` if its files cannot be made.
+    """
+    started = False
+    await trio.lowlevel.checkpoint()
+    if shared.listening() and not shared.ours:
+        await _retire(shared)
+    with trio.move_on_after(START_LIMIT):
+        while not shared.listening():
+            if shared.start(environ, spawn=not started):
+                if started:
+                    raise shared.failure()
+                started = True
+            await trio.sleep(_PAUSE)  # neither the lock nor the socket sends an event
+        return
+    raise shared.failure()
+
+
+async def _retire(shared: Background) -> None:
+    """End a server of another version or installation, unless a client uses it."""
+    await trio.lowlevel.checkpoint()
+    with suppress(CrushError), trio.move_on_after(RETIRE_LIMIT):
+        async with open_client(shared.address, environ={}) as client:
+            await client.shutdown()
+        while shared.listening():  # noqa: ASYNC110 - as above
+            await trio.sleep(_PAUSE)
+
+
+@asynccontextmanager
+async def _open_background(shared: Background, environ: Mapping[str, str]) -> AsyncIterator[Client]:
+    """Connect to the server in the background; if it is killed, start another one."""
+    dial = FixedUnixDialer(shared.address)
+    with closing(dial):
+        async with (
+            open_client(shared.address, environ={}, dial=dial) as client,
+            open_hidden_nursery() as nursery,
+        ):
+            await _greet(client, shared, environ)
+            nursery.start_soon(_revive, shared, dial, environ)
+            yield client
+            nursery.cancel_scope.cancel()
+
+
+async def _greet(client: Client, shared: Background, environ: Mapping[str, str]) -> None:
+    """Check that the server answers. Its idle time may be over just now: then the next one is used."""
+    await trio.lowlevel.checkpoint()
+    for _ in range(REOPENINGS):
+        try:
+            await probe(client, remedy=STUCK)
+            return
+        except (ServerUnreachable, NotOurs) as error:
+            if not isinstance(error.__cause__, ConnectFailed | AnswerLost):
+                raise
+            await _reached(shared, environ)
+    await probe(client, remedy=STUCK)
+
+
+async def _revive(shared: Background, dial: FixedUnixDialer, environ: Mapping[str, str]) -> None:
+    """Start the server again whenever it has ended, so that clients can reconnect."""
+    while True:
+        with suppress(ConnectFailed, ForeignSocket, trio.BrokenResourceError):
+            async with await dial() as stream:
+                await stream.receive_some()  # returns when the server closes the connection
+        if not shared.listening():
+            await _reached(shared, environ)
+        await trio.sleep(_REST)
+
+
+# ── An embedded server ──────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
@@ -195,24 +329,40 @@ def _socket_folder() -> str:
 # ── The directory ───────────────────────────────────────────────────────────────────────────────
 
 
-def open_directory(
+@asynccontextmanager
+async def open_directory(
     link: ServerLink,
     directory: str,
     environ: Mapping[str, str],
     *,
     interactive: bool = False,
     init: bool = True,
-) -> AbstractAsyncContextManager[RemoteWorkspace]:
-    """Open a directory as a workspace.
+) -> AsyncIterator[RemoteWorkspace]:
+    """Open a directory as a workspace, for the block.
 
     A local server of this user gets this environment, so that the API keys of the user's shell are
     used. It counts only if no other client has the directory open. A remote server uses its own.
+
+    The server in the background may end just before: its idle time was over. Then the next one is used.
     """
     env = None
     if link.local and not link.embedded:
-        own = (TOKEN_VARIABLE, CA_VARIABLE, INSECURE_VARIABLE)
+        own = (TOKEN_VARIABLE, CA_VARIABLE, INSECURE_VARIABLE, HOST_VARIABLE)
         env = {name: text for name, text in environ.items() if not name.startswith(own)}
-    return link.client.open_workspace(directory, interactive=interactive, init=init, env=env)
+    open_it = partial(
+        link.client.open_workspace, directory, interactive=interactive, init=init, env=env
+    )
+    async with AsyncExitStack() as stack:
+        for _ in range(REOPENINGS if link.background is not None else 0):
+            try:
+                workspace = await stack.enter_async_context(open_it())
+            except (ServerShuttingDown, ServerUnreachable, AnswerLost):
+                assert link.background is not None
+                await _reached(link.background, environ)
+            else:
+                yield workspace
+                return
+        yield await stack.enter_async_context(open_it())
 
 
 def places_of(directory: Path, environ: Mapping[str, str]) -> Places:
@@ -239,73 +389,3 @@ async def has_data(directory: Path, environ: Mapping[str, str]) -> bool:
     """Whether a directory has the database of a workspace."""
     config = await configuration_of(directory, environ)
     return await store_has_data(StoreSettings(), config.data_dir)
-
-
-# ── Sessions, runs and models ───────────────────────────────────────────────────────────────────
-
-
-def match_id(text: str, ids: Iterable[str]) -> str | None:
-    """Return the id that equals *text*, or the only one that begins with it; raises `IdAmbiguous`."""
-    found = set()
-    for each in ids:
-        if each == text:
-            return each
-        if len(text) >= SHORTEST and each.startswith(text):
-            found.add(each)
-    if len(found) > 1:
-        raise IdAmbiguous(f"{len(found)} ids begin with {text!r}; write more of it")
-    return found.pop() if found else None
-
-
-async def find_session(workspace: RemoteWorkspace, text: str) -> Session:
-    """Return the session that *text* names; raises `SessionNotFound` or `IdAmbiguous`."""
-    sessions = await workspace.sessions.list()
-    found = match_id(text, (session.id for session in sessions))
-    if found is None and len(text) >= SHORTEST:
-        return await workspace.sessions.get(SessionId(text))
-    if found is None:
-        raise SessionNotFound(repr(text))
-    return next(session for session in sessions if session.id == found)
-
-
-async def latest_session(workspace: RemoteWorkspace) -> Session:
-    """Return the session that was used last; raises `NothingToContinue`."""
-    sessions = await workspace.sessions.list()
-    if not sessions:
-        raise NothingToContinue
-    return sessions[0]
-
-
-def find_run(text: str, runs: Iterable[RunView]) -> RunId | None:
-    """Return the run that *text* names, by its id or its submitter's run id; None if none matches."""
-    names: dict[str, RunId] = {
-        name: run.id for run in runs for name in (run.id, run.run_id) if name
-    }
-    found = match_id(text, names)
-    return None if found is None else names[found]
-
-
-def find_model(text: str, providers: Mapping[str, ProviderConfig]) -> SelectedModel:
-    """Return the model that *text* names, as `provider/model` or `model`; raises `ModelUnknown`."""
-    for name, provider in providers.items():
-        if text.startswith(f"{name}/") and _may_have(provider, text[len(name) + 1 :]):
-            return SelectedModel(provider=name, model=text[len(name) + 1 :])
-    owners = [
-        name
-        for name, provider in providers.items()
-        if any(model.id == text for model in provider.models)
-    ]
-    if len(owners) == 1:
-        return SelectedModel(provider=owners[0], model=text)
-    if owners:
-        raise ModelUnknown(
-            f"{len(owners)} providers have {text!r}; write {' or '.join(f'{name}/{text}' for name in owners)}"
-        )
-    known = [f"{name}/{model.id}" for name, each in providers.items() for model in each.models]
-    more = ", …" if len(known) > _LISTED else ""
-    raise ModelUnknown(f"{text!r}; choose one of: {', '.join(known[:_LISTED])}{more}")
-
-
-def _may_have(provider: ProviderConfig, model: str) -> bool:
-    """Whether a provider lists a model, or discovers its models only later."""
-    return bool(provider.discover_models) or any(each.id == model for each in provider.models)

@@ -26,6 +26,12 @@ COMMAND = [sys.executable, "-m", "crush_trio"]
 KEPT = {"PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "COVERAGE_PROCESS_START"}
 
 
+def with_demo(arguments):
+    """Return the arguments; `run` lets the demo answer, unless they say otherwise."""
+    first, *others = arguments
+    return ["run", "--demo", *others] if first == "run" else arguments
+
+
 @define(eq=False)
 class Home:
     """Where a test lives."""
@@ -50,13 +56,14 @@ class Home:
             "XDG_RUNTIME_DIR": str(self.root / "run"),
             "TMPDIR": str(self.root / "run"),
             "TERM": "xterm-256color",
+            "CRUSH_TRIO_BACKGROUND": "0",
             **self.extra,
         }
 
     def call(self, *arguments, stdin=subprocess.DEVNULL, text=None, cwd=None):
         """Run a command to its end; return its code and what it said."""
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*COMMAND, *with_demo(arguments)],
             cwd=cwd or self.work,
             env=self.environ,
             stdin=None if text is not None else stdin,
@@ -72,7 +79,7 @@ class Home:
     def started(self, *arguments):
         """Start a command that goes on; it is ended with the block, if it has not ended before."""
         process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*COMMAND, *with_demo(arguments)],
             cwd=self.work,
             env=self.environ,
             stdin=subprocess.DEVNULL,
@@ -100,7 +107,7 @@ class Home:
         """Start a command at a terminal."""
         child = pexpect.spawn(
             COMMAND[0],
-            [*COMMAND[1:], *arguments],
+            [*COMMAND[1:], *with_demo(arguments)],
             cwd=str(self.work),
             env=self.environ,
             dimensions=(height, width),

@@ -1,8 +1,11 @@
 """Which command is meant, and what is said when it cannot be."""
 
+import io
+import os
 import pkgutil
 import re
 import resource
+import signal
 import subprocess
 import sys
 
@@ -10,10 +13,14 @@ import click
 import pytest
 
 import crush_trio.cli.commands
-from crush_trio.cli.exits import ADVICE, ExitCode, exit_code_of, expected, explain
+from crush_trio.cli.exits import ADVICE, ExitCode, RuleUnknown, exit_code_of, expected, explain
 from crush_trio.cli.main import COMMANDS, cli, main
-from crush_trio.client.http import ServerUnreachable
-from crush_trio.errors import CrushError, SessionNotFound
+from crush_trio.cli.options import choose_address
+from crush_trio.client.http import ApiError, ServerUnreachable
+from crush_trio.config.errors import ConfigNotWritten
+from crush_trio.errors import CrushError, PathInvalid, SessionNotFound
+from crush_trio.net.address import TcpAddress, default_address
+from crush_trio.server.settings import ServerSettings
 from crush_trio.store.errors import StoreLocked
 
 
@@ -24,6 +31,7 @@ def elsewhere(monkeypatch, tmp_path):
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("CRUSH_TRIO_BACKGROUND", "0")
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CRUSH_TRIO_TOKEN", "CRUSH_TRIO_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path / "work")
@@ -129,6 +137,10 @@ def test_the_version_is_there_at_once():
         (["cancel"], "--all"),
         (["cancel", "--all", "abcd"], "--all"),
         (["import", "nowhere"], "does not exist"),
+        (["run", "-fix", "it"], "Write -- before a prompt that begins with a dash"),
+        (["config", "check", "nowhere"], "for DIRECTORY: 'nowhere' is not a directory"),
+        (["trust", "nowhere"], "for DIRECTORY: 'nowhere' is not a directory"),
+        (["trust", "--list", "."], "leave out DIRECTORY"),
     ],
 )
 def test_misuse_is_told_with_what_to_do(capsys, arguments, advice):
@@ -142,11 +154,48 @@ def test_a_deleted_current_directory_is_one_sentence(capsys, tmp_path, arguments
     assert "the current directory no longer exists; change to one that does" in said
 
 
+@pytest.mark.parametrize("arguments", [["run", "x"], ["sessions"], ["doctor"], ["trust"]])
+def test_a_directory_whose_name_is_not_utf_8_is_told_as_such(
+    capsys, monkeypatch, tmp_path, arguments
+):
+    """The server said that it does not exist."""
+    odd = tmp_path / os.fsdecode(b"bad\xff")
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    assert "is not valid UTF-8; rename the directory" in misuse(capsys, *arguments)
+
+
+# ── Output that cannot be written ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["trust", "-l"]]
+)
+def test_output_that_nobody_reads_is_an_exit_code_of_its_own(monkeypatch, arguments):
+    """Click's own output ended with 1."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    assert ended.value.code == 141
+
+
+def test_good_and_bad_look_different_in_an_encoding_without_their_marks(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    main(["--version"])
+    sys.stdout.write("✓ ✗ … 日")
+    sys.stdout.flush()
+    assert written.getvalue().endswith(b"\n+ x ... ?")
+
+
 # ── Failing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_no_prompt_at_all_is_answered_with_how_to_give_one(capsys):
-    assert main(["run"]) == ExitCode.FAILED
+    assert main(["run"]) == ExitCode.MISUSED
     assert capsys.readouterr().err.splitlines() == [
         "crush-trio: there is no prompt",
         "Next: write it as arguments, or pipe it in",
@@ -163,6 +212,65 @@ def test_a_server_that_is_not_there_is_an_exit_code_of_its_own(capsys):
 def test_an_address_that_was_asked_for_is_never_replaced_by_a_server_of_our_own(capsys):
     assert main(["run", "--host", "tcp://127.0.0.1:9", "hello"]) == ExitCode.NO_SERVER
     assert "crush-trio serve --host tcp://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_an_address_without_a_scheme_is_answered_with_the_whole_address(capsys):
+    assert main(["run", "--host", "127.0.0.1:8765", "hello"]) == ExitCode.MISUSED
+    assert capsys.readouterr().err.splitlines() == [
+        "crush-trio: not the address of a server: '127.0.0.1:8765': there is no scheme",
+        "Next: write tcp://127.0.0.1:8765",
+    ]
+
+
+def test_the_environment_names_the_server_as_the_option_does(capsys, monkeypatch):
+    monkeypatch.setenv("CRUSH_TRIO_HOST", "tcp://127.0.0.1:9")
+    assert main(["run", "hello"]) == ExitCode.NO_SERVER
+    assert "crush-trio serve --host tcp://127.0.0.1:9" in capsys.readouterr().err
+    assert main(["run", "--host", "tcp://127.0.0.1:10", "hello"]) == ExitCode.NO_SERVER
+    assert "crush-trio serve --host tcp://127.0.0.1:10" in capsys.readouterr().err
+
+
+def test_a_bad_address_in_the_environment_is_told_with_the_name_of_the_variable(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("CRUSH_TRIO_HOST", "127.0.0.1:8765")
+    assert main(["run", "hello"]) == ExitCode.MISUSED
+    assert capsys.readouterr().err.splitlines() == [
+        "crush-trio: not the address of a server: CRUSH_TRIO_HOST is '127.0.0.1:8765': there is no scheme",
+        "Next: write tcp://127.0.0.1:8765",
+    ]
+
+
+def test_a_server_does_not_listen_where_the_environment_sends_its_clients(tmp_path):
+    environ = {"CRUSH_TRIO_HOST": "tcp://127.0.0.1:9", "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert choose_address(None, environ, 7) == TcpAddress("127.0.0.1", 9)
+    listened = choose_address(None, environ, 7, listen=True)
+    assert listened == default_address(environ, 7)
+    assert "CRUSH_TRIO_HOST" not in ServerSettings.from_environment(environ).environment
+
+
+CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+class Importing:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Importing())
+"""
+
+
+def test_ctrl_c_during_the_imports_ends_the_program_without_a_word(tmp_path):
+    """It printed the traceback of the import."""
+    (tmp_path / "sitecustomize.py").write_text(CTRL_C.format(name="crush_trio.cli.options"))
+    done = subprocess.run(
+        [sys.executable, "-m", "crush_trio", "run", "hello"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_debugging_shows_where_an_error_comes_from(capsys):
@@ -186,14 +294,32 @@ def test_what_we_did_not_expect_is_not_hidden(monkeypatch):
     ("error", "code", "what", "following"),
     [
         (SessionNotFound("'x'"), 1, "session not found: 'x'", ADVICE["session_not_found"]),
+        (
+            PathInvalid('/x does not exist; make it, or send "create": true'),
+            1,
+            "path is not a usable directory: /x does not exist",
+            ADVICE["path_invalid"],
+        ),
         (ServerUnreachable("gone; start it"), 3, "cannot reach the server: gone", "start it"),
         (
             StoreLocked("/d belongs to process 7"),
             1,
-            "the data directory is in use; stop its owner or choose another directory: "
-            "/d belongs to process 7",
+            "the data directory is in use: /d belongs to process 7",
             ADVICE["store_locked"],
         ),
+        (
+            ConfigNotWritten("/f: Read-only file system"),
+            1,
+            "the configuration could not be written and was left unchanged: /f: Read-only file system",
+            "make the file and its directory writable for this user, or free some space",
+        ),
+        (
+            RuleUnknown("nope"),
+            1,
+            "there is no such permission rule: nope",
+            "list them with: crush-trio permissions",
+        ),
+        (ApiError("odd; look there", code="x", status=418), 1, "odd", "look there"),
     ],
 )
 def test_an_error_says_what_happened_and_what_to_do_next(error, code, what, following):

@@ -33,7 +33,7 @@ def call(home, redirection, *arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "-q", "hello"], ["sessions"], ["config", "schema"], ["--help"]]
+    "arguments", [["run", "--demo", "-q", "hello"], ["sessions"], ["config", "schema"], ["--help"]]
 )
 def test_closed_output_is_not_an_error(home, arguments):
     assert call(home, ">&-", *arguments) == (0, "")
@@ -44,13 +44,19 @@ def test_closed_output_and_error_output_keep_the_exit_code(home):
     assert call(home, ">&- 2>&-", "cancel", "--all") == (3, "")
 
 
+def test_error_output_that_cannot_be_written_keeps_the_exit_code(home):
+    """It ended with 1, and an answer was lost because of a note."""
+    assert call(home, "2>/dev/full", "cancel", "--all") == (3, "")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "-q", "hello"],
-        ["run", "-o", "stream-json", "hello"],
+        ["run", "--demo", "-q", "hello"],
+        ["run", "--demo", "-o", "stream-json", "hello"],
         ["sessions"],
         ["sessions", "--json"],
+        ["permissions"],
         ["config", "schema"],
         ["config", "check"],
         ["serve"],

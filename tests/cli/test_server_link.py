@@ -1,84 +1,109 @@
-"""Which session, run or model is meant."""
+"""What is said about a server: which program it is, and what it sees."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
+import trio
+from attrs import define
 
-from crush_trio.cli.commands.run import join_prompt
-from crush_trio.cli.exits import IdAmbiguous, ModelUnknown
-from crush_trio.cli.server_link import find_model, find_run, match_id
-from crush_trio.wire.config import CatalogModel, ProviderConfig, SelectedModel
-from crush_trio.wire.runs import RunState, RunView
-
-IDS = ["abcd-1", "abcd-2", "xyz9-3"]
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("abcd-1", "abcd-1"), ("xyz9", "xyz9-3"), ("xyz", None), ("zzzz", None), ("", None)],
-)
-def test_an_id_may_be_shortened(text, found):
-    assert match_id(text, IDS) == found
-
-
-def test_a_beginning_that_several_share_means_none_of_them():
-    with pytest.raises(IdAmbiguous, match="write more of it"):
-        match_id("abcd", IDS)
-    assert match_id("abcd", ["abcd", "abcde"]) == "abcd"
+from crush_trio.cli import server_link
+from crush_trio.cli.background import Background
+from crush_trio.cli.commands.doctor import background, remote_workspace
+from crush_trio.cli.commands.run import RunOptions, run_prompt
+from crush_trio.cli.exits import NoModel, NotOurs
+from crush_trio.cli.report.findings import Level
+from crush_trio.cli.report.plain import JsonReporter
+from crush_trio.cli.server_link import OWN_BUILD, STUCK, probe
+from crush_trio.client.http import ServerUnreachable
+from crush_trio.net.address import TcpAddress
+from crush_trio.server import open_server
+from crush_trio.wire.answers import Version
 
 
-def test_a_run_is_known_by_both_of_its_names():
-    runs = [RunView(id="ours-1", run_id="mine-1", session_id="s", state=RunState.ACTIVE)]
-    assert find_run("ours", runs) == find_run("mine-1", runs) == "ours-1"
-    assert find_run("none", runs) is None
+class GoClient:
+    """The client of a server of the Go program."""
+
+    address = TcpAddress("127.0.0.1", 8765)
+
+    async def version(self):
+        return Version(
+            version="v0.9", commit="", build_id="abc", go_version="go1.26", platform="linux/amd64"
+        )
 
 
-def provider(*models, **more):
-    return ProviderConfig(models=tuple(CatalogModel(id=name, name=name) for name in models), **more)
+async def test_a_server_of_the_go_program_is_named():
+    with pytest.raises(NotOurs, match=r"Crush, the Go program, version v0\.9"):
+        await probe(GoClient())
 
 
-PROVIDERS = {
-    "anthropic": provider("sonnet", "haiku"),
-    "openrouter": provider("anthropic/sonnet", "haiku"),
-    "shed": provider(discover_models=True),
-}
+@define(eq=False)
+class SlowClient:
+    """The client of a server that answers after some seconds."""
+
+    seconds: float
+    address = TcpAddress("127.0.0.1", 8765)
+
+    async def version(self):
+        await trio.sleep(self.seconds)
+        return Version(
+            version="0.1", commit="", build_id=f"{OWN_BUILD}1", go_version="", platform="linux"
+        )
 
 
-@pytest.mark.parametrize(
-    ("text", "chosen"),
-    [
-        ("sonnet", ("anthropic", "sonnet")),
-        ("anthropic/sonnet", ("anthropic", "sonnet")),
-        ("openrouter/anthropic/sonnet", ("openrouter", "anthropic/sonnet")),
-        ("openrouter/haiku", ("openrouter", "haiku")),
-        ("shed/anything", ("shed", "anything")),
-    ],
-)
-def test_a_model_is_named_with_its_provider_or_without(text, chosen):
-    name, model = chosen
-    assert find_model(text, PROVIDERS) == SelectedModel(provider=name, model=model)
+async def test_a_slow_server_is_waited_for_visibly_and_a_silent_one_is_an_error(capsys):
+    """A machine that was busy for five seconds made the command fail."""
+    assert await probe(SlowClient(4.0)) == "0.1"
+    assert capsys.readouterr().err == ""
+    assert await probe(SlowClient(25.0)) == "0.1"
+    told = "crush-trio: waiting for an answer of the program at tcp://127.0.0.1:8765\n"
+    assert capsys.readouterr().err == told
+    with pytest.raises(ServerUnreachable, match=r"does not answer; end it with: kill -9 PID"):
+        await probe(SlowClient(60.0), remedy=STUCK)
 
 
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("haiku", "write anthropic/haiku or openrouter/haiku"),
-        ("gpt", "choose one of: anthropic/sonnet"),
-    ],
-)
-def test_a_model_that_cannot_be_told_is_refused_with_those_there_are(text, advice):
-    with pytest.raises(ModelUnknown, match=advice):
-        find_model(text, PROVIDERS)
+@contextmanager
+def stopped_listener(path):
+    """Have a process listen at *path* and stop; give its id."""
+    listen = f"import socket, os; s = socket.socket(socket.AF_UNIX); s.bind({str(path)!r})"
+    program = [sys.executable, "-S", "-c", f"{listen}; s.listen(); os.kill(os.getpid(), 19)"]
+    with subprocess.Popen(program) as process:
+        try:
+            os.waitpid(process.pid, os.WUNTRACED)
+            yield process.pid
+        finally:
+            process.kill()
 
 
-@pytest.mark.parametrize(
-    ("words", "piped", "prompt"),
-    [
-        (["fix", "it"], "", "fix it"),
-        ([], "from a pipe\n", "from a pipe"),
-        (["explain"], "text\n", "explain\n\ntext"),
-        (["explain", "-", "briefly"], "text\n", "explain text briefly"),
-        (["-"], "", ""),
-        ([], "", ""),
-    ],
-)
-def test_a_prompt_is_words_and_what_is_piped_in(words, piped, prompt):
-    assert join_prompt(words, piped) == prompt
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_a_stopped_server_is_said_to_be_stopped_and_how_to_continue_it(tmp_path, monkeypatch):
+    """The doctor said: restart it. No command does that for the server in the background."""
+    monkeypatch.setattr(server_link, "PROBE_NOTICE", 0.01)
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    path = Background.of(environ, os.getuid()).address.path
+    with stopped_listener(path) as pid:
+        finding = await background(environ)
+    assert (finding.level, "is stopped" in finding.text) == (Level.FAIL, True)
+    assert finding.advice == f"continue it with: kill -CONT {pid}"
+
+
+@pytest.mark.slow
+@pytest.mark.real_clock
+async def test_over_tcp_the_keys_of_the_server_count_and_that_is_said(tmp_path):
+    """The doctor ticked the key of the shell, which the server never sees."""
+    environ = {"HOME": str(tmp_path), "OPENAI_API_KEY": "mine"}
+    (tmp_path / "work").mkdir()
+    async with open_server("tcp://127.0.0.1:0") as [address]:
+        host = str(address)
+        theirs, model = await remote_workspace(environ, host, str(tmp_path / "work"))
+        assert theirs.text == "the server's: demo; keys of this shell are not used"
+        assert (model.level, "on the server" in model.text) == (Level.WARN, True)
+        [missing] = await remote_workspace(environ, host, str(tmp_path / "wrok"))
+        assert (missing.level, "--cwd" in missing.advice) == (Level.FAIL, True)
+        assert not (tmp_path / "wrok").exists()
+        options = RunOptions(prompt="x", directory=str(tmp_path / "work"), host=host)
+        with pytest.raises(NoModel, match="not the keys of this shell"):
+            await run_prompt(options, JsonReporter(lambda _: None, stream=False), environ)

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import click
 import trio
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from crush_trio.cli.exits import explain
+from crush_trio.cli.names import find_session
 from crush_trio.cli.options import (
     Invocation,
     cwd_option,
@@ -25,12 +26,13 @@ from crush_trio.cli.options import (
     host_option,
     is_interactive,
     pass_invocation,
+    write,
 )
 from crush_trio.cli.report.conversation import failure
 from crush_trio.cli.report.reporter import short
 from crush_trio.cli.report.session import SessionView, send_answer
 from crush_trio.cli.report.terminal import LiveScreen, spinner
-from crush_trio.cli.server_link import find_session, open_directory, open_link
+from crush_trio.cli.server_link import open_directory, open_link
 from crush_trio.cli.terminal.editor import LineEditor, layout
 from crush_trio.cli.terminal.keyboard import Key, Keyboard, open_keyboard
 from crush_trio.cli.terminal.screen import Bottom, Renderer
@@ -45,6 +47,19 @@ from crush_trio.wire.views import Session
 
 Action: TypeAlias = Callable[[], Awaitable[object]]
 """What a key asks for and takes a while, such as submitting a prompt."""
+
+
+LEAVING: Final = {"/quit", "/exit"}
+
+HELP: Final = """\
+Enter        send the prompt; while a run is active, it is queued
+Alt-Enter    begin a new line
+Esc, Ctrl-C  cancel the active and the queued runs
+Up, Down     earlier prompts
+Ctrl-Z       suspend the program
+Ctrl-D       leave, on an empty line
+/help        show this; it is not sent to the model
+/quit, /exit leave"""
 
 
 @click.command()
@@ -63,7 +78,7 @@ def attach(
     a new line. Permissions and questions are answered here. Escape or Ctrl-C cancels the runs of the
     session. Ctrl-D leaves.
 
-    If no server is running, one is started that shuts down when you leave.
+    If no server is running, one is started in the background.
     """
     if session is not None and new:
         raise click.UsageError("--new begins a new session; leave out SESSION")
@@ -84,13 +99,13 @@ async def attach_to(
 
     async def work(interrupts: Interrupts) -> int:
         async with (
-            open_link(host, environ, embed=True) as link,
+            open_link(host, environ, start=True) as link,
             open_directory(link, directory, environ, interactive=True) as workspace,
         ):
             chosen = await _choose(workspace, session, new=new)
             attached = AttachedTerminal(workspace, SessionView(chosen))
             await attached.run(interrupts)
-        print(farewell(attached.view, embedded=link.embedded))
+        write(farewell(attached.view, embedded=link.embedded) + "\n")
         return 0
 
     return await interruptible(work)
@@ -225,7 +240,12 @@ class AttachedTerminal:
             self._editor.press("delete" if key.name == "ctrl-d" else key.name, key.text)
 
     def _submit(self, actions: "_ActionQueue") -> None:
-        if prompt := self._editor.take().strip():
+        prompt = self._editor.take().strip()
+        if prompt in LEAVING:
+            self._leave.cancel()
+        elif prompt == "/help":
+            self.view.conversation.note(Text(HELP, "dim"))
+        elif prompt:
             session_id = self.view.session.id
             actions.soon(lambda: self.workspace.submit(prompt, session=session_id))
 
@@ -281,9 +301,10 @@ class AttachedTerminal:
         if self.hint:
             return self.hint
         if not self.view.busy:
-            return "ctrl-d leaves"
+            return "/help, ctrl-d leaves"
         waiting = f"{self.view.waiting} waiting, " if self.view.waiting else ""
-        return f"{waiting}esc cancels"
+        progress = f"{one_line(self.view.progress, 60)}, " if self.view.progress else ""
+        return f"{progress}{waiting}esc cancels"
 
 
 @define(eq=False)

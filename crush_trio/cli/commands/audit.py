@@ -9,8 +9,8 @@ import click
 import trio
 
 from crush_trio.audit.file import AuditFile
-from crush_trio.audit.log import AuditLog
-from crush_trio.audit.record import AuditRecord, audit_path
+from crush_trio.audit.log import AuditLog, AuditUnreadable
+from crush_trio.audit.record import NO_PLACE, AuditRecord, audit_path
 from crush_trio.cli.commands.token import duration
 from crush_trio.cli.options import (
     Invocation,
@@ -97,9 +97,12 @@ async def show_audit(
 ) -> int:
     """Print records; return the exit code."""
     if host is None:
-        local = AuditLog(AuditFile(audit_path(environ)))
+        path = audit_path(environ)
+        if path is None:
+            raise AuditUnreadable(NO_PLACE)
+        local = AuditLog(AuditFile(path))
         return await print_records(local.read, since, last, follow=follow, as_json=as_json)
-    async with open_link(host, environ, embed=False) as link:
+    async with open_link(host, environ, start=False) as link:
         client = link.client
 
         async def read(after: int | None, limit: int) -> Sequence[AuditRecord]:

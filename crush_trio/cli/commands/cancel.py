@@ -9,6 +9,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crush_trio.cli.names import find_run, match_id
 from crush_trio.cli.options import (
     Invocation,
     debug_option,
@@ -19,13 +20,13 @@ from crush_trio.cli.options import (
     write,
 )
 from crush_trio.cli.report.reporter import merged, receipt_table, summary
-from crush_trio.cli.server_link import find_run, match_id, open_link
+from crush_trio.cli.server_link import open_link
 from crush_trio.client.client import Client
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.errors import RunNotFound
+from crush_trio.wire.answers import ReceiptView
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.runs import ReceiptView
 
 _LISTED = 1000
 """How many runs of a workspace are read; runs that have not ended are among the newest."""
@@ -67,7 +68,7 @@ async def cancel_runs(
     as_json: bool,
 ) -> int:
     """Cancel the session or run *target*, or all runs, and print the receipt; return the exit code."""
-    async with open_link(host, environ, embed=False) as link:
+    async with open_link(host, environ, start=False) as link:
         receipts = await _cancel_everywhere(link.client, target, keep_queue=keep_queue)
     if target is not None and not receipts:
         raise RunNotFound(f"{target!r} is neither a session nor a run of this server")

@@ -44,7 +44,9 @@ def check(invocation: Invocation, directory: str) -> int:
     Prints the files that were read, the models that would be used, and warnings. If a file is not
     valid, prints where the error is and exits with code 1.
     """
-    return invocation.run(check_config, invocation.environ, directory_of(directory))
+    return invocation.run(
+        check_config, invocation.environ, directory_of(directory, hint="DIRECTORY")
+    )
 
 
 @config.command()

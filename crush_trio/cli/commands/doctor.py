@@ -19,8 +19,10 @@ import trio
 
 from crush_trio import __version__
 from crush_trio.audit.file import AuditFile
-from crush_trio.audit.record import audit_path
+from crush_trio.audit.record import NO_PLACE, audit_path
+from crush_trio.cli.background import LINGER, Background
 from crush_trio.cli.exits import ExitCode, NotOurs, explain
+from crush_trio.cli.import_hint import GO_NAME, import_hint, missing_sessions
 from crush_trio.cli.options import (
     Invocation,
     choose_address,
@@ -34,19 +36,29 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.findings import Finding, Level, failed, report
 from crush_trio.cli.report.reporter import count
 from crush_trio.cli.security_checks import check_security, describe_sandbox
-from crush_trio.cli.server_link import client_token, configuration_of, probe
+from crush_trio.cli.server_link import (
+    STUCK,
+    client_token,
+    configuration_of,
+    open_directory,
+    open_link,
+    probe,
+)
 from crush_trio.client.client import open_client
 from crush_trio.client.http import ServerUnreachable
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.checks import chosen_limits
 from crush_trio.config.errors import ConfigInvalid, ConfigWarningKind, ExpansionFailed
+from crush_trio.config.known_providers import unsupported_key
 from crush_trio.config.models import DEMO_PROVIDER
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.errors import CrushError, LimitInvalid
 from crush_trio.limits import LIMIT_INFO, shown
+from crush_trio.net.address import UnixAddress, default_address, parse_server_url
+from crush_trio.net.unix_socket import find_listener
 from crush_trio.server.tokens import TokenFile, TokensUnusable, tokens_path
 from crush_trio.store.errors import StoreLocked
-from crush_trio.store.open import StoreSettings, has_data, inspect_store
+from crush_trio.store.open import StoreSettings, has_data, inspect_store, open_store
 from crush_trio.tools.sandbox.probe import probe_sandbox
 
 LIBRARIES: Final = ("trio", "hypercorn", "quart", "quart-trio", "h11", "click", "rich")
@@ -80,6 +92,8 @@ async def check_all(environ: Mapping[str, str], host: str | None, directory: str
     """Print all findings; return the exit code."""
     findings = [*versions(), *programs(), *await server(environ, host), *limits(environ)]
     findings += [*audit(environ), *tokens(environ, SystemClock())]
+    if host is not None and not isinstance(parse_server_url(host), UnixAddress):
+        return _print([*findings, *await remote_workspace(environ, host, directory)])
     try:
         config = await configuration_of(Path(directory), environ)
     except CrushError as error:
@@ -89,6 +103,7 @@ async def check_all(environ: Mapping[str, str], host: str | None, directory: str
         findings += describe_sandbox(config, await probe_sandbox())
         findings += await providers(config)
         findings += await data_directory(config)
+        findings += await crush_sessions(config)
     return _print(findings)
 
 
@@ -143,29 +158,85 @@ async def server(environ: Mapping[str, str], host: str | None) -> list[Finding]:
     try:
         address = choose_address(host, environ, os.getuid())
         async with open_client(address, token=client_token(environ), environ=environ) as client:
-            found = await probe(client)
+            answered = await probe(client)
             hosted = len(await client.workspaces())
             problems = (await client.health()).problems
     except ServerUnreachable as error:
         what, advice = explain(error)
         level = Level.WARN if host is None else Level.FAIL
+        if host is None and (found := await background(environ)) is not None:
+            home = default_address(environ, os.getuid())
+            silent = await find_listener(home.path)
+            return [found] if silent is None else [Finding(level, "server", what, advice), found]
         own = "; each command starts its own" if host is None else ""
         return [Finding(level, "server", what + own, advice)]
     except NotOurs as error:
-        return [Finding(Level.WARN, "server", *explain(error))]
+        theirs = Finding(Level.WARN, "server", *explain(error))
+        found = await background(environ) if host is None else None
+        return [theirs] if found is None else [theirs, found]
     except CrushError as error:
         return [failed("server", error)]
-    text = f"version {found} answers at {address} and hosts {count(hosted, 'workspace')}"
+    text = f"version {answered} answers at {address} and hosts {count(hosted, 'workspace')}"
     ailing = [Finding(Level.FAIL, "server", *_split(each.message)) for each in problems]
-    if found != __version__:
+    if answered != __version__:
         advice = "restart it, so that server and command have the same version"
         return [Finding(Level.WARN, "server", text, advice), *ailing]
     return [Finding(Level.OK, "server", text), *ailing]
 
 
+async def background(environ: Mapping[str, str]) -> Finding | None:
+    """Return the state of the server in the background; None if the environment asks for none."""
+    await trio.lowlevel.checkpoint()
+    shared = Background.of(environ, os.getuid())
+    if shared is None:
+        return None
+    if not shared.listening():
+        return Finding(Level.OK, "server", "none runs; commands start one in the background")
+    try:
+        async with open_client(shared.address, environ={}) as client:
+            found = await probe(client, remedy=STUCK)
+            hosted = len(await client.workspaces())
+    except CrushError as error:
+        return failed("server", error)
+    program = await find_listener(shared.address.path)
+    text = (
+        f"version {found} runs in the background ({program}) at {shared.address}, hosts "
+        f"{count(hosted, 'workspace')}, ends {LINGER:.0f} s after its last client; log: {shared.log}"
+    )
+    if shared.ours:
+        return Finding(Level.OK, "server", text)
+    advice = "another installation started it; it is replaced when no client uses it"
+    return Finding(Level.WARN, "server", text, advice)
+
+
+async def remote_workspace(environ: Mapping[str, str], host: str, directory: str) -> list[Finding]:
+    """Return what a server on TCP sees of a directory: its own keys and files count, not this shell's."""
+    await trio.lowlevel.checkpoint()
+    try:
+        async with (
+            open_link(host, environ, start=False) as link,
+            open_directory(link, directory, environ) as workspace,
+        ):
+            model = (await workspace.agent.info()).model_cfg
+            known = (await workspace.config.get()).providers
+    except CrushError as error:
+        return [failed("directory", error)]
+    theirs = f"the server's: {', '.join(sorted(known)) or 'none'}; keys of this shell are not used"
+    found = [Finding(Level.OK, "providers", theirs)]
+    if model.provider == DEMO_PROVIDER:
+        text = "none is configured on the server, so the offline demo answers"
+        advice = (
+            "set a key in the environment of the server, or describe a provider in its crush.json"
+        )
+        return [*found, Finding(Level.WARN, "model", text, advice)]
+    return [*found, Finding(Level.OK, "model", f"{model.provider}/{model.model}")]
+
+
 def audit(environ: Mapping[str, str]) -> list[Finding]:
     """Return whether the audit can be written, without writing anything."""
     path = audit_path(environ)
+    if path is None:
+        return [Finding(Level.WARN, "audit", *_split(NO_PLACE))]
     try:
         AuditFile(path).check()
     except OSError as error:
@@ -223,7 +294,8 @@ async def providers(config: LoadedConfig) -> list[Finding]:
     if selected.provider == DEMO_PROVIDER:
         text = "none is configured, so the offline demo answers"
         advice = "set a key such as ANTHROPIC_API_KEY, or describe a provider in crush.json"
-        return [*findings, Finding(Level.WARN, "model", text, advice)]
+        unusable = unsupported_key(config.environment)
+        return [*findings, Finding(Level.WARN, "model", text, unusable or advice)]
     return [*findings, Finding(Level.OK, "model", f"{selected.provider}/{selected.model}")]
 
 
@@ -262,6 +334,26 @@ async def data_directory(config: LoadedConfig) -> list[Finding]:
     else:
         findings.append(Finding(Level.OK, "orphans", "no unfinished runs of an earlier process"))
     return findings
+
+
+async def crush_sessions(config: LoadedConfig) -> list[Finding]:
+    """Return whether the Go program has sessions beside ours that were not imported."""
+    place, settings, known = config.data_dir, StoreSettings(), frozenset[str]()
+    number = await missing_sessions(place)
+    if not number:
+        return []
+    try:
+        if await has_data(settings, place):
+            async with open_store(settings, place) as store:
+                known = frozenset(session.id for session in await store.sessions())
+    except StoreLocked:
+        text = f"{place / GO_NAME} has {count(number, 'session')}"
+        return [Finding(Level.OK, "crush", f"{text}; crush-trio sessions says if any is not here")]
+    except CrushError:
+        return []  # `data_directory` has told it
+    directory = str(config.project.directory)
+    hint = await import_hint(place, directory, known)
+    return [] if hint is None else [Finding(Level.WARN, "crush", hint.what, hint.command)]
 
 
 def _split(text: str) -> tuple[str, str]:

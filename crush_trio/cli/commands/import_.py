@@ -9,6 +9,7 @@ import trio
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crush_trio.cli.import_hint import GO_NAME
 from crush_trio.cli.options import (
     Invocation,
     cwd_option,
@@ -22,7 +23,6 @@ from crush_trio.cli.server_link import configuration_of
 from crush_trio.store.go_import import ImportReport, NotCrushDatabase, import_go_database
 from crush_trio.store.open import StoreSettings, open_store
 
-GO_NAME: Final = "crush.db"
 _DATA_NAME: Final = ".crush"
 
 
@@ -31,17 +31,17 @@ _DATA_NAME: Final = ".crush"
 @click.option(
     "--root",
     metavar="DIR",
-    help="The directory in which the Go program was started, for relative paths in the file; by "
+    help="The directory in which Crush was started, for relative paths in the file; by "
     "default the one that contains the `.crush` of the file.",
 )
 @cwd_option
 @debug_option
 @pass_invocation
 def import_sessions(invocation: Invocation, path: str, root: str | None, cwd: str) -> int:
-    """Import the sessions of the Go program from PATH.
+    """Import the sessions of Crush from PATH.
 
     PATH is a `crush.db`, or a directory that contains one. The file is not changed. Sessions that are
-    already present are skipped, so an import can be repeated.
+    already present are skipped, also if Crush has gone on with them, so an import can be repeated.
     """
     place = None if root is None else Path(root).absolute()
     return invocation.run(import_database, invocation.environ, directory_of(cwd), path, place)
@@ -78,14 +78,24 @@ def default_root(file: Path) -> Path:
 
 def import_text(file: Path, data_dir: Path, report: ImportReport) -> RenderableType:
     """Return the report on what was imported and what was left out."""
-    lines = [
-        Text(f"Imported from {file} into {data_dir}:"),
-        Text(f"  {count(report.sessions, 'session')} with {count(report.messages, 'message')}"),
-        Text(f"  {count(report.files, 'version')} of files"),
-    ]
+    if report.sessions or report.files:
+        lines = [Text(f"Imported from {file} into {data_dir}:")]
+    else:
+        lines = [Text(f"Nothing was imported from {file} into {data_dir}:")]
+    if report.sessions or not report.known:
+        sessions, messages = count(report.sessions, "session"), count(report.messages, "message")
+        lines.append(Text(f"  {sessions} with {messages}"))
+    if report.files:
+        lines.append(Text(f"  {count(report.files, 'version')} of files"))
     if report.known:
         lines.append(Text(f"  {count(report.known, 'session')} already present, not changed"))
+    if report.behind:
+        text = (
+            f"{count(report.behind, 'message')} of these not imported: Crush has gone on with them"
+        )
+        lines.append(Text(f"  {text}, or they were deleted here", "yellow"))
     for what, times in sorted(report.left_out.items()):
         lines.append(Text(f"  left out {count(times, 'time')}: {what}", "yellow"))
-    lines.append(Text("Next: list them with crush-trio sessions", "dim"))
+    if report.sessions:
+        lines.append(Text("Next: list them with crush-trio sessions", "dim"))
     return Group(*lines)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crush_trio.cli.exits import RuleUnknown
+from crush_trio.cli.names import match_id
 from crush_trio.cli.options import (
     Invocation,
     OneOf,
@@ -24,11 +25,12 @@ from crush_trio.cli.options import (
     print_report,
     write,
 )
-from crush_trio.cli.server_link import match_id, open_directory, open_link, places_of
+from crush_trio.cli.server_link import finds_server, open_directory, open_link, places_of
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.session_routes import PermissionRoutes
 from crush_trio.config.live import open_live_config
 from crush_trio.config.rules.book import RuleBook
+from crush_trio.config.rules.rules import RuleProblem, check_rule
 from crush_trio.wire.asks import PermissionRule, RuleDecision, RuleView
 from crush_trio.wire.codec import unstructure
 
@@ -82,6 +84,10 @@ def add(context: click.Context, decision: str, tool: str, pattern: str, here: bo
         pattern=pattern,
         directory=str(Path(target[1]).resolve()) if here else "",
     )
+    try:
+        check_rule(rule)
+    except RuleProblem as problem:
+        raise click.BadParameter(str(problem), param_hint=problem.key.upper()) from None
     return invocation.run(add_rule, invocation.environ, target, rule)
 
 
@@ -120,13 +126,15 @@ async def _open(
 ) -> AsyncIterator[LocalRules | PermissionRoutes]:
     """Open the rules: of a running server, which applies changes at once, or else of the files."""
     host, directory = target
-    async with open_link(host, environ, embed=True) as link:
-        if link.embedded:
-            async with open_live_config(places_of(Path(directory), environ)) as live:
-                yield LocalRules(RuleBook(live))
-        else:
-            async with open_directory(link, directory, environ, init=False) as workspace:
-                yield workspace.permissions
+    if host is None and not await finds_server(environ):
+        async with open_live_config(places_of(Path(directory), environ)) as live:
+            yield LocalRules(RuleBook(live))
+        return
+    async with (
+        open_link(host, environ, start=False) as link,
+        open_directory(link, directory, environ, init=False) as workspace,
+    ):
+        yield workspace.permissions
 
 
 async def list_rules(environ: Mapping[str, str], target: Target, as_json: bool) -> int:
@@ -138,7 +146,9 @@ async def list_rules(environ: Mapping[str, str], target: Target, as_json: bool) 
     elif found:
         print_report(rules_table(found))
     else:
-        print("There are no rules. Add one with: crush-trio permissions add DECISION TOOL PATTERN")
+        write(
+            "There are no rules. Add one with: crush-trio permissions add DECISION TOOL PATTERN\n"
+        )
     return 0
 
 
@@ -158,7 +168,7 @@ async def remove_rule(environ: Mapping[str, str], target: Target, wanted: str) -
         if rule_id is None or not await book.remove_rule(rule_id):
             raise RuleUnknown(wanted)
     removed = next(each for each in found if each.id == rule_id)
-    print(f"Removed: {removed.decision} {removed.tool} {one_line(removed.pattern)}".rstrip())
+    write(f"Removed: {removed.decision} {removed.tool} {one_line(removed.pattern)}".rstrip() + "\n")
     return 0
 
 

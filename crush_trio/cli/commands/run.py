@@ -4,6 +4,7 @@ The prompt is submitted, and its run followed and reported to its end. The first
 timeout, cancels the run; the command then reports the receipt and still waits for the run to end.
 """
 
+import locale
 import os
 import stat
 import sys
@@ -12,10 +13,13 @@ from typing import TextIO
 
 import click
 import trio
-from attrs import define, field, frozen
+from attrs import frozen
 from rich.console import Console
 
-from crush_trio.cli.exits import EXIT_HELP, PromptMissing
+from crush_trio.cli.exits import EXIT_HELP, NoModel, PromptMissing
+from crush_trio.cli.following import Canceller, RunWatcher, follow
+from crush_trio.cli.import_hint import workspace_hint
+from crush_trio.cli.names import find_model, find_session, latest_session
 from crush_trio.cli.options import (
     Invocation,
     OneOf,
@@ -31,30 +35,17 @@ from crush_trio.cli.options import (
 from crush_trio.cli.report.plain import JsonReporter, PlainReporter
 from crush_trio.cli.report.reporter import Reporter, RunEnd, RunStart, exit_code_of_run
 from crush_trio.cli.report.terminal import TerminalReporter
-from crush_trio.cli.server_link import (
-    ServerLink,
-    find_model,
-    find_session,
-    latest_session,
-    open_directory,
-    open_link,
-)
+from crush_trio.cli.server_link import ServerLink, open_directory, open_link
 from crush_trio.cli.terminal.signals import Interrupts, interruptible
-from crush_trio.client.follower import RunEnded, RunPiece
-from crush_trio.client.messages import (
-    MessageRestarted,
-    TextPiece,
-    ToolCallFinished,
-    ToolResult,
-)
-from crush_trio.client.run import RunHandle
 from crush_trio.client.workspace import RemoteWorkspace
-from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.asks import PermissionMode, PermissionPolicy, is_refused
+from crush_trio.config.known_providers import unsupported_key
+from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.config import SelectedModel
-from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
-from crush_trio.wire.messages import ToolCallPart
-from crush_trio.wire.runs import ReceiptView, RunState, RunView
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.runs import RunState
+
+_ELSEWHERE = "the server at {} uses its own environment and files, not the keys of this shell"
 
 STDIN = "-"
 """The argument that stands for standard input."""
@@ -72,6 +63,9 @@ STDIN = "-"
 )
 @click.option("-c", "--continue", "continued", is_flag=True, help="Continue the last session.")
 @click.option("-m", "--model", metavar="[PROVIDER/]MODEL", help="Use this model for this run.")
+@click.option(
+    "--demo", is_flag=True, help="If no model is configured, let the offline demo answer."
+)
 @click.option(
     "--policy",
     type=OneOf(["ask", "deny", "allow"]),
@@ -93,6 +87,9 @@ STDIN = "-"
     help="The answer as text, one JSON object, or one JSON object per event.",
 )
 @click.option("--timeout", type=seconds, metavar="S", help="Cancel the run after so many seconds.")
+@click.option(
+    "--record", is_flag=True, help="Record the run, for `crush-trio capsule` and `replay`."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answer and errors.")
 @debug_option
 @pass_invocation
@@ -104,16 +101,18 @@ def run(
     session: str | None,
     continued: bool,
     model: str | None,
+    demo: bool,
     policy: str | None,
     allowed_tools: tuple[str, ...],
     output: str,
     timeout: float | None,
+    record: bool,
     quiet: bool,
 ) -> int:
     """Run PROMPT and print the answer.
 
     The prompt is the arguments, standard input, or both; `-` stands for standard input. If no server
-    is running, one is started for this run.
+    is running, one is started in the background.
 
     Ctrl-C cancels the run and prints what was stopped; a second one exits at once.
     """
@@ -126,9 +125,11 @@ def run(
         session=session,
         continued=continued,
         model=model,
+        demo=demo,
         policy=None if policy is None else PermissionMode(policy),
         allowed_tools=allowed_tools,
         timeout=float("inf") if timeout is None else timeout,
+        record=record,
     )
     reporter = _reporter(invocation, output, quiet=quiet)
     return invocation.run(run_prompt, options, reporter, invocation.environ)
@@ -150,11 +151,19 @@ def read_prompt(words: Sequence[str]) -> str:
     """
     stream: TextIO | None = sys.stdin
     wanted = stream is not None and (STDIN in words or _is_piped(stream))
-    text = sys.stdin.buffer.read().decode(errors="replace") if wanted else ""
-    prompt = join_prompt(words, text)
+    text = decoded(sys.stdin.buffer.read()) if wanted else ""
+    prompt = join_prompt([decoded(os.fsencode(word)) for word in words], text)
     if not prompt:
         raise PromptMissing
     return prompt
+
+
+def decoded(data: bytes) -> str:
+    """Return text that is UTF-8, or else in the encoding of the locale."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode(locale.getencoding(), errors="replace")
 
 
 def join_prompt(words: Sequence[str], piped: str) -> str:
@@ -183,10 +192,13 @@ class RunOptions:
     session: str | None = None
     continued: bool = False
     model: str | None = None
+    demo: bool = False
+    """Whether the offline demo may answer in a script, where its hint may not be read."""
     policy: PermissionMode | None = None
     """None means the default: ask at a terminal, otherwise deny."""
     allowed_tools: tuple[str, ...] = ()
     timeout: float = float("inf")
+    record: bool = False
 
     def permissions(self, *, interactive: bool) -> PermissionPolicy:
         """Return the permission policy of the run."""
@@ -200,13 +212,16 @@ async def run_prompt(options: RunOptions, reporter: Reporter, environ: Mapping[s
     async def work(interrupts: Interrupts) -> int:
         async with (
             reporter.open(interrupts),
-            open_link(options.host, environ, embed=True) as link,
+            open_link(options.host, environ, start=True) as link,
             open_directory(
                 link, options.directory, environ, interactive=reporter.interactive
             ) as workspace,
         ):
             reporter.opened(workspace)
-            return await _run(options, reporter, link, workspace, interrupts)
+            unusable = (
+                unsupported_key(environ) if link.local else _ELSEWHERE.format(link.client.address)
+            )
+            return await _run(options, reporter, link, workspace, interrupts, unusable)
 
     return await interruptible(work)
 
@@ -217,20 +232,29 @@ async def _run(
     link: ServerLink,
     workspace: RemoteWorkspace,
     interrupts: Interrupts,
+    unusable: str,
 ) -> int:
-    """Submit the prompt and follow its run; from here on a signal cancels the run, not the command."""
+    """Submit the prompt and follow its run; from here on a signal cancels the run, not the command.
+
+    *unusable* says why keys of this shell are not used, for the error without a model.
+    """
     model = await _choose_model(options, workspace)
     answering = model or (await workspace.agent.info()).model_cfg
+    unasked = not (reporter.interactive or options.demo or model)
+    if unasked and answering.provider == DEMO_PROVIDER:
+        raise NoModel(unusable)
+    hint = await workspace_hint(link, workspace)
     session_id = await _choose_session(options, workspace)
-    canceller, watcher = _Canceller(options.timeout), _RunWatcher(reporter)
-    began = trio.current_time()
-    with interrupts.reacting(canceller.requested.set):
+    canceller, watcher = Canceller(options.timeout, reporter), RunWatcher(reporter)
+    began, policy = trio.current_time(), options.permissions(interactive=reporter.interactive)
+    with interrupts.reacting(canceller.request), canceller.bounded():
         handle = await workspace.submit(
             options.prompt,
             session=session_id,
-            permissions=options.permissions(interactive=reporter.interactive),
+            permissions=policy,
             interactive=reporter.interactive,
             model=model,
+            record=options.record,
         )
         start = RunStart(
             session_id=session_id,
@@ -238,9 +262,10 @@ async def _run(
             directory=options.directory,
             model=answering,
             server="embedded" if link.embedded else str(link.client.address),
+            import_hint="" if hint is None else hint.line,
         )
         reporter.began(start)
-        run = await _follow(handle, watcher, canceller)
+        run = await follow(handle, watcher, canceller)
     code: int = exit_code_of_run(
         run, denied=watcher.denied is not None, timed_out=canceller.timed_out
     )
@@ -251,10 +276,14 @@ async def _run(
         code=code,
         seconds=trio.current_time() - began,
         denied=watcher.denied,
+        refusal=watcher.refusal,
+        policy=policy,
         text_is_refusal=watcher.text_is_refusal,
         receipt=canceller.receipt,
     )
     reporter.ended(end)
+    if options.record:
+        click.echo(f"Recorded. crush-trio capsule {run.id} writes it to a file.", err=True)
     return code
 
 
@@ -272,67 +301,3 @@ async def _choose_session(options: RunOptions, workspace: RemoteWorkspace) -> Se
     if options.continued:
         return (await latest_session(workspace)).id
     return (await workspace.sessions.create()).id
-
-
-async def _follow(handle: RunHandle, watcher: "_RunWatcher", canceller: "_Canceller") -> RunView:
-    """Report the run until it ends; return its final view."""
-    async with open_hidden_nursery() as nursery:
-        nursery.start_soon(canceller.wait, handle)
-        async with handle.stream() as pieces:
-            async for piece in pieces:
-                watcher.see(piece)
-        if not canceller.begun:
-            nursery.cancel_scope.cancel()
-    assert watcher.run is not None  # the last piece of a stream is the run's end
-    return watcher.run
-
-
-@define(eq=False)
-class _Canceller:
-    """Cancels the run when `requested` is set, or after the timeout."""
-
-    timeout: float
-    requested: trio.Event = field(factory=trio.Event, init=False)
-    begun: bool = field(default=False, init=False)
-    timed_out: bool = field(default=False, init=False)
-    receipt: ReceiptView | None = field(default=None, init=False)
-
-    async def wait(self, handle: RunHandle) -> None:
-        """Wait for the request or the timeout, then cancel and keep the receipt."""
-        with trio.move_on_after(self.timeout):
-            await self.requested.wait()
-        self.begun, self.timed_out = True, not self.requested.is_set()
-        self.receipt = await handle.cancel()
-
-
-@define(eq=False)
-class _RunWatcher:
-    """Passes the pieces of a run to the reporter, and keeps what the exit code depends on."""
-
-    reporter: Reporter
-    run: RunView | None = field(default=None, init=False)
-    denied: ToolCallPart | None = field(default=None, init=False)
-    """The last call that was refused permission, unless the model wrote text after it."""
-    text_is_refusal: bool = field(default=False, init=False)
-    """Whether the message with that call has no text, so that the run's text is the refusal."""
-    _calls: dict[ToolCallId, ToolCallFinished] = field(factory=dict, init=False)
-    _spoken: MessageId | None = field(default=None, init=False)
-    """The last message in which the model wrote text."""
-
-    def see(self, piece: RunPiece) -> None:
-        """Report a piece."""
-        match piece:
-            case ToolCallFinished(call=call):
-                self._calls[call.id] = piece
-            case ToolResult(result=result) if result.is_error and is_refused(result.metadata):
-                if (refused := self._calls.get(result.tool_call_id)) is not None:
-                    self.denied = refused.call
-                    self.text_is_refusal = refused.message_id != self._spoken
-            case TextPiece(message_id=message_id):
-                self._spoken = message_id
-                self.denied, self.text_is_refusal = None, False
-            case MessageRestarted(message_id=message_id) if message_id == self._spoken:
-                self._spoken = None
-            case RunEnded(run=run):
-                self.run = run
-        self.reporter.tell(piece)

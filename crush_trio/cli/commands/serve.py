@@ -1,12 +1,12 @@
 """`crush-trio serve`: a server in the foreground, until a signal or a client stops it.
 
-Standard output gets one line, the address, once the server accepts connections, and a second one if the
-Crush client would not look there. The log goes to standard error. The first SIGTERM or SIGINT shuts the server down within the grace period; a second
-one kills it.
+Standard output gets one line per address, once the server accepts connections, and another one if the
+Crush client would not look there. The log goes to standard error. The first SIGTERM or SIGINT shuts the
+server down within the grace period; a second one kills it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -29,7 +29,7 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.http.serve import GRACE, wait_for_signal
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
 from crush_trio.server.run import run_server
-from crush_trio.server.settings import ServerSettings
+from crush_trio.server.settings import ServerSettings, warn_without_audit
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
 _ELSEWHERE: Final = "XDG_RUNTIME_DIR is not set. With the Crush client, name this address:"
@@ -48,9 +48,11 @@ Environment:
 )
 @click.option(
     "--host",
+    "hosts",
+    multiple=True,
     metavar="ADDRESS",
-    help="unix:///path or tcp://127.0.0.1:PORT (0 for a free port); by default the socket in the "
-    "user's runtime directory where crush clients look.",
+    help="unix:///path or tcp://127.0.0.1:PORT (0 for a free port); may be repeated; by default the "
+    "socket in the user's runtime directory where crush clients look.",
 )
 @click.option(
     "--grace",
@@ -100,7 +102,7 @@ Environment:
 @pass_invocation
 def serve(
     invocation: Invocation,
-    host: str | None,
+    hosts: tuple[str, ...],
     grace: float,
     idle_timeout: float | None,
     limits: tuple[tuple[str, float], ...],
@@ -110,18 +112,20 @@ def serve(
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
-    Prints one line with the address once clients can connect. The log goes to standard error.
+    Prints the address once clients can connect. The log goes to standard error.
     The first SIGTERM or Ctrl-C shuts the server down, a second one kills it.
     """
     environ = invocation.environ
-    address = choose_address(host, environ, os.getuid(), listen=True)
+    addresses = [
+        choose_address(host, environ, os.getuid(), listen=True) for host in hosts or (None,)
+    ]
     settings = choose_settings(idle_timeout, environ, dict(limits))
     settings = evolve(settings, guard=evolve(settings.guard, open_to_owner=open_to_owner))
     token = settings.guard.token
     secrets = () if token is None else (token,)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
     with open_log(LogFormat(log_format), level, secrets=secrets):
-        trio.run(_serve, address, settings, grace)
+        trio.run(serve_until_signal, addresses, settings, grace)
     return 0
 
 
@@ -138,28 +142,31 @@ def choose_settings(
     return evolve(settings, backend=evolve(settings.backend, idle_linger=idle_timeout))
 
 
-async def _serve(address: Address, settings: ServerSettings, grace: float) -> None:
-    """Serve, print the address, and shut down at the first signal.
+async def serve_until_signal(
+    addresses: Sequence[Address], settings: ServerSettings, grace: float
+) -> None:
+    """Serve, print the addresses, and shut down at the first signal.
 
     Signals are received before the socket is opened: a process that has read the address may send
     one at once.
     """
+    warn_without_audit(settings)
     stop = trio.Event()
     async with open_hidden_nursery() as nursery:
         nursery.start_soon(_set_at_signal, stop)
         server = partial(
             run_server,
-            [address],
+            addresses,
             settings=settings,
             shutdown=stop.wait,
             grace=grace,
             whole_process=True,
         )
         async with open_hidden_nursery() as serving:
-            [bound] = await serving.start(server)
-            write(f"Listening on {bound}. {_DEMO}\n")
-            if isinstance(address, UnixAddress) and address.private:
-                write(f"{_ELSEWHERE} CRUSH_CLIENT_SERVER=1 crush --host {bound}\n")
+            for bound, address in zip(await serving.start(server), addresses, strict=True):
+                write(f"Listening on {bound}. {_DEMO}\n")
+                if isinstance(address, UnixAddress) and address.private:
+                    write(f"{_ELSEWHERE} CRUSH_CLIENT_SERVER=1 crush --host {bound}\n")
         nursery.cancel_scope.cancel()
 
 

@@ -1,14 +1,19 @@
-"""`crush-trio sessions`: list the sessions of a directory; show, rename or delete one."""
+"""`crush-trio sessions`: list the sessions of a directory; show, rename, summarise or delete one."""
 
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import click
+import trio
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from crush_trio.cli.import_hint import ImportHint, import_hint, workspace_hint
+from crush_trio.cli.names import find_session
 from crush_trio.cli.options import (
     Invocation,
     Target,
@@ -23,13 +28,22 @@ from crush_trio.cli.options import (
 )
 from crush_trio.cli.report.conversation import transcript_lines
 from crush_trio.cli.report.reporter import short
-from crush_trio.cli.server_link import find_session, has_data, open_directory, open_link
+from crush_trio.cli.server_link import (
+    configuration_of,
+    finds_server,
+    has_data,
+    open_directory,
+    open_link,
+)
 from crush_trio.cli.terminal.screen import Renderer
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import SystemClock
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.views import Session
+
+_RUNS: Final = 1000
+"""The most runs of a session that are asked for."""
 
 
 @click.group(invoke_without_command=True)
@@ -39,7 +53,7 @@ from crush_trio.wire.views import Session
 @debug_option
 @click.pass_context
 def sessions(context: click.Context, host: str | None, cwd: str, as_json: bool) -> int:
-    """List the sessions of a directory; show, rename or delete one.
+    """List the sessions of a directory; show or change one.
 
     An ID may be shortened to its first characters.
     """
@@ -84,21 +98,45 @@ def rename(context: click.Context, session: str, title: tuple[str, ...]) -> int:
 
 @sessions.command()
 @click.argument("session", metavar="ID")
+@click.pass_context
+def summarize(context: click.Context, session: str) -> int:
+    """Summarise a session, so that it goes on with a short history; print the summary."""
+    invocation = context.ensure_object(Invocation)
+    return invocation.run(summarize_session, invocation.environ, context.meta["target"], session)
+
+
+@sessions.command()
+@click.argument("session", metavar="ID")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_context
 def delete(context: click.Context, session: str, yes: bool) -> int:
     """Delete a session with all its messages; its runs are cancelled first."""
     if not yes:
-        click.confirm(f"Delete the session {session} and all its messages?", abort=True)
+        _confirm(f"Delete the session {session} and all its messages?")
     invocation = context.ensure_object(Invocation)
     return invocation.run(delete_session, invocation.environ, context.meta["target"], session)
+
+
+def _confirm(question: str) -> None:
+    """Ask a question; raises `click.Abort` if the answer is no."""
+    try:
+        agreed = click.confirm(question)
+    except click.Abort:
+        if sys.stdin is not None and sys.stdin.isatty():
+            raise
+        click.echo()
+        raise click.UsageError(
+            "not confirmed, so nothing was deleted; in scripts use --yes"
+        ) from None
+    if not agreed:
+        raise click.Abort
 
 
 @asynccontextmanager
 async def _open(environ: Mapping[str, str], target: Target) -> AsyncIterator[RemoteWorkspace]:
     host, directory = target
     async with (
-        open_link(host, environ, embed=True) as link,
+        open_link(host, environ, start=True) as link,
         open_directory(link, directory, environ, init=False) as workspace,
     ):
         yield workspace
@@ -106,24 +144,33 @@ async def _open(environ: Mapping[str, str], target: Target) -> AsyncIterator[Rem
 
 async def list_sessions(environ: Mapping[str, str], target: Target, as_json: bool) -> int:
     """Print the sessions of a directory."""
-    found = await _sessions(environ, target)
+    found, hint = await _sessions(environ, target)
     if as_json:
         write(json_text([unstructure(session) for session in found], indent=True))
     elif found:
         print_report(sessions_table(found, SystemClock().unix()))
     else:
-        print("There are no sessions here yet. Start one with: crush-trio run PROMPT")
+        write("There are no sessions here yet. Start one with: crush-trio run PROMPT\n")
+    if hint and not as_json:
+        print_report(Text(hint.line, "yellow"))
     return 0
 
 
-async def _sessions(environ: Mapping[str, str], target: Target) -> Sequence[Session]:
-    """Return the sessions of a directory, without creating a database in one that has none."""
+async def _sessions(
+    environ: Mapping[str, str], target: Target
+) -> tuple[Sequence[Session], ImportHint | None]:
+    """Return the sessions of a directory, without making a database in one that has none, and the hint."""
     host, directory = target
-    async with open_link(host, environ, embed=True) as link:
-        if link.embedded and not await has_data(Path(directory), environ):
-            return ()
-        async with open_directory(link, directory, environ, init=False) as workspace:
-            return await workspace.sessions.list()
+    await trio.lowlevel.checkpoint()
+    served = host is not None or await finds_server(environ)
+    if not served and not await has_data(Path(directory), environ):
+        config = await configuration_of(Path(directory), environ)
+        return (), await import_hint(config.data_dir, directory)
+    async with (
+        open_link(host, environ, start=True) as link,
+        open_directory(link, directory, environ, init=False) as workspace,
+    ):
+        return await workspace.sessions.list(), await workspace_hint(link, workspace)
 
 
 async def show_session(
@@ -133,13 +180,14 @@ async def show_session(
     async with _open(environ, target) as workspace:
         found = await find_session(workspace, session)
         messages = await workspace.sessions.messages(found.id)
+        runs = await workspace.runs.list(found.id, limit=_RUNS)
     if as_json:
-        report = {"session": unstructure(found), "messages": unstructure(messages)}
-        write(json_text(report, indent=True))
+        parts = {"session": found, "messages": messages, "runs": runs}
+        write(json_text({name: unstructure(part) for name, part in parts.items()}, indent=True))
         return 0
-    print_report(Text(f"{one_line(found.title)} · {found.id}", "dim"))
+    print_report(_on_one_row(Text(f"{found.id} · {one_line(found.title)}", "dim")))
     console = Console()
-    lines = transcript_lines(messages, Renderer.like(console), console.width)
+    lines = transcript_lines(messages, runs, Renderer.like(console), console.width)
     write("".join(f"{line}\n" for line in lines))
     return 0
 
@@ -151,7 +199,23 @@ async def rename_session(
     async with _open(environ, target) as workspace:
         found = await find_session(workspace, session)
         await workspace.sessions.rename(found.id, title)
-    print(f"Renamed {short(found.id)} to: {title}")
+    write(f"Renamed {short(found.id)} to: {title}\n")
+    return 0
+
+
+async def summarize_session(environ: Mapping[str, str], target: Target, session: str) -> int:
+    """Summarise a session, and print the summary."""
+    async with _open(environ, target) as workspace:
+        found = await find_session(workspace, session)
+        await workspace.summarize(found.id)
+        messages = await workspace.sessions.messages(found.id)
+    summaries = [message for message in messages if message.is_summary_message]
+    if not summaries:
+        write(f"There is nothing to summarise in {short(found.id)}.\n")
+        return 0
+    console = Console()
+    lines = transcript_lines(summaries[-1:], (), Renderer.like(console), console.width)
+    write("".join(f"{line}\n" for line in lines))
     return 0
 
 
@@ -160,7 +224,7 @@ async def delete_session(environ: Mapping[str, str], target: Target, session: st
     async with _open(environ, target) as workspace:
         found = await find_session(workspace, session)
         await workspace.sessions.delete(found.id)
-    print(f"Deleted {short(found.id)}: {one_line(found.title)}")
+    write(f"Deleted {short(found.id)}: {one_line(found.title)}\n")
     return 0
 
 
@@ -171,7 +235,7 @@ def sessions_table(found: Sequence[Session], now: int) -> Table:
     """Return sessions as a table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Id", no_wrap=True)
-    table.add_column("Title", ratio=1)
+    table.add_column("Title", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("Messages", justify="right")
     table.add_column("Last used", no_wrap=True)
     table.add_column("State", no_wrap=True)
@@ -184,6 +248,12 @@ def sessions_table(found: Sequence[Session], now: int) -> Table:
             Text("busy", "yellow") if session.is_busy else "",
         )
     return table
+
+
+def _on_one_row(text: Text) -> Text:
+    """Return *text* cut off at the width of the terminal."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def ago(seconds: int) -> str:

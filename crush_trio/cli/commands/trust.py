@@ -20,14 +20,13 @@ from crush_trio.cli.options import (
     Invocation,
     debug_option,
     directory_of,
-    is_interactive,
     pass_invocation,
     print_report,
 )
 from crush_trio.cli.server_link import places_of
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.config.edits import Change, distrust_directory, trust_directory, write_change
-from crush_trio.config.files import check_types, read_tree
+from crush_trio.config.files import check_types, read_tree, without_malformed
 from crush_trio.config.load import Draft, read_draft
 from crush_trio.config.sources import Places, is_trusted, real_path
 from crush_trio.config.trust.wishes import Wishes
@@ -38,29 +37,34 @@ LINES = 20
 
 
 @click.command()
-@click.argument("directory", default=".")
+@click.argument("directory", required=False)
 @click.option("-l", "--list", "listed", is_flag=True, help="List the trusted directories.")
 @click.option("-r", "--remove", "removed", is_flag=True, help="Trust DIRECTORY no longer.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before trusting.")
 @debug_option
 @pass_invocation
-def trust(invocation: Invocation, directory: str, listed: bool, removed: bool, yes: bool) -> int:
+def trust(
+    invocation: Invocation, directory: str | None, listed: bool, removed: bool, yes: bool
+) -> int:
     """Trust the configuration files of DIRECTORY.
 
-    The default is the current directory. Prints what these files want to do, and asks before trusting if there is a terminal. Everything
+    The default is the current directory. Prints what these files want to do, and asks before trusting. Everything
     below the directory is trusted with it, also files that are added or changed later.
     """
     if listed and removed:
         raise click.UsageError("--list and --remove cannot be combined; leave one out")
+    if listed and directory is not None:
+        raise click.UsageError("--list lists all trusted directories; leave out DIRECTORY")
     environ = invocation.environ
     if listed:
         return invocation.run(list_trusted, environ)
-    path = real_path(Path(directory_of(directory)))
+    named = directory_of(directory or ".", hint="DIRECTORY", exists=not removed)
+    path = real_path(Path(named))
     if not _is_text(path):
-        raise click.BadParameter(f"{directory!r} is not valid UTF-8; rename the directory")
+        raise click.BadParameter(f"{str(path)!r} is not valid UTF-8; rename the directory")
     if removed:
         return invocation.run(remove_trust, environ, path)
-    return invocation.run(add_trust, environ, path, not yes and is_interactive(environ))
+    return invocation.run(add_trust, environ, path, not yes)
 
 
 def _is_text(path: Path) -> bool:
@@ -80,7 +84,9 @@ async def add_trust(environ: Mapping[str, str], directory: Path, ask: bool) -> i
         return ExitCode.OK
     print_report(wishes_report(draft.wishes, directory))
     if ask and not await trio.to_thread.run_sync(_confirmed):
-        print_report(Text("Not trusted; nothing was changed."))
+        print_report(
+            Text("Not trusted; nothing was changed. In a script, --yes trusts without asking.")
+        )
         return ExitCode.FAILED
     await _write(trust_directory(directory), draft)
     print_report(
@@ -136,7 +142,11 @@ def trusted_in_files(places: Places) -> list[tuple[Path, Path]]:
     found = []
     for source in places.user_sources():
         tree = read_tree(source.path)
-        own = None if tree is None else check_types(tree, source.path).crush_trio
+        own = (
+            None
+            if tree is None
+            else check_types(without_malformed(tree)[0], source.path).crush_trio
+        )
         for text in () if own is None else own.trusted_directories:
             path = places.expand_home(text)
             if path.is_absolute():

@@ -6,8 +6,10 @@ released with their result. So items are released in the order in which they end
 an earlier one.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Final, Protocol
 
 from attrs import define, field, frozen
@@ -15,8 +17,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from crush_trio.cli.report.results import result_lines
 from crush_trio.cli.terminal.screen import Draw, DrawnLines, GrowingMarkdown, Renderer
-from crush_trio.cli.terminal.text import call_title, one_line, result_preview, visible
+from crush_trio.cli.terminal.text import call_title, one_line, visible
 from crush_trio.client.messages import (
     GrowingMessage,
     MessageFinished,
@@ -39,6 +42,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
+from crush_trio.wire.runs import RunState, RunView
 
 REASONING_LINES: Final = 3
 """How many lines of reasoning are shown while it grows."""
@@ -157,6 +161,8 @@ class ConversationView:
                 self._end_text()
                 if finish.reason is FinishReason.ERROR:
                     self.note(failure(finish.message, finish.details))
+                elif finish.message and finish.reason is not FinishReason.CANCELLED:
+                    self.note(Text(visible(finish.message), "yellow"))
 
     def give_up(self) -> None:
         """Drop the calls that have no result, because their run has ended."""
@@ -183,7 +189,7 @@ class ConversationView:
         if call is None:
             call = ToolCallPart(id=result.tool_call_id, name=result.name)
         mark, style = ("✗", "red") if result.is_error else ("✓", "green")
-        preview = Padding(Group(*result_preview(result)), (0, 0, 0, 2))
+        preview = Padding(Group(*result_lines(call, result)), (0, 0, 0, 2))
         self._items.append(_Item(_Kind.CALL, _drawn(Group(_titled(call, mark, style), preview))))
 
     def _restart(self, message_id: MessageId) -> None:
@@ -267,13 +273,57 @@ def failure(message: str, details: str = "") -> RenderableType:
 
 
 def transcript_lines(
-    messages: Sequence[Message], renderer: Renderer, width: int
+    messages: Sequence[Message], runs: Iterable[RunView], renderer: Renderer, width: int
 ) -> tuple[str, ...]:
-    """Return the stored messages of a session as lines."""
+    """Return the stored messages of a session as lines, with the ending of each run."""
     conversation = ConversationView()
-    for message in messages:
-        show_message(conversation, message)
+    for each in with_endings(messages, runs):
+        if isinstance(each, Message):
+            show_message(conversation, each)
+        elif (note := ending_note(each)) is not None:
+            conversation.give_up()
+            conversation.note(note)
     return conversation.finish(renderer.lines, width)
+
+
+def with_endings(
+    messages: Sequence[Message], runs: Iterable[RunView]
+) -> Iterator[Message | RunView]:
+    """Yield messages, and each ended run where it ended: before the prompt that follows it.
+
+    A run that has no message of its own is placed by the time of its ending.
+    """
+    ended = sorted((run for run in runs if run.state.terminal), key=attrgetter("ended_at"))
+    own = {run.message_id: run for run in ended if run.message_id}
+    others = deque(run for run in ended if not run.message_id)
+    passed: list[RunView] = []
+    for message in messages:
+        if message.role is Role.USER:
+            while others and others[0].ended_at < message.created_at:
+                passed.append(others.popleft())
+            yield from passed
+            passed.clear()
+        yield message
+        if message.id in own:
+            passed.append(own[message.id])
+    yield from (*passed, *others)
+
+
+def ending_note(run: RunView) -> RenderableType | None:
+    """Return how a run ended, on one line; None if another run has absorbed it."""
+    spent = f" after {run.ended_at - run.started_at} s" if run.started_at and run.ended_at else ""
+    match run.state:
+        case RunState.COMPLETED:
+            return Text(f"(completed{spent})", "dim")
+        case RunState.CANCELLED:
+            return Text(f"(cancelled{spent})", "yellow")
+        case RunState.INTERRUPTED:
+            return Text("(interrupted: the server was restarted)", "yellow")
+        case RunState.ERRORED if run.message_id:  # the message has the error
+            return Text(f"(failed{spent})", "red")
+        case RunState.ERRORED:
+            return failure(run.error)
+    return None
 
 
 def show_message(conversation: ConversationView, message: Message) -> None:

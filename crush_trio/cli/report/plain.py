@@ -17,11 +17,11 @@ from rich.text import Text
 from crush_trio import __version__
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.options import json_text
-from crush_trio.cli.report.reporter import DEMO_HINT, RunEnd, RunStart, summary
+from crush_trio.cli.report.reporter import RunEnd, RunStart, summary
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.cli.terminal.text import call_title, one_line
 from crush_trio.client.events import RunEvent
-from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.follower import Asked, Progress, RunEnded, RunPiece, Settled
 from crush_trio.client.messages import (
     MessageFinished,
     MessagePiece,
@@ -37,7 +37,7 @@ from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ToolCallId
-from crush_trio.wire.messages import ToolCallPart
+from crush_trio.wire.messages import FinishReason, ToolCallPart
 from crush_trio.wire.runs import RunState
 
 Write = Callable[[str], object]
@@ -71,21 +71,29 @@ class PlainReporter:
         """Do nothing: asks are not answered here."""
 
     def began(self, start: RunStart) -> None:
-        """Print a hint if the offline demo answers."""
-        if start.demo:
-            self._note(Text(DEMO_HINT, "yellow"))
+        """Print hints, for example that the offline demo answers."""
+        for hint in start.hints:
+            self._note(Text(hint, "yellow"))
 
     def tell(self, piece: RunPiece) -> None:
-        """Print asks, and, if the notes go to a terminal, the tool calls."""
+        """Print asks and progress, and, if the notes go to a terminal, the tool calls."""
         match piece:
             case ToolCallFinished(call=call):
                 self._calls[call.id] = call
+            case MessageFinished(finish=finish) if finish.message and finish.reason in _INCOMPLETE:
+                self._note(Text(one_line(finish.message), "yellow"))
             case Asked(request=request):
                 self._note(Text(f"The run waits for an answer: {_asked(request)}", "yellow"))
+            case Progress(text=text):
+                self._note(Text(one_line(text, 200), "dim"))
             case ToolResult(result=result) if self.notes.is_terminal:
                 used = self._calls.get(result.tool_call_id)
                 mark = "✗ " if result.is_error else "✓ "
                 self._note(Text.assemble(mark, call_title(used) if used else result.name))
+
+    def cancelling(self) -> None:
+        """Print that the run is being cancelled."""
+        self._note(Text("Cancelling the run.", "yellow"))
 
     def ended(self, end: RunEnd) -> None:
         """Write the answer, and errors to the notes."""
@@ -101,6 +109,10 @@ class PlainReporter:
     def _note(self, text: Text) -> None:
         if not self.quiet:
             self.notes.print(text, highlight=False, soft_wrap=True)
+
+
+_INCOMPLETE: Final = frozenset(FinishReason) - {FinishReason.ERROR, FinishReason.CANCELLED}
+"""Finish reasons whose message is about the answer; errors and cancels are told with the ending."""
 
 
 def _asked(request: PermissionRequest | QuestionRequest) -> str:
@@ -155,6 +167,8 @@ def piece_object(piece: RunPiece) -> JsonObject | None:
             return {"type": "asked", "kind": kind, "request": unstructure(request)}
         case Settled(request=request, granted=granted):
             return {"type": "settled", "id": request.id, "granted": granted}
+        case Progress(text=text):
+            return {"type": "progress", "text": text}
         case ToolCallBegun() | RunEnded():
             return None
     return {"type": _MESSAGE_LINES[type(piece)], "message_id": piece.message_id, **_content(piece)}
@@ -237,6 +251,9 @@ class JsonReporter:
         """Write a line about *piece*."""
         if (line := piece_object(piece)) is not None:
             self._line(line)
+
+    def cancelling(self) -> None:
+        """Do nothing: the receipt is in the last object."""
 
     def ended(self, end: RunEnd) -> None:
         """Write the last line, or the only object."""

@@ -6,9 +6,10 @@ for a pipe, and one for programs.
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
-from attrs import frozen
+import orjson
+from attrs import field, frozen
 from rich.table import Table
 from rich.text import Text
 
@@ -17,13 +18,21 @@ from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.client.follower import RunPiece
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.config.models import DEMO_PROVIDER
+from crush_trio.wire.answers import HitView, ReceiptView
+from crush_trio.wire.asks import PermissionMode, PermissionPolicy, Refusal
 from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.messages import ToolCallPart
-from crush_trio.wire.runs import HitView, ReceiptView, RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 SHORT: int = 8
 """How many characters of an id are printed."""
+
+_ALWAYS_ASKED: Final = (
+    "what touches .git, .crush or start-up files, leads out of the workspace by a link, or has a rule "
+    "that says ask, is asked under every policy"
+)
+_AT_TERMINAL: Final = "run it at a terminal to answer"
 
 
 def short(name: str) -> str:
@@ -118,6 +127,13 @@ class RunStart:
     model: SelectedModel
     server: str
     """The address of the server, or `embedded`."""
+    import_hint: str = ""
+    """What to do about sessions of Crush that are not here; empty if there are none."""
+
+    @property
+    def hints(self) -> list[str]:
+        """What the user should know before the answer."""
+        return [*([DEMO_HINT] if self.demo else []), *filter(None, [self.import_hint])]
 
     @property
     def model_name(self) -> str:
@@ -139,6 +155,10 @@ class RunEnd:
     seconds: float
     denied: ToolCallPart | None = None
     """The tool call whose refusal ended the run, if one did."""
+    refusal: str | None = None
+    """Why that call was refused; see `wire.asks.Refusal`."""
+    policy: PermissionPolicy = field(factory=PermissionPolicy)
+    """The permission policy that the run was sent with."""
     text_is_refusal: bool = False
     """Whether the run's text is that of the refusal, because the model wrote none of its own."""
     receipt: ReceiptView | None = None
@@ -153,12 +173,30 @@ class RunEnd:
     def advice(self) -> str:
         """What to do next; empty if the run succeeded."""
         if self.denied is not None:
-            return (
-                f"allow it with --allow-tool {self.denied.name}, or everything with --policy allow"
-            )
+            return _permission_advice(self.denied, self.refusal, self.policy)
         if self.run.state is RunState.INTERRUPTED:
             return "the server was restarted; run the prompt again"
         return ""
+
+
+def _permission_advice(call: ToolCallPart, refusal: str | None, policy: PermissionPolicy) -> str:
+    """Return how a run can get the permission that it was refused."""
+    if refusal == Refusal.RULE:
+        return "a permission rule of yours denies it; see crush-trio permissions"
+    if _leaves_sandbox(call):
+        return f"leaving the sandbox is asked under every policy; {_AT_TERMINAL}"
+    listed = {each.partition(":")[0] for each in policy.allow_list}
+    if policy.mode is PermissionMode.ALLOW or call.name in listed:
+        return f"{_ALWAYS_ASKED}; {_AT_TERMINAL}"
+    return f"allow it with --allow-tool {call.name}, or everything with --policy allow"
+
+
+def _leaves_sandbox(call: ToolCallPart) -> bool:
+    try:
+        given = orjson.loads(call.input)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(given, dict) and given.get("outside_sandbox") is True
 
 
 class Reporter(Protocol):
@@ -183,6 +221,10 @@ class Reporter(Protocol):
 
     def tell(self, piece: RunPiece) -> None:
         """Report a piece of the run."""
+        ...
+
+    def cancelling(self) -> None:
+        """Report that this command cancels the run, before the server is told."""
         ...
 
     def ended(self, end: RunEnd) -> None:

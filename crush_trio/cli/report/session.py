@@ -16,7 +16,12 @@ from typing import Final
 from attrs import define, field
 from rich.text import Text
 
-from crush_trio.cli.report.conversation import ConversationView, failure, prompt_text
+from crush_trio.cli.report.conversation import (
+    ConversationView,
+    ending_note,
+    prompt_text,
+    with_endings,
+)
 from crush_trio.cli.report.reporter import summary
 from crush_trio.cli.terminal.dialogs import (
     Allow,
@@ -31,6 +36,7 @@ from crush_trio.cli.terminal.dialogs import (
     dialog_for,
 )
 from crush_trio.cli.terminal.keyboard import Key
+from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.events import (
     Disconnected,
     MessageEvent,
@@ -41,6 +47,7 @@ from crush_trio.client.events import (
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.errors import RuleNotPossible
+from crush_trio.wire.answers import ReceiptView
 from crush_trio.wire.asks import (
     GrantScope,
     PermissionNotification,
@@ -48,10 +55,11 @@ from crush_trio.wire.asks import (
     QuestionNotification,
     QuestionRequest,
 )
-from crush_trio.wire.events import Entity, Envelope, EventType
+from crush_trio.wire.events import AgentEvent, Entity, Envelope, EventType
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
+from crush_trio.wire.integrations import SkillsEvent, SkillState
 from crush_trio.wire.messages import Message, Role
-from crush_trio.wire.runs import ReceiptView, RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 
 READING_TIME: Final = 0.25
@@ -161,6 +169,8 @@ class SessionView:
     asks: AskQueue = field(init=False, repr=False)
     offline: str = field(default="", init=False)
     """Why the client is disconnected; empty while it is connected."""
+    progress: str = field(default="", init=False)
+    """What the active run waits for, until something follows."""
     gone: bool = field(default=False, init=False)
     """Whether the session has been deleted."""
     _receipt: ReceiptView | None = field(default=None, init=False)
@@ -168,9 +178,13 @@ class SessionView:
     _runs: dict[RunId, RunView] = field(factory=dict, init=False)
     """The runs that have not ended."""
     _seen: dict[MessageId, MessageEvent] = field(factory=dict, init=False, repr=False)
+    _over: set[RunId] = field(factory=set, init=False)
+    """The runs whose ending was shown, or left out with their messages."""
     _family: set[SessionId] = field(factory=set, init=False)
     """The ids of the session and of the sessions of its sub-agents."""
     _calls: dict[ToolCallId, AskId] = field(factory=dict, init=False)
+    _flaws: set[str] = field(factory=set, init=False)
+    """What was shown about skill files."""
 
     def __attrs_post_init__(self) -> None:
         self.asks = AskQueue(self.conversation)
@@ -195,23 +209,31 @@ class SessionView:
         asks: Iterable[PermissionRequest | QuestionRequest],
     ) -> None:
         """Apply the session as read from the server; at first only its last messages are shown."""
-        views = [
-            MessageEvent(EventType.UPDATED, GrowingMessage(message).view()) for message in messages
-        ]
-        if not self._seen and len(views) > HISTORY:
-            self._skip(views[:-HISTORY])
-        for view in views:
-            self._message(view)
-        self._runs = {run.id: run for run in runs if not run.state.terminal}
+        found_runs = tuple(runs)
+        skipped = 0 if self._seen else max(0, len(messages) - HISTORY)
+        if skipped:
+            self._skip(messages[:skipped], found_runs, messages[skipped].created_at)
+        for each in with_endings(messages, found_runs):
+            if isinstance(each, Message):
+                self._message(MessageEvent(EventType.UPDATED, GrowingMessage(each).view()))
+            else:
+                self._ended(each)
+        self._runs = {run.id: run for run in found_runs if not run.state.terminal}
         found = {ask.id: ask for ask in asks if self._is_ours(ask.session_id)}
         self.asks.keep(set(found))
         for ask in found.values():
             self._ask(ask)
         self._settle()
 
-    def _skip(self, views: Sequence[MessageEvent]) -> None:
-        self._seen.update((view.message_id, view) for view in views)
-        text = f"({len(views)} earlier messages: crush-trio sessions show {self.session.id})"
+    def _skip(self, messages: Sequence[Message], runs: Iterable[RunView], shown: int) -> None:
+        """Leave out *messages*, and the runs that ended in them or before the time *shown*."""
+        for message in messages:
+            view = GrowingMessage(message).view()
+            self._seen[message.id] = MessageEvent(EventType.UPDATED, view)
+        for run in runs:
+            if run.message_id in self._seen or (not run.message_id and run.ended_at < shown):
+                self._over.add(run.id)
+        text = f"({len(messages)} earlier messages: crush-trio sessions show {self.session.id})"
         self.conversation.note(Text(text, "dim"))
 
     # ── Event by event ──────────────────────────────────────────────────────────────────────────
@@ -233,6 +255,7 @@ class SessionView:
                 self.offline = ""
 
     def _message(self, event: MessageEvent) -> None:
+        self.progress = ""
         earlier = self._seen.get(event.message_id)
         self._seen[event.message_id] = event
         if event.role is Role.USER:
@@ -247,11 +270,18 @@ class SessionView:
             self._runs[run.id] = run
             return
         self._runs.pop(run.id, None)
-        if run.state is RunState.CANCELLED and self._receipt is None:
-            self.conversation.note(Text("(cancelled)", "yellow"))
-        elif run.state is RunState.ERRORED and not run.message_id:
-            self.conversation.note(failure(run.error))
+        self.progress = ""
+        self._ended(run)
         self._settle()
+
+    def _ended(self, run: RunView) -> None:
+        """Show how a run ended, once; the receipt of a cancel says it already."""
+        if run.id in self._over:
+            return
+        self._over.add(run.id)
+        note = ending_note(run)
+        if note is not None and not (run.state is RunState.CANCELLED and self._receipt):
+            self.conversation.note(note)
 
     def cancelled(self, receipt: ReceiptView) -> None:
         """Show the receipt of a cancel, once the cancelled runs have ended."""
@@ -279,6 +309,19 @@ class SessionView:
                     self.asks.settle(self._calls.pop(call), granted=granted)
             case QuestionNotification(batch_id=batch):
                 self.asks.settle(batch)
+            case AgentEvent(progress=text, session_id=session_id) if text and session_id:
+                if self.busy and self._is_ours(session_id):
+                    self.progress = text
+            case SkillsEvent(states=states):
+                self._skills(states)
+
+    def _skills(self, states: Iterable[SkillState]) -> None:
+        """Show what is wrong with a skill file, once."""
+        for skill in states:
+            wrong = f"Skill {skill.path}: {skill.error or skill.warning}"
+            if (skill.error or skill.warning) and wrong not in self._flaws:
+                self._flaws.add(wrong)
+                self.conversation.note(Text(one_line(wrong), "yellow"))
 
     def _session(self, change: EventType, session: Session) -> None:
         if session.id == self.session.id:

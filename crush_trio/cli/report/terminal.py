@@ -22,7 +22,7 @@ from rich.text import Text
 from crush_trio.cli.exits import explain
 from crush_trio.cli.report.conversation import ConversationView, failure
 from crush_trio.cli.report.plain import ending_lines
-from crush_trio.cli.report.reporter import DEMO_HINT, RunEnd, RunStart, short, summary
+from crush_trio.cli.report.reporter import RunEnd, RunStart, short, summary
 from crush_trio.cli.report.session import AskQueue, send_answer
 from crush_trio.cli.terminal.dialogs import Dialog, DialogAnswer
 from crush_trio.cli.terminal.keyboard import Key, Keyboard, open_keyboard
@@ -30,7 +30,7 @@ from crush_trio.cli.terminal.screen import Bottom, Region, Renderer
 from crush_trio.cli.terminal.signals import Interrupts
 from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.events import RunEvent
-from crush_trio.client.follower import Asked, RunEnded, RunPiece, Settled
+from crush_trio.client.follower import Asked, Progress, RunEnded, RunPiece, Settled
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.errors import CrushError
 from crush_trio.nursery import open_hidden_nursery
@@ -157,6 +157,8 @@ class TerminalReporter:
     _start: RunStart | None = field(default=None, init=False, repr=False)
     _workspace: RemoteWorkspace | None = field(default=None, init=False, repr=False)
     _state: str = field(default="", init=False)
+    _progress: str = field(default="", init=False)
+    _cancelling: bool = field(default=False, init=False)
     _over: bool = field(default=False, init=False)
     _conversation: ConversationView = field(factory=ConversationView, init=False, repr=False)
     _asks: AskQueue = field(init=False, repr=False)
@@ -226,15 +228,18 @@ class TerminalReporter:
     # ── Pieces of the run ───────────────────────────────────────────────────────────────────────
 
     def began(self, start: RunStart) -> None:
-        """Show a hint if the offline demo answers."""
+        """Show hints, for example that the offline demo answers."""
         self._start = start
-        if start.demo and not self.quiet:
-            self._conversation.note(Text(DEMO_HINT, "yellow"))
+        for hint in () if self.quiet else start.hints:
+            self._conversation.note(Text(hint, "yellow"))
         self._screen.touch()
 
     def tell(self, piece: RunPiece) -> None:
-        """Show a piece of the run."""
+        """Show a piece of the run; what follows a progress takes its place."""
+        self._progress = one_line(piece.text, 60) if isinstance(piece, Progress) else ""
         match piece:
+            case Progress():
+                pass
             case Asked(request=request):
                 self._asks.ask(request)
             case Settled(request=request, granted=granted):
@@ -245,6 +250,11 @@ class TerminalReporter:
                 self._asks.keep(set())
             case _:
                 self._conversation.tell(piece)
+        self._screen.touch()
+
+    def cancelling(self) -> None:
+        """Show it in the status line."""
+        self._cancelling = True
         self._screen.touch()
 
     def ended(self, end: RunEnd) -> None:
@@ -283,13 +293,14 @@ class TerminalReporter:
         return Bottom(("", *renderer.lines(self._status(), width)[:1])[-room:])
 
     def _status(self) -> Text:
-        what = {
+        what = self._progress or {
             "": "opening",
             RunState.QUEUED.value: "queued behind another run of the session",
         }.get(self._state, "working")
+        what, ctrl_c = ("cancelling", "again exits") if self._cancelling else (what, "cancels")
         model = "" if self._start is None else f" · {self._start.model_name}"
         text = Text.assemble(
-            (spinner(trio.current_time()), "cyan"), f" {what}{model} · ctrl-c cancels"
+            (spinner(trio.current_time()), "cyan"), f" {what}{model} · ctrl-c {ctrl_c}"
         )
         text.stylize("dim", 1)
         text.no_wrap, text.overflow = True, "ellipsis"

@@ -111,7 +111,7 @@ def permission_details(request: PermissionRequest) -> list[Text]:
     params: Mapping[str, Json] = request.params or {}
     if request.tool_name == TRUST_TOOL:
         return _limited(visible(request.description), "bold")
-    old, new = params.get("old_content"), params.get("new_content")
+    old, new = params.get("old_content", ""), params.get("new_content")
     if isinstance(old, str) and isinstance(new, str):
         name = visible(str(params.get("file_path", "")))
         diff = difference(old, new).unified(name)

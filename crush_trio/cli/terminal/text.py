@@ -1,4 +1,4 @@
-"""Untrusted text without control characters, and tool calls and results as lines.
+"""Untrusted text without control characters, tool calls on one line, and diffs in colours.
 
 The text of models, tools and file names may contain characters that a terminal obeys, or that make
 one line look like another. They are replaced by visible ones.
@@ -13,7 +13,7 @@ import orjson
 from rich.text import Text
 
 from crush_trio.wire.fields import Json
-from crush_trio.wire.messages import ToolCallPart, ToolResultPart
+from crush_trio.wire.messages import ToolCallPart
 
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
@@ -49,53 +49,46 @@ _SUBJECTS: Final = (
 )
 """The arguments that show what a call is about, the best first."""
 
-PREVIEW: Final = 4
-"""How many lines of a result are shown."""
-
-DIFF_PREVIEW: Final = 16
-"""How many lines of a change are shown in its result."""
-
+_DONE: Final = "completed"
 _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def call_title(call: ToolCallPart) -> Text:
     """Return a call on one line: the tool and its main argument."""
-    subject = _subject(_json(call.input))
+    subject = _subject(json_object(call.input))
     return Text.assemble((visible(call.name), "bold"), f" {subject}" if subject else "")
-
-
-def result_preview(result: ToolResultPart) -> list[Text]:
-    """Return the first lines of a tool's result, or of the diff in it."""
-    metadata = _json(result.metadata)
-    if isinstance(diff := metadata.get("diff"), str) and diff and not result.is_error:
-        return diff_lines(diff, DIFF_PREVIEW)
-    output = metadata.get("output")
-    content = output if isinstance(output, str) and not result.is_error else result.content
-    style = "red" if result.is_error else "dim"
-    return _cut([Text(line, style) for line in visible(content).strip("\n").split("\n")], PREVIEW)
 
 
 def diff_lines(diff: str, limit: int) -> list[Text]:
     """Return a unified diff in colours, without its header, cut off after *limit* lines."""
     lines = visible(diff).rstrip("\n").split("\n")
     body = [line for line in lines if not line.startswith(("--- ", "+++ "))]
-    return _cut([Text(line, _DIFF_STYLES.get(line[:1], "dim")) for line in body], limit)
+    return cut([Text(line, _DIFF_STYLES.get(line[:1], "dim")) for line in body], limit)
 
 
-def _cut(lines: list[Text], limit: int) -> list[Text]:
+def cut(lines: list[Text], limit: int) -> list[Text]:
+    """Return *lines*, cut off after *limit* of them."""
     if len(lines) <= limit + 1:
         return lines
     return [*lines[:limit], Text(f"… {len(lines) - limit} more lines", "dim italic")]
 
 
 def _subject(arguments: Mapping[str, Json]) -> str:
+    match arguments:
+        case {"todos": [*todos]}:
+            done = [
+                each for each in todos if isinstance(each, dict) and each.get("status") == _DONE
+            ]
+            return f"{len(done)} of {len(todos)} done"
+        case {"questions": [{"question": str(question)}, *_]}:
+            return one_line(question)
     for name in _SUBJECTS:
         if isinstance(text := arguments.get(name), str) and text:
             return one_line(text)
     return one_line(orjson.dumps(dict(arguments)).decode()) if arguments else ""
 
 
-def _json(text: str) -> Mapping[str, Json]:
+def json_object(text: str) -> Mapping[str, Json]:
     """Return *text* as a JSON object; an empty one if it is incomplete or not an object."""
     try:
         found = orjson.loads(text)

@@ -1,9 +1,11 @@
 """`sessions`, `permissions`, `config`, `import` and `doctor`, on a directory of the test's own."""
 
+import io
 import json
 import os
 import socket
 import sqlite3
+import sys
 
 import orjson
 import pytest
@@ -12,8 +14,10 @@ import trio
 from crush_trio.cli.commands.doctor import (
     Level,
     configuration,
+    crush_sessions,
     data_directory,
     programs,
+    providers,
     server,
     versions,
 )
@@ -39,6 +43,7 @@ def work(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", kept)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("CRUSH_TRIO_BACKGROUND", "0")
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
 
@@ -116,15 +121,36 @@ def make_go_database(folder):
     return folder
 
 
+async def crush_here(work):
+    return await crush_sessions(await configuration_of(work, dict(os.environ)))
+
+
 @pytest.mark.slow
 def test_sessions_of_the_go_program_are_taken_over_once(capsys, work):
     make_go_database(work / ".crush")
+    advice = f"crush-trio import {work}/.crush/crush.db --cwd {work}"
+    hint = f"1 session of Crush in {work}/.crush/crush.db not imported"
+    assert f"{hint}; to do that: {advice}" in said(capsys, "sessions")
+    own = work.parent / "home" / ".config" / "crush" / "crush.json"
+    own.parent.mkdir(parents=True)
+    nobody = {"base_url": "http://127.0.0.1:9", "models": [{"id": "m"}]}
+    own.write_text(json.dumps({"providers": {"nobody": nobody}}))
+    main(["run", "--timeout", "0.01", "hello"])
+    assert hint in capsys.readouterr().err
+    found = trio.run(lambda: crush_here(work))
+    assert [(each.level, each.text, each.advice) for each in found] == [(Level.WARN, hint, advice)]
     report = said(capsys, "import", ".")
     assert "1 session with 1 message" in report
     assert "1 version of files" in report
     assert "left out 1 time: part of type 'smell'" in report
-    assert "1 session already present" in said(capsys, "import", ".crush/crush.db")
-    assert "From Go" in said(capsys, "sessions")
+    again = said(capsys, "import", ".crush/crush.db")
+    assert "Nothing was imported" in again
+    assert "1 session already present" in again
+    assert "of files" not in again
+    listed = said(capsys, "sessions")
+    assert "From Go" in listed
+    assert "not imported" not in listed
+    assert trio.run(lambda: crush_here(work)) == []
     assert "> hello" in said(capsys, "sessions", "show", "go-1")
 
 
@@ -163,8 +189,11 @@ def test_permission_rules_are_added_listed_and_removed(capsys, work):
     assert "Removed: deny bash git push *" in said(capsys, "permissions", "remove", deny["id"][:6])
     assert main(["permissions", "remove", deny["id"]]) == 1
     assert "list them with: crush-trio permissions" in capsys.readouterr().err
-    assert main(["permissions", "add", "allow", "bash", "sh -c *"]) == 1
-    assert "sh runs other programs" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["permissions", "add", "allow", "bash", "sh -c *"])
+    told = capsys.readouterr().err
+    assert "Invalid value for PATTERN: sh runs other programs" in told
+    assert "file" not in told, "there is no file to correct"
     user = work.parent / "home" / ".config" / "crush" / "crush.json"
     user.parent.mkdir(parents=True)
     user.write_text(json.dumps({"permissions": {"rules": [{"decision": "ask", "tool": "edit"}]}}))
@@ -186,7 +215,7 @@ def test_a_directory_without_sessions_has_none_and_stays_as_it_is(capsys, work):
 
 @pytest.mark.slow
 def test_sessions_are_listed_shown_renamed_and_deleted(capsys):
-    said(capsys, "run", "-q", "-o", "json", "think about lunch")
+    said(capsys, "run", "--demo", "-q", "-o", "json", "think about lunch")
     [listed] = json.loads(said(capsys, "sessions", "list", "--json"))
     short = listed["id"][:8]
     assert (
@@ -198,6 +227,9 @@ def test_sessions_are_listed_shown_renamed_and_deleted(capsys):
     assert "> think about lunch" in said(capsys, "sessions", "show", short)
     shown = json.loads(said(capsys, "sessions", "show", short, "--json"))
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
+    assert "think about lunch" in said(capsys, "sessions", "summarize", short)
+    shown = json.loads(said(capsys, "sessions", "show", short, "--json"))
+    assert shown["session"]["summary_message_id"] == shown["messages"][-1]["id"]
     assert "Deleted" in said(capsys, "sessions", "delete", "--yes", short)
     assert main(["sessions", "show", short]) == 1
     assert "session not found" in capsys.readouterr().err
@@ -206,6 +238,14 @@ def test_sessions_are_listed_shown_renamed_and_deleted(capsys):
 def test_deleting_asks_first(capsys, monkeypatch):
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
     assert main(["sessions", "delete", "abcdefgh"]) == 130
+
+
+def test_deleting_in_a_script_tells_how_to_confirm(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main(["sessions", "delete", "abcdefgh"])
+    assert ended.value.code == 2
+    assert "nothing was deleted; in scripts use --yes" in capsys.readouterr().err
 
 
 def test_a_table_of_sessions_shows_what_somebody_looks_for():
@@ -318,3 +358,10 @@ def test_versions_and_programs_are_found(monkeypatch):
 def test_the_demo_is_one_finding_and_not_two(work):
     config = trio.run(configuration_of, work, dict(os.environ))
     assert [finding.level for finding in configuration(config)] == [Level.OK]
+
+
+async def test_doctor_names_a_key_that_cannot_be_used(work):
+    environment = {"HOME": os.environ["HOME"], "AWS_PROFILE": "mine"}
+    finding = (await providers(await configuration_of(work, environment)))[-1]
+    assert finding.level is Level.WARN
+    assert finding.advice.startswith("AWS_PROFILE is set, but the provider bedrock")

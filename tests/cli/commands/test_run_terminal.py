@@ -79,7 +79,7 @@ def test_a_question_of_the_model_is_answered_in_place(home):
         terminal.answer("x", "How are you? > x")
         terminal.type("\x15fine\r")
         assert terminal.wait() == 0
-    assert "text: fine" in terminal.text
+    assert "User provided: fine" in terminal.text
 
 
 def test_ctrl_c_cancels_the_run_and_says_what_was_stopped(home):

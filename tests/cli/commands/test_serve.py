@@ -7,14 +7,16 @@ import tomllib
 from pathlib import Path, PurePosixPath
 
 import pytest
+import trio
 
 from crush_trio import __version__
-from crush_trio.cli.commands.serve import choose_settings
+from crush_trio.__main__ import start
+from crush_trio.cli.commands.serve import choose_settings, serve_until_signal
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.main import main
 from crush_trio.cli.options import choose_address
 from crush_trio.limits import SizeLimits
-from crush_trio.server import TcpAddress, UnixAddress
+from crush_trio.server import ServerSettings, TcpAddress, UnixAddress
 
 TOKEN = "a-token-of-enough-characters"
 
@@ -44,7 +46,8 @@ def test_a_server_stays_unless_an_option_or_the_environment_says_how_long(
     option, variable, seconds
 ):
     environ = {} if variable is None else {"CRUSH_SERVER_IDLE_TIMEOUT": variable}
-    assert choose_settings(option, environ).backend.idle_linger == seconds
+    backend = choose_settings(option, environ).backend
+    assert (backend.idle_linger, backend.replaceable) == (seconds, False)
 
 
 def test_an_idle_timeout_changes_nothing_else_of_the_environment():
@@ -61,6 +64,23 @@ def test_limits_of_the_command_line_win_over_the_environment_and_that_over_the_u
     environ = {"HOME": str(tmp_path), "CRUSH_TRIO_LIMITS": "queue=4,title=5"}
     settings = choose_settings(None, environ, {"queue": 6})
     assert settings.sizes == SizeLimits(queue=6, title=5, prompt=3072)
+
+
+async def test_every_address_that_is_named_is_served(monkeypatch, tmp_path):
+    """The last one was, and nothing told about the others."""
+    paths = [UnixAddress(PurePosixPath(tmp_path, name)) for name in ("one", "two")]
+    said = []
+    async with trio.open_nursery() as nursery:
+
+        def hear(text):
+            said.append(text.partition(". ")[0])
+            if len(said) == len(paths):
+                assert all(Path(each.path).is_socket() for each in paths)
+                nursery.cancel_scope.cancel()
+
+        monkeypatch.setattr("crush_trio.cli.commands.serve.write", hear)
+        nursery.start_soon(serve_until_signal, paths, ServerSettings(audit=None), 0)
+    assert said == [f"Listening on {each}" for each in paths]
 
 
 # ── Refusing ────────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +105,7 @@ def sentence(capsys):
 
 def test_an_address_that_cannot_be_meant_is_answered_with_one_that_can(capsys):
     assert main(["serve", "--host", "127.0.0.1:80"]) == ExitCode.MISUSED
-    assert "tcp://127.0.0.1:8765" in sentence(capsys)
+    assert "write tcp://127.0.0.1:80\n" in sentence(capsys)
 
 
 def test_listening_to_the_world_without_a_token_is_refused(capsys):
@@ -145,7 +165,7 @@ def test_a_wrong_limit_in_the_environment_is_refused(capsys, monkeypatch):
 def test_the_console_script_is_this_function():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
     module, _, name = project["project"]["scripts"]["crush-trio"].partition(":")
-    assert getattr(importlib.import_module(module), name) is main
+    assert getattr(importlib.import_module(module), name) is start
 
 
 def test_it_knows_its_version(capsys):

@@ -55,7 +55,7 @@ async def test_a_cloned_project_does_not_choose_the_model_until_it_is_trusted(tm
         assert theirs.requests == [], "it was never asked"
         assert "It wants to choose providers, choose models." in err
         assert f"To trust it: crush-trio trust {home.work}" in err
-        code, out, err = await call("trust")
+        code, out, err = await call("trust", "--yes")
         assert (code, err) == (0, "")
         assert f"send conversations to the provider theirs at {theirs.base_url}/v1" in out
         assert "choose the large model: theirs/m1" in out
@@ -64,6 +64,7 @@ async def test_a_cloned_project_does_not_choose_the_model_until_it_is_trusted(tm
         assert (report["text"], report["notices"]) == ("from the attacker's", [])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_at_a_terminal_it_is_asked_before_anything_else_and_the_answer_is_kept(tmp_path):
     home = Home(tmp_path.resolve())
@@ -111,7 +112,7 @@ def said(capsys, *arguments, code=0):
 
 
 def test_the_wishes_are_printed_and_the_directory_is_written_down(capsys, work, data_file):
-    text = said(capsys)
+    text = said(capsys, "--yes")
     assert "- run the MCP server m: evil --now" in text
     assert f"{work} is trusted, in {data_file}." in text
     assert json.loads(data_file.read_text()) == {"crush_trio": {"trusted_directories": [str(work)]}}
@@ -119,8 +120,7 @@ def test_the_wishes_are_printed_and_the_directory_is_written_down(capsys, work, 
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
-def test_at_a_terminal_it_asks_first(capsys, monkeypatch, work, data_file, answer, code):
-    monkeypatch.setattr("crush_trio.cli.commands.trust.is_interactive", lambda _environ: True)
+def test_it_asks_first(capsys, monkeypatch, work, data_file, answer, code):
     read, write_end = os.pipe()
     os.write(write_end, answer.encode())
     os.close(write_end)
@@ -134,7 +134,7 @@ def test_at_a_terminal_it_asks_first(capsys, monkeypatch, work, data_file, answe
 def test_directories_are_listed_with_their_files_and_removed(capsys, work, data_file):
     user_file = work.parent / "home" / ".config" / "crush" / "crush.json"
     write(user_file, {"crush_trio": {"trusted_directories": ["~/all", "relative"]}})
-    said(capsys)
+    said(capsys, "--yes")
     listed = said(capsys, "--list")
     assert f"{work}  ({data_file})" in listed
     assert f"{work.parent}/home/all  ({user_file})" in listed
@@ -160,7 +160,7 @@ def test_files_above_the_directory_are_pointed_out(capsys, work):
     sub = work / "sub"
     sub.mkdir()
     (work / ".git").mkdir()
-    assert f"crush-trio trust {work}" in said(capsys, str(sub))
+    assert f"crush-trio trust {work}" in said(capsys, "--yes", str(sub))
 
 
 def test_a_project_without_wishes_can_be_trusted_too(capsys, work):
@@ -183,3 +183,15 @@ def test_options_that_exclude_each_other_are_refused(work):
     with pytest.raises(SystemExit) as exited:
         main(["trust", "--list", "--remove"])
     assert exited.value.code == 2
+
+
+def test_a_directory_that_is_gone_can_be_removed(capsys, tmp_path, monkeypatch):
+    """Its trust would wait for whoever makes a directory of that name."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    assert main(["trust", "--yes", str(gone)]) == 0
+    gone.rmdir()
+    assert main(["trust", "--remove", str(gone)]) == 0
+    assert f"{gone.resolve()} is no longer trusted." in capsys.readouterr().out

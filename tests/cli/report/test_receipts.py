@@ -3,7 +3,8 @@
 import pytest
 
 from crush_trio.cli.report.reporter import merged, receipt_table, short, summary
-from crush_trio.wire.runs import HitView, ReceiptView, RunState
+from crush_trio.wire.answers import HitView, ReceiptView
+from crush_trio.wire.runs import RunState
 from tests.cli.drawing import drawn
 
 

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from attrs import evolve
 from rich.console import Console
 
 from crush_trio.cli.commands.run import RunOptions
@@ -11,7 +12,7 @@ from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.report.plain import JsonReporter, PlainReporter, ending_lines, piece_object
 from crush_trio.cli.report.reporter import RunEnd, RunStart, exit_code_of_run
 from crush_trio.client.events import RunEvent
-from crush_trio.client.follower import Asked, RunEnded, Settled
+from crush_trio.client.follower import Asked, Progress, RunEnded, Settled
 from crush_trio.client.messages import (
     MessageFinished,
     MessageRestarted,
@@ -21,10 +22,11 @@ from crush_trio.client.messages import (
     ToolCallFinished,
     ToolResult,
 )
-from crush_trio.wire.asks import PermissionMode, PermissionRequest
+from crush_trio.wire.answers import HitView, ReceiptView
+from crush_trio.wire.asks import PermissionMode, PermissionPolicy, PermissionRequest
 from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.messages import FinishPart, FinishReason, ToolCallPart, ToolResultPart
-from crush_trio.wire.runs import HitView, ReceiptView, RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 
 CALL = ToolCallPart(id="c1", name="bash", input='{"command":"touch x"}', finished=True)
 RESULT = ToolResultPart(tool_call_id="c1", name="bash", content="hi")
@@ -51,6 +53,22 @@ def end(state=RunState.COMPLETED, code=0, *, denied=None, receipt=None, **more):
     return RunEnd(
         run=run(state, **more), code=code, seconds=1.23456, denied=denied, receipt=receipt
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal", "policy", "advice"),
+    [
+        ("{}", "forbidden", {}, "--allow-tool bash, or everything with --policy allow"),
+        ("{}", "unanswered", {"mode": PermissionMode.ALLOW}, "asked under every policy; run it at"),
+        ("{}", "unanswered", {"allow_list": ("bash:execute",)}, "asked under every policy; run it"),
+        ('{"outside_sandbox": true}', "forbidden", {}, "leaving the sandbox is asked under every"),
+        ("{}", "rule", {"mode": PermissionMode.ALLOW}, "see crush-trio permissions"),
+    ],
+)
+def test_the_advice_after_a_refusal_is_one_that_helps(text, refusal, policy, advice):
+    call = ToolCallPart(id="c", name="bash", input=text)
+    ended = evolve(end(denied=call), refusal=refusal, policy=PermissionPolicy(**policy))
+    assert advice in ended.advice
 
 
 # ── Exit codes ──────────────────────────────────────────────────────────────────────────────────
@@ -152,6 +170,10 @@ def test_an_ask_that_nobody_here_can_answer_is_mentioned():
     assert "waits for an answer: Execute it" in Written().report(end(), Asked(ASK))[1]
 
 
+def test_progress_is_a_note():
+    assert "half\n" in Written().report(end(), Progress("half"))[1]
+
+
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -187,6 +209,7 @@ PIECES = [
     (MessageRestarted("m1"), {"type": "restart", "message_id": "m1"}),
     (RunEvent(run(RunState.QUEUED)), {"type": "state", "state": "queued"}),
     (Settled(ASK, granted=True), {"type": "settled", "id": "p1", "granted": True}),
+    (Progress("1 of 2"), {"type": "progress", "text": "1 of 2"}),
     (RunEnded(run()), None),
 ]
 

@@ -11,6 +11,7 @@ from crush_trio.cli.terminal.dialogs import Allow, PermissionDialog
 from crush_trio.client.events import Disconnected, MessageEvent, Reconnected, RunEvent
 from crush_trio.client.messages import GrowingMessage
 from crush_trio.errors import RuleNotPossible
+from crush_trio.wire.answers import HitView, ReceiptView
 from crush_trio.wire.asks import (
     GrantScope,
     PermissionNotification,
@@ -20,7 +21,8 @@ from crush_trio.wire.asks import (
     QuestionRequest,
     QuestionType,
 )
-from crush_trio.wire.events import Envelope, EventType, PayloadType
+from crush_trio.wire.events import AgentEvent, AgentEventType, Envelope, EventType, PayloadType
+from crush_trio.wire.integrations import SkillsEvent, SkillState
 from crush_trio.wire.messages import (
     FinishPart,
     FinishReason,
@@ -29,7 +31,7 @@ from crush_trio.wire.messages import (
     ShellCommandPart,
     TextPart,
 )
-from crush_trio.wire.runs import HitView, ReceiptView, RunState, RunView
+from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
 from tests.cli.drawing import renderer
 
@@ -100,6 +102,29 @@ def test_a_message_that_is_read_anew_adds_only_what_was_missed(view):
     assert lines(view) == []
 
 
+def test_progress_is_shown_until_something_follows(view):
+    def progress(session):
+        about = AgentEvent(type=AgentEventType.RESPONSE, session_id=session, progress="1 of 2")
+        return envelope(about, payload=PayloadType.AGENT_EVENT)
+
+    view.take(progress("s1"))
+    assert view.progress == "", "no run is active"
+    view.take(run_event(RunState.ACTIVE))
+    view.take(progress("s2"))
+    assert view.progress == ""
+    view.take(progress("s1"))
+    assert view.progress == "1 of 2"
+    view.take(event("so"))
+    assert view.progress == ""
+
+
+def test_what_is_wrong_with_a_skill_is_shown_once(view):
+    states = (SkillState(name="a", path="/a", warning="no name"), SkillState(name="b", path="/b"))
+    for _ in range(2):
+        view.take(envelope(SkillsEvent(states=states), payload=PayloadType.SKILLS_EVENT))
+    assert lines(view) == ["Skill /a: no name"]
+
+
 def test_of_a_long_past_only_the_end_is_shown(view):
     past = [message(f"text {n}", f"m{n}", ended=True) for n in range(HISTORY + 5)]
     view.catch_up(past, [], [])
@@ -127,7 +152,7 @@ def test_it_is_busy_while_a_run_has_not_ended(view):
     view.take(run_event(RunState.COMPLETED))
     view.take(run_event(RunState.ERRORED, "r2", error="no money"))
     assert not view.busy
-    assert lines(view) == ["✗ no money"]
+    assert lines(view) == ["(completed)", "✗ no money"]
 
 
 def test_what_a_cancel_hit_is_shown_below_the_last_words_of_what_it_hit(view):

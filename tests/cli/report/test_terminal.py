@@ -8,9 +8,11 @@ from rich.console import Console
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.cli.report.conversation import ConversationView
-from crush_trio.cli.report.terminal import FRAME, TICK, LiveScreen, spinner
+from crush_trio.cli.report.terminal import FRAME, TICK, LiveScreen, TerminalReporter, spinner
 from crush_trio.cli.terminal.screen import Bottom
+from crush_trio.client.follower import Progress
 from crush_trio.client.messages import TextPiece
+from tests.cli.drawing import renderer
 from tests.cli.screen import Screen
 
 
@@ -118,3 +120,11 @@ def test_a_terminal_that_is_gone_is_no_reason_to_fail():
     live.conversation.note("nobody sees this")
     live.paint()
     live.close()
+
+
+async def test_progress_stands_in_the_status_line_until_something_follows():
+    reporter = TerminalReporter(Console(file=io.StringIO()))
+    reporter.tell(Progress("a server: half"))
+    assert "a server: half" in "".join(reporter.bottom(renderer(), 60, 5).lines)
+    reporter.tell(TextPiece("m1", "done"))
+    assert "half" not in "".join(reporter.bottom(renderer(), 60, 5).lines)

@@ -79,6 +79,9 @@ def test_a_change_is_shown_as_a_difference():
     params = {"file_path": "/w/a.txt", "old_content": "one\ntwo\n", "new_content": "one\n2\n"}
     body = drawn(PermissionDialog(permission(tool_name="edit", params=params)).body())
     assert body[1:] == ["  /w/a.txt", "  @@ -1,2 +1,2 @@", "   one", "  -two", "  +2"]
+    del params["old_content"]
+    body = drawn(PermissionDialog(permission(tool_name="write", params=params)).body())
+    assert body[1:] == ["  /w/a.txt", "  @@ -0,0 +1,2 @@", "  +one", "  +2"]
 
 
 def test_what_is_too_long_to_show_is_said_to_be():
