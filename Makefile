@@ -3,8 +3,9 @@
 #   make test   create .venv, install, run the suite; 5 minutes on two cores, no other programs needed
 #   make check  format, lint, types, layers, async lint, then every test: also the long explorations
 #               and what runs other programs (tests/programs.txt), which root on Debian gets installed
-#   make sandboxes  what runs commands, with Landlock instead of bubblewrap and without a sandbox
+#   make sandboxes  the suite with Landlock instead of bubblewrap; what runs commands without a sandbox
 #   make lowest the fast tests with the lowest supported versions (tests/lowest.txt), in .venv-lowest
+#   make races  how soon each strategy of the race finder finds each seeded bug, into docs/races.md
 #   make soak   every promise under load, faults, kills and restarts, for MINUTES (10); SEED replays one
 #   make demo   a server, two clients, a cancel, a permission, a crash: everything real but the model
 #   make serve  start the server on ADDRESS; ctrl-c stops it
@@ -30,10 +31,10 @@ ALL    := -n $$(($$(nproc) + 2)) --dist worksteal
 # Without cached bytecode each of the hundreds of processes that tests start compiles the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quick test check sandboxes lint programs lowest format bench soak demo serve setup build clean
+.PHONY: quick test check sandboxes lint programs lowest format bench races soak demo serve setup build clean
 
 quick: $(STAMP)
-	$(PYTEST) -n auto --dist worksteal --quick -m "$(FAST)"
+	$(PYTEST) $(ALL) --quick -m "$(FAST)"
 
 test: $(STAMP)
 	$(PYTEST) $(ALL) -m "not long and not needs"
@@ -42,26 +43,28 @@ check: lint programs test
 	$(PYTEST) $(ALL) -m "long or needs"
 	$(MAKE) sandboxes
 
-# What runs commands, once more as on a machine without bubblewrap (an empty file is mounted over the
-# program, so that Landlock is used), and once without any sandbox.
+# As on a machine without bubblewrap (an empty file is mounted over the program, so that Landlock is used)
+# the suite in its quick form, slow tests included, and all that runs commands; the latter also without
+# any sandbox.
+WITHOUT_BWRAP = bwrap --dev-bind / / --ro-bind /dev/null "$$(command -v bwrap)"
 sandboxes: $(STAMP)
-	bwrap --dev-bind / / --ro-bind /dev/null "$$(command -v bwrap)" \
-		$(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
+	$(WITHOUT_BWRAP) $(PYTEST) $(ALL) --quick -m "not long and not needs"
+	$(WITHOUT_BWRAP) $(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
 	CRUSH_TRIO_TEST_SANDBOX=none $(PYTEST) $(ALL) -m "not long and not needs" $(SANDBOXED)
 
 programs:
 	@.ci/programs
 
 lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/pytest -n auto --dist worksteal -m "$(FAST)"
+	$(LOWEST)/bin/pytest $(ALL) --quick -m "$(FAST)"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/flake8-async --enable ASYNC101,ASYNC102,ASYNC103,ASYNC113,ASYNC900,ASYNC910,ASYNC911 \
-		$$(git ls-files 'crush_trio/*.py')
+	git ls-files -z 'crush_trio/*.py' | xargs -0 -n 50 -P "$$(nproc)" \
+		$(BIN)/flake8-async --enable ASYNC101,ASYNC102,ASYNC103,ASYNC113,ASYNC900,ASYNC910,ASYNC911
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -69,6 +72,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+races: $(STAMP)
+	$(BIN)/python -m benchmarks.races --page docs/races.md
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

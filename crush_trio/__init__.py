@@ -9,13 +9,19 @@ wire share. Further doors: `crush_trio.client`, `crush_trio.server`, `crush_trio
 A name's module is imported when the name is first used.
 """
 
-from typing import Final
-
 from crush_trio._exports import Homes, lazy, names_of
 
 __version__ = "0.1.0"
 
-_HOMES: Final[Homes] = {
+_HOMES: Homes = {
+    "crush_trio.backend.embedded": (
+        "Agent",
+        "open_agent",
+    ),
+    "crush_trio.backend.run_handle": (
+        "AgentRun",
+        "RunFailed",
+    ),
     "crush_trio.backend.settings": ("WorkspaceSettings",),
     "crush_trio.client.client": ("open_client",),
     "crush_trio.errors": ("CrushError",),
@@ -65,6 +71,8 @@ _HOMES: Final[Homes] = {
         "PermissionPolicy",
         "PermissionRequest",
         "PermissionRule",
+        "Question",
+        "QuestionResponse",
         "RuleDecision",
     ),
     "crush_trio.wire.events": (
@@ -87,8 +95,8 @@ _HOMES: Final[Homes] = {
         "ToolCallPart",
         "ToolResultPart",
     ),
+    "crush_trio.wire.answers": ("ReceiptView",),
     "crush_trio.wire.runs": (
-        "ReceiptView",
         "RunKind",
         "RunState",
         "RunView",

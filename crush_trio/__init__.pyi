@@ -1,5 +1,7 @@
 # The names of `__init__.py`, for type checkers and editors.
 
+from crush_trio.backend.embedded import Agent, open_agent
+from crush_trio.backend.run_handle import AgentRun, RunFailed
 from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.client.client import open_client
 from crush_trio.errors import CrushError
@@ -26,12 +28,15 @@ from crush_trio.tools.base import (
     read_arguments,
     schema_of,
 )
+from crush_trio.wire.answers import ReceiptView
 from crush_trio.wire.asks import (
     GrantScope,
     PermissionMode,
     PermissionPolicy,
     PermissionRequest,
     PermissionRule,
+    Question,
+    QuestionResponse,
     RuleDecision,
 )
 from crush_trio.wire.events import Envelope, EventType
@@ -45,7 +50,7 @@ from crush_trio.wire.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.runs import ReceiptView, RunKind, RunState, RunView, WhenBusy, WhenUnclaimed
+from crush_trio.wire.runs import RunKind, RunState, RunView, WhenBusy, WhenUnclaimed
 from crush_trio.wire.views import Session
 
 __version__: str
@@ -54,6 +59,8 @@ __all__ = [
     "About",
     "AcceptedRun",
     "Address",
+    "Agent",
+    "AgentRun",
     "Completion",
     "CrushError",
     "Cursor",
@@ -73,11 +80,14 @@ __all__ = [
     "PermissionRequest",
     "PermissionRule",
     "Provider",
+    "Question",
+    "QuestionResponse",
     "ReceiptView",
     "Role",
     "RuleDecision",
     "Run",
     "RunChange",
+    "RunFailed",
     "RunId",
     "RunKind",
     "RunState",
@@ -106,6 +116,7 @@ __all__ = [
     "Workspace",
     "WorkspaceId",
     "WorkspaceSettings",
+    "open_agent",
     "open_client",
     "open_server",
     "open_workspace",

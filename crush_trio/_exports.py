@@ -4,11 +4,17 @@
 loads the server, the database or the command line. A front states its names once, in a table from
 module to names; the stub `__init__.pyi` beside it has the same imports for type checkers and editors,
 and a test compares the two.
+
+Not even `typing` is imported: Ctrl-C during these imports is a traceback, because `crush_trio.__main__` comes
+after them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 Homes = Mapping[str, Sequence[str]]
 """Names by the module that defines them."""
@@ -16,7 +22,7 @@ Homes = Mapping[str, Sequence[str]]
 
 def lazy(
     package: str, homes: Homes, doors: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+) -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
     """Return `__getattr__` and `__dir__` for the front of *package*.
 
     *doors* are sub-packages that can be used as attributes after importing *package* alone.
@@ -24,7 +30,7 @@ def lazy(
     home = {name: module for module, names in homes.items() for name in names}
     front = import_module(package)
 
-    def get(name: str) -> Any:  # noqa: ANN401  # it is of the type that the stub says
+    def get(name: str) -> "Any":  # noqa: ANN401  # it is of the type that the stub says
         if name in doors:
             return import_module(f"{package}.{name}")
         if name not in home:

@@ -22,21 +22,22 @@ from hypercorn.utils import LifespanFailureError
 from crush_trio import __version__
 from crush_trio.audit.log import open_audit
 from crush_trio.backend.backend import Backend, open_backend
-from crush_trio.backend.workspace import HostedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
 from crush_trio.errors import ServerShuttingDown
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app, refuse
 from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
+from crush_trio.server.logging import keep_logs
 from crush_trio.server.run import (
     begin_drain,
     default_workspaces,
     end_streams_late,
     late_opener,
+    secrets_of,
     settle_in,
 )
 from crush_trio.server.server import Meters, Server, metered
-from crush_trio.server.settings import ServerSettings
-from crush_trio.tools.info import keep_recent_logs
+from crush_trio.server.settings import ServerSettings, warn_without_audit
 
 _ANSWER_TIME: Final = 1.0
 """Seconds that the client which asked for the shutdown has to take the answer."""
@@ -85,7 +86,8 @@ class HostedApp:
         """
         await receive()
         meters, self._worker, self._met = Meters(), None, trio.Event()
-        with keep_recent_logs() as logs:
+        with keep_logs(secrets_of(settings)) as logs:
+            warn_without_audit(settings)
             opener = late_opener(default_workspaces(settings, logs))
             async with (
                 open_audit(settings.audit) as audit,
@@ -95,6 +97,7 @@ class HostedApp:
                     sizes=settings.sizes,
                     version=__version__,
                     keeps_open=keeps_open,
+                    note_people=note_people,
                 ) as backend,
                 open_hidden_nursery() as nursery,
             ):

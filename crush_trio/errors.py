@@ -114,13 +114,6 @@ class RuleNotPossible(BadRequest):
     message = "no rule can be made from this request; allow it once or for the session"
 
 
-class AgentNotInitialized(BadRequest):
-    """The workspace has no agent yet; initialise it first."""
-
-    code = "agent_not_initialized"
-    message = "agent coordinator not initialized"
-
-
 class NameMissing(BadRequest):
     """The route needs the name of an MCP server."""
 
@@ -376,6 +369,13 @@ class SummaryFailed(CrushError):
 
     code = "summary_failed"
     message = "the session could not be summarised"
+
+
+class NotBuilt(CrushError):
+    """Crush can do this and we cannot; the detail says what to do instead."""
+
+    code = "not_built"
+    message = "not built"
 
 
 class RunReentered(CrushError):

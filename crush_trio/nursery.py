@@ -6,7 +6,7 @@ caller's block would come back to the caller as a group. A manager that hides it
 unwraps a single exception and leaves groups of several alone.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -46,12 +46,21 @@ async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
     cancellations leave as one `trio.Cancelled`. Only the nursery's own wrapping is removed: a group
     that the caller raised stays a group.
     """
-    try:
+    with unwrapped(trio.Cancelled):
         async with trio.open_nursery() as nursery:
             yield nursery
+
+
+@contextmanager
+def unwrapped(cancelled: type[BaseException]) -> Generator[None]:
+    """Raise a single exception that comes in a group as itself; several *cancelled* count as one."""
+    try:
+        yield
     except BaseExceptionGroup as group:
         lone = group.exceptions[0]
-        if len(group.exceptions) != 1 and not _only_cancelled(group):
+        if len(group.exceptions) != 1 and not all(
+            isinstance(each, cancelled) for each in group.exceptions
+        ):
             raise
         context = lone.__context__
         try:
@@ -59,7 +68,3 @@ async def open_hidden_nursery() -> AsyncIterator[trio.Nursery]:
         finally:
             # `raise` sets the context to the group, which Trio made only as a wrapper; restore it.
             lone.__context__ = context
-
-
-def _only_cancelled(group: BaseExceptionGroup[BaseException]) -> bool:
-    return all(isinstance(each, trio.Cancelled) for each in group.exceptions)

@@ -45,7 +45,10 @@ async def work(workspace: RemoteWorkspace) -> None:
 async def main(place: str) -> None:
     """Connect both clients, and run them until the work is done."""
     async with open_server(f"unix://{place}/socket") as [address], trio.open_nursery() as nursery:
-        async with open_client(address) as boss, boss.open_workspace(place) as theirs:
+        async with (
+            open_client(address) as boss,
+            boss.open_workspace(place, interactive=True) as theirs,
+        ):
             async with open_client(address) as client, client.open_workspace(place) as ours:
                 nursery.start_soon(supervise, theirs)
                 await work(ours)

@@ -17,10 +17,12 @@ CPU = "cpu"
 CPU_LIMIT = 20
 """Seconds of CPU that one test may need; the summary names those that need more."""
 PACKAGES = dict(
-    line.split()
+    line.split(maxsplit=1)
     for line in Path(__file__).with_name("programs.txt").read_text().splitlines()
     if line and not line.startswith("#")
 )
+# Where .ci/programs puts what is no Debian package. Set here, so that programs find it too.
+os.environ["PATH"] = f"{Path(__file__).parents[1] / '.programs' / 'bin'}:{os.environ['PATH']}"
 _BEFORE = pytest.StashKey[float]()
 
 # The same examples in every run: whether the suite is green says something about the code alone.
@@ -148,10 +150,17 @@ def needed(item):
 
 
 def pytest_runtest_setup(item):
-    """Fail, not skip, where a program is missing: `make test` deselects what needs one."""
+    """Fail where a program is missing: `make test` deselects what needs one.
+
+    Skip what comes from npm or Go on a machine that has neither.
+    """
     for program in needed(item):
         if shutil.which(program) is None:
-            pytest.fail(f"needs {program} (Debian package {PACKAGES[program]})", pytrace=False)
+            source, _, package = PACKAGES[program].rpartition(":")
+            sentence = f"needs {program} ({source or 'Debian'} package {package}); see .ci/programs"
+            if source in {"npm", "go"} and shutil.which(source) is None:
+                pytest.skip(sentence)
+            pytest.fail(sentence, pytrace=False)
 
 
 # ── CPU ─────────────────────────────────────────────────────────────────────────────────────────

@@ -187,6 +187,25 @@ def test_every_dependency_has_its_reason_and_every_reason_its_dependency():
     assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == names
 
 
+def test_the_lowest_version_of_every_dependency_is_tested():
+    """`make lowest` installs what this file pins: the lower end of each range."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["testing"], *extras["otel"], *extras["mcp"]]
+    wanted += extras["lsp"]
+    ranges = (re.match(r"([\w-]+)>=([\d.]+),<", requirement) for requirement in wanted)
+    pinned = re.findall(r"^([\w-]+)==([\d.]+)$", LOWEST.read_text("utf-8"), re.MULTILINE)
+    assert [(name, full(version)) for name, version in pinned] == [
+        (found[1], full(found[2])) for found in ranges
+    ]
+
+
+def full(version):
+    """Return a version with all three of its numbers."""
+    return ".".join([*version.split("."), "0", "0"][:3])
+
+
+LOWEST = ROOT / "tests" / "lowest.txt"
 CONTRACT = ROOT / "docs" / "contract" / "README.md"
 ITEMS = {
     *(f"A{number}" for number in range(1, 41)),

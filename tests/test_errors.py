@@ -78,7 +78,6 @@ WIRE_MESSAGES = [
     "path is required",
     "unknown command",
     "invalid permission action",
-    "agent coordinator not initialized",
     "name is required",
     "workspace not found",
     "LSP client not found",

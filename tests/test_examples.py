@@ -27,11 +27,14 @@ def names():
 
 def test_every_example_is_run_here():
     assert names() == {
+        "agent.py",
+        "asyncio_client.py",
         "cancel_anywhere.py",
         "custom_provider.py",
         "custom_tool.py",
         "demo.py",
         "embed.py",
+        "script.py",
         "supervise.py",
         "test_your_agent.py",
     }
@@ -83,6 +86,28 @@ def test_embed_answers_inside_a_program_that_goes_on(tmp_path):
 
 
 @pytest.mark.slow
+def test_asyncio_client_asks_twice_beside_other_work(tmp_path):
+    assert run_example("asyncio_client.py", tmp_path).splitlines() == [
+        "long 5: 5 words, completed",
+        "long 25: 25 words, completed",
+        "the program went on beside it: True",
+    ]
+
+
+@pytest.mark.slow
+def test_agent_uses_its_tools_asks_streams_and_is_cancelled(tmp_path):
+    assert run_example("agent.py", tmp_path).splitlines() == [
+        "The door squeaks.",
+        "permit close_ticket? Close T-7",
+        "T-7 is closed",
+        "A task that nobody waits for is a",
+        "permit write? Create a.txt",
+        "written: False",
+        "4 conversations",
+    ]
+
+
+@pytest.mark.slow
 def test_custom_tool_is_called_and_tells_the_model_of_its_error(tmp_path):
     printed = run_example("custom_tool.py", tmp_path)
     assert "    T-7 is closed; 1 left\n" in printed
@@ -93,6 +118,13 @@ def test_custom_tool_is_called_and_tells_the_model_of_its_error(tmp_path):
 def test_custom_provider_is_the_model_of_the_workspace(tmp_path):
     lines = run_example("custom_provider.py", tmp_path).splitlines()
     assert [line.strip() for line in lines] == ["Grey Parrot", "WHO IS A PRETTY BIRD"]
+
+
+@pytest.mark.slow
+def test_script_without_async_allows_and_prints(tmp_path):
+    lines = run_example("script.py", tmp_path).splitlines()
+    assert lines[0] == "allowed: write"
+    assert lines[-2:] == ["write hello to hello.txt: completed", "hello"]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import crush_trio
+from benchmarks.micro import import_cost
 
 LAZY = ["crush_trio", "crush_trio.server", "crush_trio.testing"]
 PACKAGES = [*LAZY, "crush_trio.events", "crush_trio.runtime", "crush_trio.testing.explore"]
@@ -159,6 +160,35 @@ def test_importing_the_library_loads_no_server_no_database_and_no_test_code():
     assert [name for name in loaded if name.startswith("crush_trio.testing")] == []
 
 
+def packages(loaded):
+    """Return the packages of *loaded* that are installed, not part of Python."""
+    tops = {name.partition(".")[0] for name in loaded}
+    return {top for top in tops if top not in sys.stdlib_module_names and not top.startswith("__")}
+
+
+NOT_NEEDED = {"answers", "config", "integrations", "requests", "schema"}
+"""Modules of wire values that the run core does without."""
+
+
+@pytest.mark.heavy
+def test_the_run_core_loads_few_packages_and_no_wire_values_that_it_does_not_need():
+    """`python -m benchmarks.micro.import_cost` measures the time that this keeps low."""
+    loaded = loaded_by("from crush_trio import open_workspace")
+    beside = packages(loaded) - packages(loaded_by("import trio"))
+    assert beside == {"crush_trio", "cattrs", "orjson", "typing_extensions"}
+    assert loaded & {f"crush_trio.wire.{name}" for name in NOT_NEEDED} == set()
+    assert len([name for name in loaded if name.startswith("crush_trio")]) <= 45
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+def test_importing_the_run_core_takes_about_as_long_again_as_importing_trio():
+    """The limit has room for a busy machine; the benchmark has the strict one."""
+    front, core = import_cost.measure(rounds=3)
+    assert front.value < 1
+    assert core.value < 2.5
+
+
 def test_importing_the_front_loads_nothing_else():
     loaded = loaded_by("import crush_trio")
     assert {name for name in loaded if name.startswith("crush_trio")} == {
@@ -177,8 +207,10 @@ def test_schedule_exploration_loads_trio_and_attrs_alone():
         "crush_trio._exports",
         "crush_trio.testing",
     }
-    # Trio's own test helpers load pytest where it is installed.
-    assert loaded & {*(HEAVY - {"pytest"}), "cattrs", "orjson"} == set()
+    assert loaded & {*HEAVY, "cattrs", "orjson", "typing_extensions"} == set()
+    trios = loaded_by("import trio")
+    extra = {name.partition(".")[0] for name in loaded - trios} - sys.stdlib_module_names
+    assert extra == {"crush_trio"}  # Trio brings attrs and outcome
 
 
 @pytest.mark.heavy

@@ -27,6 +27,7 @@ def test_the_picture_needs_nothing_from_elsewhere():
     assert "href" not in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_recording_again_shows_the_same(tmp_path):
     recorder = [sys.executable, str(PICTURES / "record.py"), str(tmp_path / "run.svg")]

@@ -71,6 +71,10 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
         "crush_trio/store/sqlite/schema/0001_initial.sql",
         "crush_trio/store/sqlite/schema/0002_endings.sql",
         "crush_trio/tools/shell/bash.md",
+        "crush_trio/web/client.js",
+        "crush_trio/web/package.json",
+        "crush_trio/web/requests.js",
+        "crush_trio/web/stream.js",
     }
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
 
@@ -96,10 +100,43 @@ def test_importing_the_library_is_quick_and_loads_nothing_heavy(programs, tmp_pa
     pytest.fail(f"importing crush_trio takes {seconds} s")
 
 
+LIBRARY = """
+import trio
+from crush_trio import Completion, Submission, open_workspace
+from crush_trio.testing import open_test_server
+
+async def turn(run):
+    return Completion(text=f"done: {run.prompt}")
+
+async def main():
+    async with open_workspace(turn) as workspace, open_test_server():
+        print((await workspace.accept(Submission(session_id="s", prompt="it")).wait()).text)
+
+trio.run(main)
+"""
+
+
 @pytest.mark.long
-async def test_a_server_that_was_installed_answers_and_ends_in_order(programs, tmp_path):
+def test_a_plain_install_has_the_command_line_the_library_and_the_harness(programs, tmp_path):
+    assert not (programs / "pytest").exists()
+    answer = run(programs / "crush-trio", "run", "--demo", "hello", **outside(tmp_path))
+    assert "You asked: “hello”" in answer
+    assert run(programs / "python", "-c", LIBRARY, **outside(tmp_path)) == "done: it\n"
+
+
+SERVERS = {
+    "own": ("crush-trio serve --host unix://{}", "stdout", b"Listening on"),
+    "hypercorn": ("hypercorn -k trio -b unix:{} crush_trio.asgi:app", "stderr", b"Running on"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_server_that_was_installed_answers_and_ends_in_order(programs, tmp_path, server):
     address = f"unix://{tmp_path}/s.sock"
-    command = [str(programs / "crush-trio"), "serve", "--host", address]
+    words, stream, greeting = SERVERS[server]
+    program, *arguments = words.format(tmp_path / "s.sock").split()
+    command = [str(programs / program), *arguments]
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
@@ -109,7 +146,7 @@ async def test_a_server_that_was_installed_answers_and_ends_in_order(programs, t
                 )
 
             process = await nursery.start(serve)
-            assert b"Listening on" in await process.stdout.receive_some()
+            assert greeting in await getattr(process, stream).receive_some()
             async with open_client(address, environ={}) as client:
                 await client.health()
                 assert (await client.version()).version == crush_trio.__version__

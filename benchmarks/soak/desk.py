@@ -120,9 +120,12 @@ class Desk:
         if reply.seconds > ACCEPT_LIMIT:
             raise Violation(f"{prompt.tag} was answered after {reply.seconds:.1f} s")
         busy = BUSY if prompt.policy == "reject" else ()
-        code = self.judge(f"prompt {prompt.tag}", reply, 202, busy)
+        good = 200 if reply.status == 200 and prompt.verdict == "unknown" else 202
+        code = self.judge(f"prompt {prompt.tag}", reply, good, busy)
         if code and prompt.verdict == "unknown" and code in MOVING | DISK:
-            await trio.sleep(0.2)  # an earlier attempt may have been accepted; only a 202 tells
+            await trio.sleep(
+                0.2
+            )  # an earlier attempt may have been accepted; only a 200 or a 202 tells
             return
         if code:
             site.counts.add("refused")
@@ -139,7 +142,7 @@ class Desk:
         body = {"session_id": prompt.talk.id, "prompt": prompt.original, "run_id": prompt.tag}
         reply = await line.ask("POST", f"{self.base}/agent", body)
         edited = () if prompt.texts == [prompt.original] else ("run_id_taken",)
-        if reply is None or self.judge(f"repetition of {prompt.tag}", reply, 202, edited):
+        if reply is None or self.judge(f"repetition of {prompt.tag}", reply, 200, edited):
             return
         if not reply.body or not reply.json().get("repeated"):
             raise Violation(f"{prompt.tag} was accepted twice")

@@ -1,17 +1,31 @@
-"""The ledger of a soak: every prompt, what was done to it, and what the server answered.
+"""The ledger of a soak: the prompts, and what the server asked its model and left undone.
 
-Plain data, no I/O. A contradiction to a promise raises `Violation` at once.
-Times are those of `time.monotonic`; infinity is "not yet".
+The part that needs only a server's answers and streams is `crush_trio.testing.torture.ledger`. Plain data,
+no I/O. A contradiction to a promise raises `Violation` at once. Times are those of `time.monotonic`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from math import inf
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from attrs import define, field
+from typing_extensions import override
 
-ENDED: Final = frozenset({"completed", "cancelled", "errored", "folded", "interrupted"})
+from crush_trio.testing.torture import ledger
+from crush_trio.testing.torture.ledger import ENDED, Prompt, Stop, Talk, Violation, check_sequence
+
+__all__ = [
+    "CANCEL_LIMIT",
+    "ENDED",
+    "IN_FLIGHT",
+    "Ledger",
+    "Prompt",
+    "Stop",
+    "Talk",
+    "Violation",
+    "check_sequence",
+    "tags_of",
+]
 
 CANCEL_LIMIT: Final = 60.0
 """Seconds that a cancelled run may take to end, disk faults and a busy machine included."""
@@ -22,100 +36,15 @@ IN_FLIGHT: Final = 5.0
 _TAG: Final = re.compile(r"#(\S+)")
 
 
-class Violation(Exception):
-    """A promise was broken."""
-
-
 def tags_of(text: str) -> list[str]:
     """Return the tags in *text*: the names of the prompts it was made from."""
     return _TAG.findall(text)
 
 
 @define(eq=False)
-class Stop:
-    """Something that cancels runs of a session: a cancel, an interrupt, the clearing of a queue."""
-
-    what: str
-    sent: float
-    answered: float = inf
-    void: bool = field(default=False, init=False)
-    """Whether it was refused: then it must not have cancelled anything."""
-
-    def may_hit(self, prompt: "Prompt") -> bool:
-        """Whether it can be why *prompt* was cancelled."""
-        return not self.void and self.answered >= prompt.sent and self.sent <= prompt.ended_at
-
-
-@define(eq=False)
-class Talk:
-    """A session of the soak."""
-
-    id: str
-    workspace: int
-    ordered: bool
-    """Whether its queue is never edited, so that prompts run in the order of acceptance."""
-    stops: list[Stop] = field(factory=list, init=False)
-    prompts: list["Prompt"] = field(factory=list, init=False)
-
-
-@define(eq=False)
-class Prompt:
-    """A prompt that was sent, with everything known about it."""
-
-    tag: str
-    talk: Talk
-    texts: list[str]
-    """The texts that it may have, the newest last; more than one while an edit is in doubt."""
-    named: bool
-    """Whether its tag is its run id; a prompt without a run id may be folded."""
-    sent: float
-    policy: str = ""
-    answered: float = inf
-    verdict: str = field(default="", init=False)
-    """`accepted`, `unknown` if the connection was lost, or the code of the refusal."""
-    never: str = field(default="", init=False)
-    """Why the model must never see it."""
-    not_after: float = field(default=inf, init=False)
-    """The time after which the model must not be asked about it."""
-    due: float = field(default=inf, init=False)
-    """The time by which it must have ended, because it was cancelled."""
-    asked: list[float] = field(factory=list, init=False)
-    """When the model was asked about it."""
-    shared: bool = field(default=False, init=False)
-    """Whether others were folded in, so that the model answered the last one of them."""
-    state: str = field(default="", init=False)
-    """How it ended, as the streams say."""
-    ended_at: float = field(default=inf, init=False)
-    stops: list[Stop] = field(factory=list, init=False)
-    """What was done to this run alone."""
-    original: str = field(init=False)
-    """The text that it was sent with."""
-
-    def __attrs_post_init__(self) -> None:
-        self.original = self.texts[0]
-
-    @property
-    def accepted(self) -> bool:
-        """Whether there was a 202."""
-        return self.verdict == "accepted"
-
-    @property
-    def refused(self) -> bool:
-        """Whether the server has refused it."""
-        return self.verdict not in {"", "accepted", "unknown"}
-
-    @property
-    def text(self) -> str:
-        """The newest text."""
-        return self.texts[-1]
-
-
-@define(eq=False)
-class Ledger:
+class Ledger(ledger.Ledger):
     """All prompts of a soak."""
 
-    prompts: dict[str, Prompt] = field(factory=dict, init=False)
-    talks: dict[str, Talk] = field(factory=dict, init=False)
     shown: set[str] = field(factory=set, init=False)
     """The tags that were in a request to a model, whether as its prompt or before that."""
     shutdowns: list[Stop] = field(factory=list, init=False)
@@ -123,20 +52,6 @@ class Ledger:
     troubles: list[Stop] = field(factory=list, init=False)
     """The times in which the disk did not work: only then may a run fail."""
     _cancelled: dict[str, Prompt] = field(factory=dict, init=False)
-
-    # ── Prompts ─────────────────────────────────────────────────────────────────────────────────
-
-    def talk(self, session: str, workspace: int, *, ordered: bool) -> Talk:
-        """Add a new session."""
-        talk = Talk(session, workspace, ordered)
-        self.talks[session] = talk
-        return talk
-
-    def send(self, prompt: Prompt) -> Stop | None:
-        """Add a prompt that is about to be sent; if it interrupts, return it as a stop."""
-        self.prompts[prompt.tag] = prompt
-        prompt.talk.prompts.append(prompt)
-        return self.stop(prompt.talk, "interrupt", prompt.sent) if _interrupts(prompt) else None
 
     def settle(self, prompt: Prompt, verdict: str, now: float, stop: Stop | None) -> None:
         """Note the answer to a prompt."""
@@ -152,20 +67,6 @@ class Ledger:
             self._cover(stop, before, now)
         else:
             stop.void = True
-
-    # ── Stops ───────────────────────────────────────────────────────────────────────────────────
-
-    def stop(self, talk: Talk, what: str, now: float) -> Stop:
-        """Add something that is about to be sent and may cancel any run of a session."""
-        stop = Stop(what, now)
-        talk.stops.append(stop)
-        return stop
-
-    def stop_one(self, prompt: Prompt, what: str, now: float) -> Stop:
-        """Add something that is about to be sent and may cancel one run."""
-        stop = Stop(what, now)
-        prompt.stops.append(stop)
-        return stop
 
     def stopped(self, stop: Stop, prompts: Iterable[Prompt], now: float) -> None:
         """Note that *stop* took effect: *prompts* are those that it reaches if they had not ended."""
@@ -221,40 +122,29 @@ class Ledger:
         self.shown.add(tag)
         return prompt
 
+    @override
     def end(self, tag: str, state: str, now: float) -> None:
         """Check an ending that a stream told, of a run that has a caller's id."""
-        prompt = self.prompts.get(tag)
-        if prompt is None:
-            raise Violation(f"an ending of a run that was never sent: {tag} {state}")
-        if prompt.state:
-            if prompt.state != state:
-                raise Violation(f"{tag} ended as {prompt.state} and as {state}")
-            return
-        prompt.state, prompt.ended_at = state, now
         self._cancelled.pop(tag, None)
-        if prompt.refused:
-            raise Violation(f"{tag} was refused ({prompt.verdict}) and {state}")
-        self._check_state(prompt)
+        super().end(tag, state, now)
 
-    def _check_state(self, prompt: Prompt) -> None:
+    @override
+    def check_state(self, prompt: Prompt) -> None:
+        """Raise if *prompt* ended in a way that nothing explains, the model and the disk included."""
+        super().check_state(prompt)
         tag, state = prompt.tag, prompt.state
-        if state == "folded":
-            raise Violation(f"{tag} has a run id and was folded")
         held = prompt.text.startswith("hold") and not prompt.shared
         if state == "completed" and held:
             raise Violation(f"{tag} completed, and the model never answered it in full")
         if state == "completed" and not prompt.asked:
             raise Violation(f"{tag} completed, and the model was never asked")
-        if state == "cancelled" and not any(stop.may_hit(prompt) for stop in self.stops_of(prompt)):
-            raise Violation(f"{tag} was cancelled by nothing that was sent")
-
         if state == "errored" and not any(trouble.may_hit(prompt) for trouble in self.troubles):
             raise Violation(f"{tag} errored, and nothing was wrong with the disk")
 
+    @override
     def stops_of(self, prompt: Prompt) -> Iterator[Stop]:
         """Return everything that can have cancelled *prompt*."""
-        yield from prompt.stops
-        yield from prompt.talk.stops
+        yield from super().stops_of(prompt)
         yield from self.shutdowns
 
     def check_due(self, now: float) -> None:
@@ -262,21 +152,3 @@ class Ledger:
         for prompt in self._cancelled.values():
             if now > prompt.due:
                 raise Violation(f"{prompt.tag} was cancelled and did not end in {CANCEL_LIMIT} s")
-
-    def unsettled(self) -> list[Prompt]:
-        """Return the prompts with a run id that were accepted and have not ended yet."""
-        return [p for p in self.prompts.values() if p.named and p.accepted and not p.state]
-
-
-def _interrupts(prompt: Prompt) -> bool:
-    return prompt.policy == "interrupt"
-
-
-def check_sequence(where: str, prompts: Sequence[Prompt]) -> None:
-    """Raise if a prompt comes before one that was answered before it was even sent."""
-    earliest, first = inf, None
-    for prompt in reversed(prompts):
-        if earliest < prompt.sent and first is not None:
-            raise Violation(f"{where}: {prompt.tag} before {first.tag}, which was accepted earlier")
-        if prompt.answered < earliest:
-            earliest, first = prompt.answered, prompt

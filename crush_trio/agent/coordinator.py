@@ -17,11 +17,17 @@ from crush_trio import __version__
 from crush_trio.agent.asks.asks import Asks
 from crush_trio.agent.asks.questions import Questions, QuestionTool
 from crush_trio.agent.asks.trust import TrustQuestion
+from crush_trio.agent.part_checks import check_provider, check_tool
+from crush_trio.agent.record.capsule import Entry
+from crush_trio.agent.record.recorded import RecordedHooks
+from crush_trio.agent.record.recording import Recordings, described_config, note
+from crush_trio.agent.record.redactor import Redactor
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.agent.spans import RunSpan
 from crush_trio.agent.turn.model import ConfiguredModels
-from crush_trio.agent.turn.plan import Desk, Planner, Tools
+from crush_trio.agent.turn.plan import Desk, Planner, StandIn, Tools, no_stand_in
 from crush_trio.agent.turn.planner import ConfiguredPlanner
+from crush_trio.agent.turn.prompt_hooks import SessionStarts
 from crush_trio.agent.turn.steps import Steps
 from crush_trio.agent.turn.subagent import AgentTool
 from crush_trio.agent.turn.summary import Summarizer
@@ -115,7 +121,7 @@ class Toolbox:
         self._history = History(self.bench)
         hide = self.live.current.secrets.redact
         self._changes = FileChanges(self.bench, self._history, self.lsp.changed, hide)
-        self._extra = tuple(self.extra(self.bench))
+        self._extra = tuple(map(check_tool, self.extra(self.bench)))
 
     def tools(self) -> Tools:
         """Return every tool, by name, as it is configured now."""
@@ -183,11 +189,19 @@ class AgentTurn:
     planner: Planner = field(repr=False)
     titles: Titles | None = field(default=None, repr=False)
     trust: TrustQuestion | None = field(default=None, repr=False)
+    recordings: Recordings | None = field(default=None, repr=False)
+    _starts: SessionStarts = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._starts = SessionStarts(self.desk)
 
     async def __call__(self, run: Run) -> Completion:
         """Play one turn."""
         with self.desk.spans.run(run) as span:
-            return await self._play(run, span)
+            if self.recordings is None or not self.recordings.wants(run):
+                return await self._play(run, span)
+            with self.recordings.playing(await self.recordings.begin(run), run):
+                return await self._play(run, span)
 
     async def _play(self, run: Run, span: RunSpan) -> Completion:
         """Do what the kind of the run asks for."""
@@ -197,9 +211,11 @@ class AgentTurn:
             plan = await self.planner.plan(run)
             span.planned(plan.model)
             return await Summarizer(run, plan, self.desk).summarize()
+        context = await self._starts.context(run)
         plan = await self.planner.plan(run)
         span.planned(plan.model)
-        steps = Steps(run, plan, self.desk)
+        note("planned", session=run.session_id)
+        steps = Steps(run, plan, self.desk, hooks_said=[context])
         if self.titles is not None and run.kind is RunKind.PROMPT:
             steps.opening = partial(self.titles.begin, run)
         with self.desk.permissions.granting(run.id):
@@ -226,10 +242,14 @@ class Coordinator:
     extra_tools: ExtraTools = field(default=no_tools, repr=False)
     own_providers: Mapping[str, Provider] = field(factory=dict, repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
+    stand_in: StandIn = field(default=no_stand_in, repr=False)
+    recordings: Recordings | None = field(default=None, init=False, repr=False)
+    """The recordings of the workspace's runs; None if the program has a turn function of its own."""
 
     def turn(self, transcript: Transcript, asks: Asks) -> AgentTurn:
         """Return the agent as the turn function of runs that write to *transcript*."""
         models = ConfiguredModels(self.config, self.providers, self.own_providers)
+        toolbox = self._toolbox(asks)
         desk = Desk(
             transcript,
             self.events,
@@ -237,7 +257,8 @@ class Coordinator:
             self.clock,
             self.ids,
             asks.permissions,
-            hooks=self.hooks,
+            hooks=RecordedHooks(self.hooks),
+            questions=asks.questions,
             sizes=self.sizes,
             secrets=self.config.current.secrets,
         )
@@ -245,12 +266,25 @@ class Coordinator:
             self.config,
             models,
             desk,
-            self._toolbox(asks).tools,
+            lambda: self.stand_in(toolbox.tools()),
             self.integrations.skills,
             self.integrations.mcp,
             self.sandbox,
         )
-        return AgentTurn(desk, planner, Titles(desk, models), asks.trust)
+        self.recordings = Recordings(
+            self.store,
+            self.events,
+            lambda: Redactor(self.config.current.secrets, lambda: self.config.current.environment),
+            partial(self._header, asks),
+            lambda: self.config.current.record,
+            self.sizes,
+        )
+        return AgentTurn(desk, planner, Titles(desk, models), asks.trust, self.recordings)
+
+    def _header(self, asks: Asks, run: Run) -> Entry:
+        """Return what the recording of a run says about its workspace: no secrets."""
+        config = described_config(self.config.current)
+        return {"directory": str(self.directory), **config, **asks.described(run)}
 
     def bench(self) -> Workbench:
         """Return the workspace as tools see it now."""
@@ -318,13 +352,18 @@ async def open_coordinator(
     extra_tools: ExtraTools = no_tools,
     own_providers: Mapping[str, Provider] | None = None,
     sizes: SizeLimits = DEFAULTS,
+    hooks: ToolHooks | None = None,
+    stand_in: StandIn = no_stand_in,
 ) -> AsyncIterator[Coordinator]:
     """Open the agent of a workspace. Leave the block after the workspace's runs have ended.
 
     Leaving stops the background jobs, then closes the connections to models. *opens* starts the
-    commands of tools and hooks, in the sandbox of the *machine*. *own_providers* are models that the program reaches itself, by the id
-    under which a configuration names them. *sizes* limits answers and the output of tools.
+    commands of tools and hooks, in the sandbox of the *machine*. *own_providers* are models that the
+    program reaches itself, by the id under which a configuration names them. *hooks* replaces the
+    configured ones, *stand_in* the tools. *sizes* limits answers and the output of tools.
     """
+    for name, provider in (own_providers or {}).items():
+        check_provider(name, provider)
     sandbox = CommandSandbox(live=config, machine=machine or no_sandbox())
     async with (
         open_providers(environment=config.current.environment) as providers,
@@ -339,7 +378,8 @@ async def open_coordinator(
             integrations=integrations,
             providers=providers,
             jobs=Jobs(jobs, clock, opens, hide=config.current.secrets.redact),
-            hooks=ConfiguredHooks(
+            hooks=hooks
+            or ConfiguredHooks(
                 live=config, directory=directory, clock=clock, opens=opens, sandbox=sandbox
             ),
             logs=RecentLogs() if logs is None else logs,
@@ -349,5 +389,6 @@ async def open_coordinator(
             extra_tools=extra_tools,
             own_providers={} if own_providers is None else own_providers,
             sizes=sizes,
+            stand_in=stand_in,
         )
         jobs.cancel_scope.cancel()

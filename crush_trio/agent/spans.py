@@ -8,9 +8,13 @@ By default opening a span does nothing. OpenTelemetry spans are made by `agent.o
 only if the process has a tracer provider.
 """
 
+import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
+from importlib.util import find_spec
 from typing import Final, Protocol, Self
 
 from crush_trio.agent.turn.model import ChosenModel
@@ -19,6 +23,15 @@ from crush_trio.runtime.run import Run
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import Part, ToolCallPart
+
+log = logging.getLogger(__name__)
+
+ASKING_VARIABLES: Final = (
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+)
+"""Variables of OpenTelemetry that ask for traces."""
 
 
 class RunSpan(Protocol):
@@ -107,14 +120,29 @@ NO_SPANS: Final[Spans] = _NoSpans()
 """Spans that do nothing."""
 
 
-def configured_spans() -> Spans:
+def configured_spans(environ: Mapping[str, str] = os.environ) -> Spans:
     """Return the spans of the process: OpenTelemetry's if it has a tracer provider, else none.
 
     Only a program that has imported OpenTelemetry can have set a provider, so the import is skipped
-    if the package is not loaded.
+    if the package is not loaded. Traces that *environ* asks for need the package; if it is not
+    installed, the log says so.
     """
-    if "opentelemetry.trace" not in sys.modules:
-        return NO_SPANS
-    from crush_trio.agent.otel import process_spans
+    if "opentelemetry.trace" in sys.modules:
+        from crush_trio.agent.otel import process_spans
 
-    return process_spans() or NO_SPANS
+        return process_spans() or NO_SPANS
+    asking = next((name for name in ASKING_VARIABLES if environ.get(name, "none") != "none"), None)
+    if asking is not None:
+        _tell_if_missing(asking)
+    return NO_SPANS
+
+
+@cache
+def _tell_if_missing(variable: str) -> None:
+    """Log once that traces are asked for and cannot be made."""
+    if find_spec("opentelemetry") is None:
+        log.warning(
+            "%s asks for traces, which need OpenTelemetry, and that is not installed: "
+            "pip install 'crush-trio[otel]' opentelemetry-distro",
+            variable,
+        )

@@ -20,6 +20,7 @@ from crush_trio.audit.record import TEXT_MOST, Action, AuditRecord
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.redaction import redact_text
 from crush_trio.errors import Unavailable
+from crush_trio.log_context import Hide
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.fields import timestamp
 
@@ -47,8 +48,8 @@ REFUSED_SPAN: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-_Noted = tuple[int, AuditRecord]
-"""A record and when it was noted, in unix seconds."""
+_Noted = tuple[int, AuditRecord, Hide | None]
+"""When a record was noted, in unix seconds; the record; and what removes the secrets of its workspace."""
 
 
 class AuditUnreadable(Unavailable):
@@ -82,8 +83,11 @@ class AuditLog:
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
 
-    def note(self, record: AuditRecord) -> None:
-        """Queue *record* with the current time; secrets in its text are replaced when it is written."""
+    def note(self, record: AuditRecord, hide: Hide | None = None) -> None:
+        """Queue *record* with the current time; secrets in its text are replaced when it is written.
+
+        *hide* removes those that its workspace knows; it is called in a thread.
+        """
         if self.file is None:
             return
         if record.action is Action.REFUSED and not self._takes_refusal():
@@ -92,7 +96,7 @@ class AuditLog:
             self.lost += 1
             self._unreported += 1
             return
-        self._queue.append((self.clock.unix(), record))
+        self._queue.append((self.clock.unix(), record, hide))
         self._noted.set()
         if record.action is not Action.SENT:
             self._urgent.set()
@@ -171,7 +175,7 @@ class AuditLog:
         if not self._unreported:
             return []
         what = f"{self._unreported} records could not be written"
-        return [(self.clock.unix(), AuditRecord(action=Action.RECORDS_LOST, what=what))]
+        return [(self.clock.unix(), AuditRecord(action=Action.RECORDS_LOST, what=what), None)]
 
     def _report(self, why: str) -> None:
         """Note and log a change: that writing fails, or works again."""
@@ -195,12 +199,15 @@ _SEARCHED: Final = 4000
 
 def _append(file: AuditFile, batch: list[_Noted]) -> int:
     """Write *batch* without secrets. Runs in a thread: searching for secrets takes a moment."""
-    return file.append([_cleaned(at, record) for at, record in batch])
+    return file.append([_cleaned(at, record, hide) for at, record, hide in batch])
 
 
-def _cleaned(at: int, record: AuditRecord) -> AuditRecord:
-    texts: dict[str, Any] = {name: _short(getattr(record, name)) for name in _TEXTS}
-    texts["what"] = _short(redact_text(record.what[:_SEARCHED])) if record.what else ""
+def _cleaned(at: int, record: AuditRecord, hide: Hide | None) -> AuditRecord:
+    texts: dict[str, Any] = {}
+    for name in _TEXTS:
+        text = getattr(record, name)[:_SEARCHED]
+        known = text if hide is None or not text else hide(text)
+        texts[name] = _short(redact_text(known) if name == "what" else known)
     return evolve(record, time=timestamp(at), **texts)
 
 

@@ -7,10 +7,14 @@ from typing import Final
 
 from attrs import frozen
 
+from crush_trio.config.sources import account_home
 from crush_trio.wire.fields import ZERO_TIME, OmitEmpty, Timestamp
 
 STATE_VARIABLE: Final = "XDG_STATE_HOME"
 FILE_NAME: Final = "audit.jsonl"
+
+NO_PLACE: Final = "there is no home directory to keep the audit in; set HOME or XDG_STATE_HOME"
+"""Why nothing is recorded if `audit_path` returns None."""
 
 TEXT_MOST: Final = 200
 """The most characters of a text in a record."""
@@ -81,12 +85,17 @@ class AuditRecord:
     what: OmitEmpty[str] = ""
 
 
-def audit_path(environ: Mapping[str, str]) -> Path:
-    """Return the audit file of the user whose environment is *environ*.
+def audit_path(environ: Mapping[str, str]) -> Path | None:
+    """Return the audit file of the user whose environment is *environ*; None if there is no place for it.
 
-    A relative `XDG_STATE_HOME` is ignored, as the XDG specification demands.
+    Without a home directory in *environ*, as in many services, it is in that of the account. A user id
+    without an account, as in containers, has neither. A relative directory is ignored, as the XDG
+    specification demands.
     """
-    state, home = Path(environ.get(STATE_VARIABLE, "")), Path(environ.get("HOME") or "/")
+    state, home = Path(environ.get(STATE_VARIABLE, "")), Path(environ.get("HOME", ""))
     if not state.is_absolute():
-        state = (home if home.is_absolute() else Path("/")) / ".local" / "state"
+        found = home if home.is_absolute() else account_home()
+        if found is None:
+            return None
+        state = found / ".local" / "state"
     return state / "crush" / FILE_NAME

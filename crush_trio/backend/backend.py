@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from math import inf
 from typing import Generic
 
 import trio
@@ -47,7 +46,7 @@ from crush_trio.errors import (
 )
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.nursery import open_hidden_nursery
-from crush_trio.wire.ids import SessionId, WorkspaceId
+from crush_trio.wire.ids import ClientId, SessionId, WorkspaceId
 from crush_trio.wire.requests import ControlCommand, WorkspaceRequest
 
 log = logging.getLogger(__name__)
@@ -66,6 +65,7 @@ class Backend(Generic[W]):
     _clock: Clock = field(repr=False)
     _ids: IdSource = field(repr=False)
     _keeps_open: Callable[[W], bool] = field(repr=False)
+    _note_people: Callable[[W, int, bool], None] = field(repr=False)
     _linger: Linger = field(repr=False)
     _retired: RetiredClients = field(repr=False)
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
@@ -81,6 +81,10 @@ class Backend(Generic[W]):
     def workspaces(self) -> tuple[W, ...]:
         """Every hosted workspace, oldest first."""
         return tuple(slot.workspace for slot in self._live)
+
+    def clients(self) -> frozenset[ClientId]:
+        """Every client that has a claim."""
+        return frozenset(client for slot in self._live for client in slot.claims.clients)
 
     @property
     def idle(self) -> bool:
@@ -175,7 +179,8 @@ class Backend(Generic[W]):
             created_by=pending.client_id,
         )
         claims = Claims(self.settings.graces)
-        return Slot(plan, claims, self._clock, self.settings.close_limit, self._keeps_open)
+        hooks = (self._keeps_open, self._note_people)
+        return Slot(plan, claims, self._clock, self.settings.close_limit, *hooks)
 
     async def _keep(self, slot: Slot[W]) -> None:
         try:
@@ -215,15 +220,18 @@ class Backend(Generic[W]):
     # ── Claims ──────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def attach(self, workspace_id: WorkspaceId, client_id: str) -> Iterator[W]:
+    def attach(
+        self, workspace_id: WorkspaceId, client_id: str, *, attended: bool = False
+    ) -> Iterator[W]:
         """Hold the workspace by a stream for the length of the block.
 
+        *attended* says that a person at the client can answer asks.
         Entering and leaving are synchronous: a handler that is cancelled when its client hangs up
         still counts its stream out (T12). After the workspace is gone, leaving does nothing.
         """
         client = client_id_of(client_id)
         slot = self._live_slot(workspace_id)
-        stream = slot.claims.attach(client)
+        stream = slot.claims.attach(client, attended=attended)
         slot.follow()
         try:
             yield slot.workspace
@@ -240,11 +248,21 @@ class Backend(Generic[W]):
             slot.follow()
 
     def set_current_session(
-        self, workspace_id: WorkspaceId, client_id: str, session_id: SessionId
+        self,
+        workspace_id: WorkspaceId,
+        client_id: str,
+        session_id: SessionId,
+        *,
+        answers: bool = True,
     ) -> None:
-        """Note what an attached client looks at (E15); raises `ClientNotAttached` otherwise."""
+        """Note what an attached client looks at (E15); raises `ClientNotAttached` otherwise.
+
+        *answers* says whether the client may answer asks.
+        """
         client = client_id_of(client_id)
-        self._live_slot(workspace_id).claims.select(client, session_id)
+        slot = self._live_slot(workspace_id)
+        slot.claims.select(client, session_id, answers=answers)
+        slot.follow()
 
     def attached_clients(self, workspace_id: WorkspaceId, session_id: SessionId) -> int:
         """How many clients look at the session (E16)."""
@@ -280,14 +298,14 @@ class Backend(Generic[W]):
         """Obey a control command: both there are ask for a shutdown, if idle (E21).
 
         `shutdown_if_idle` comes from a client that would rather start a server of its own. A server
-        without an idle time was started to stay, and raises `ServerStays`; one that would end by
-        itself when idle, because a client started it, obeys.
+        that is not `replaceable` raises `ServerStays`, whatever its idle time: the time ends an idle
+        server, not the wish of a client.
         """
         try:
             wanted = ControlCommand(command)
         except ValueError:
             raise UnknownCommand(command) from None
-        if wanted is ControlCommand.SHUTDOWN_IF_IDLE and self.settings.idle_linger == inf:
+        if wanted is ControlCommand.SHUTDOWN_IF_IDLE and not self.settings.replaceable:
             raise ServerStays
         self.shutdown_if_idle()
 
@@ -314,6 +332,10 @@ def _runs_hold_nothing(_: object) -> bool:
     return False
 
 
+def _ignore_people(_: object, _count: int, _expected: bool) -> None:
+    """Do nothing: the workspaces ask nothing of people."""
+
+
 @asynccontextmanager
 async def open_backend(
     open_workspace: OpenWorkspace[W],
@@ -323,6 +345,7 @@ async def open_backend(
     version: str = "",
     resolve: Resolve = resolve_key,
     keeps_open: Callable[[W], bool] = _runs_hold_nothing,
+    note_people: Callable[[W, int, bool], None] = _ignore_people,
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AsyncIterator[Backend[W]]:
@@ -331,9 +354,11 @@ async def open_backend(
     *sizes* limits how many there are, and what a server over the backend takes from its clients.
 
     *keeps_open* is asked about a workspace that has no claim left and may hold it, until
-    `Backend.reconsider` is called: the place for runs that are to go on without clients. Leaving the
-    block closes every workspace and waits for that; an exception of the caller's leaves the block as
-    it is.
+    `Backend.reconsider` is called: the place for runs that are to go on without clients. *note_people*
+    is told at how many clients of a workspace a person can answer asks, and whether one that lost its
+    stream may come back, after each change of a claim.
+    Leaving the block closes every workspace and waits for that; an exception of the caller's leaves the
+    block as it is.
     """
     settings = BackendSettings() if settings is None else settings
     clock = SystemClock() if clock is None else clock
@@ -349,9 +374,12 @@ async def open_backend(
             clock,
             RandomIds() if ids is None else ids,
             keeps_open,
+            note_people,
             linger,
             RetiredClients(settings.retired_for),
         )
+        if settings.idle_from_start:
+            linger.begin()
         keepers.start_soon(linger.watch)
         try:
             yield backend

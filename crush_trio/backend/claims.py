@@ -183,6 +183,8 @@ class Claim:
     released: bool = field(default=False, init=False)
     """Whether the client gave up the workspace and only its open streams still hold it."""
     current_session: SessionId = field(default=NO_SESSION, init=False)
+    attended: bool = field(default=False, init=False)
+    """Whether a person at this client can answer asks: it said so, or has shown a session."""
 
 
 @define(eq=False)
@@ -239,6 +241,16 @@ class Claims:
             if claim.streams > 0 and claim.current_session != NO_SESSION
         )
 
+    @property
+    def people(self) -> int:
+        """At how many clients a person can answer asks, each over an open stream."""
+        return sum(claim.attended and claim.streams > 0 for claim in self._by_client.values())
+
+    @property
+    def expects_people(self) -> bool:
+        """Whether a client at which a person can answer asks has a claim, with a stream or without."""
+        return any(claim.attended for claim in self._by_client.values())
+
     # ── What clients do ─────────────────────────────────────────────────────────────────────────
 
     def create(self, client_id: ClientId, now: float) -> None:
@@ -251,10 +263,14 @@ class Claims:
         if not claim.streams:
             claim.held_until = now + self.graces.create
 
-    def attach(self, client_id: ClientId) -> Stream:
-        """Count one more stream of the client. It need not have created anything before."""
+    def attach(self, client_id: ClientId, *, attended: bool = False) -> Stream:
+        """Count one more stream of the client. It need not have created anything before.
+
+        *attended* says that a person at the client can answer asks; that holds for its claim.
+        """
         claim = self._claim_of(client_id)
         claim.streams += 1
+        claim.attended = claim.attended or attended
         claim.held_until = None
         return Stream(claim)
 
@@ -290,9 +306,11 @@ class Claims:
         """Drop the claim, open streams or not (E18)."""
         self._by_client.pop(client_id, None)
 
-    def select(self, client_id: ClientId, session_id: SessionId) -> None:
+    def select(self, client_id: ClientId, session_id: SessionId, *, answers: bool = True) -> None:
         """Note what the client looks at; the empty id for nothing.
 
+        Only a client that shows sessions to a person selects one, so the claim counts as attended if
+        the client *answers* asks at all.
         Raises `ClientNotAttached` unless the client has a stream open (E15). Whether there is such
         a session is not asked.
         """
@@ -300,6 +318,7 @@ class Claims:
         if claim is None or not claim.streams:
             raise ClientNotAttached
         claim.current_session = session_id
+        claim.attended = claim.attended or (answers and session_id != NO_SESSION)
 
     # ── What time does ──────────────────────────────────────────────────────────────────────────
 

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from crush_trio.agent.asks.asks import make_asks, withdraw_orphans
 from crush_trio.agent.coordinator import no_tools, open_coordinator
 from crush_trio.agent.record.journal import open_recorded_runs
+from crush_trio.agent.turn.plan import no_stand_in
 from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
@@ -34,14 +34,14 @@ from crush_trio.log_context import logged_for
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.store.base import Store
 from crush_trio.store.open import open_store
+from crush_trio.tools.sandbox.paths import reserved_paths
 from crush_trio.tools.sandbox.settings import CommandSandbox
 from crush_trio.tools.shell.environment import config_commands
+from crush_trio.tools.shell.guard.placeholder import remove_left
 from crush_trio.tools.shell.process import open_process_group
 from crush_trio.wire.config import CatalogProvider
 
 log = logging.getLogger(__name__)
-
-_TOKEN: Final = "CRUSH_TRIO_TOKEN"
 
 
 @asynccontextmanager
@@ -89,6 +89,8 @@ async def open_hosted_workspace(
                 extra_tools=settings.extra_tools or no_tools,
                 own_providers=settings.providers,
                 sizes=settings.sizes,
+                hooks=settings.hooks,
+                stand_in=settings.stand_in or no_stand_in,
             ) as agent,
         ):
             asks = make_asks(
@@ -139,13 +141,18 @@ async def open_hosted_workspace(
 async def _prepare(plan: WorkspacePlan, settings: WorkspaceSettings) -> None:
     """Raise `PathInvalid` if the directory of *plan* cannot be used; create it if that is wanted.
 
-    A file system that does not answer holds up this workspace only. A program with a store of its own
-    may use any path: then nothing is looked at.
+    What the guards of killed commands left in it is removed. A file system that does not answer holds up
+    this workspace only. A program with a store of its own may use any path: then nothing is looked at.
     """
     if settings.open_store is not None:
         await trio.lowlevel.checkpoint()
         return
-    use = partial(use_directory, Path(plan.key), create=plan.terms.create)
+
+    def use() -> None:
+        directory = Path(plan.key)
+        use_directory(directory, create=plan.terms.create)
+        remove_left(reserved_paths(directory))
+
     await trio.to_thread.run_sync(use, abandon_on_cancel=True)
 
 
@@ -170,14 +177,8 @@ def _open_config(
 
 
 def _places(plan: WorkspacePlan, settings: WorkspaceSettings) -> Places:
-    """Return where to look for configuration: the client's environment wins over the server's.
-
-    The token with which a client reached the server is taken out of what it sends along: commands
-    must not see it.
-    """
-    sent = dict(entry.split("=", 1) for entry in plan.terms.env if "=" in entry)
-    kept = {name: value for name, value in sent.items() if not name.startswith(_TOKEN)}
-    environment = kept or settings.environment
+    """Return where to look for configuration: the client's environment wins over the server's."""
+    environment = plan.terms.environment or settings.environment
     home = Path(environment.get("HOME", ""))
     return Places(
         directory=Path(plan.key),
@@ -242,4 +243,4 @@ def _log_warnings(warnings: Iterable[ConfigWarning]) -> None:
             "key": warning.key,
             "text": warning.text,
         }
-        log.log(level, "config.notice", extra=extra)
+        log.log(level, "config.notice: %s", warning, extra=extra)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NewType, Protocol, Self, TypeVar
 import trio
 from attrs import field, fields_dict, frozen
 
-from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.backend.claims import CREATE_GRACE, DETACH_GRACE, Graces
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
 from crush_trio.errors import PathInvalid
@@ -39,6 +39,8 @@ from crush_trio.wire.requests import WorkspaceRequest
 if TYPE_CHECKING:
     from crush_trio.agent.coordinator import ExtraTools
     from crush_trio.agent.record.journal import MakeTurn
+    from crush_trio.agent.turn.plan import StandIn
+    from crush_trio.agent.turn.tool_calls import ToolHooks
     from crush_trio.config.live import Configuration
     from crush_trio.config.sources import Places
     from crush_trio.integrations.base import OpenIntegrations
@@ -130,8 +132,25 @@ class Terms:
 
     @classmethod
     def of(cls, request: WorkspaceRequest) -> "Terms":
-        """Return the terms of a create, as they were sent."""
+        """Return the terms of a create, as they were sent; raises `PathInvalid`."""
+        if "\0" in request.data_dir:
+            raise PathInvalid("data_dir has a null character, which no path can have")
         return cls(**{name: getattr(request, name) for name in fields_dict(cls)})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of `env`, without the token and the address with which the client reached the server.
+
+        Neither the commands of the workspace nor other clients must see the token, and a command of an
+        agent that uses a client must not be led to a server by chance. What is no variable is left
+        out: no program could be started with it.
+        """
+        sent = (entry.partition("=") for entry in self.env if "\0" not in entry)
+        return {
+            name: text
+            for name, equals, text in sent
+            if name and equals and not name.startswith(_OF_CLIENTS)
+        }
 
     def differences(self, other: "Terms") -> tuple[str, ...]:
         """Name what differs. No values: an environment has secrets in it."""
@@ -196,6 +215,10 @@ class WorkspaceSettings:
     """OpenCommand a store of the program's own; then the directory of a workspace need not exist."""
     catalogue: "Sequence[CatalogProvider] | None" = field(default=None, repr=False)
     """The providers that are known without configuration; by default those that come along."""
+    hooks: "ToolHooks | None" = field(default=None, repr=False)
+    """Hooks of the program's own, instead of those that the configuration names."""
+    stand_in: "StandIn | None" = field(default=None, repr=False)
+    """Returns what runs use instead of the tools of a workspace; for replays."""
     clock: Clock = field(factory=SystemClock)
     ids: IdSource = field(factory=RandomIds)
     logs: "RecentLogs | None" = field(default=None, repr=False)
@@ -222,6 +245,9 @@ class WorkspaceSettings:
         return Capacity(self.sizes.active_runs)
 
 
+_OF_CLIENTS: Final = ("CRUSH_TRIO_TOKEN", "CRUSH_TRIO_HOST")
+"""The beginnings of the names of variables that a client needs to reach a server."""
+
 DETACH_VARIABLE: Final = "CRUSH_SERVER_DETACH_GRACE"
 IDLE_VARIABLE: Final = "CRUSH_SERVER_IDLE_TIMEOUT"
 
@@ -236,6 +262,17 @@ class BackendSettings:
     detach_grace: float = DETACH_GRACE
     idle_linger: float = 60.0
     """How long a backend without workspaces waits for the next create before it asks to end."""
+    replaceable: bool = False
+    """Whether a client that wants a server of its own may end an idle one (`shutdown_if_idle`).
+
+    For servers that a client started for itself; one that a person started ends by its idle time, by
+    `shutdown` or by a signal.
+    """
+    idle_from_start: bool = False
+    """Whether the idle time counts from the start on, not only from the end of the last workspace.
+
+    For a server that a command starts: the command may end before it has opened a workspace.
+    """
     retired_for: float = 3600.0
     """How long a client that said goodbye is refused; longer than any create stays on the wire."""
     close_limit: float = 30.0

@@ -77,6 +77,7 @@ class Slot(Generic[W]):
     _clock: Clock = field(repr=False)
     _close_limit: float = field(repr=False)
     _keeps_open: Callable[[W], bool] = field(repr=False)
+    _note_people: Callable[[W, int, bool], None] = field(repr=False)
     stage: Stage = field(default=Stage.OPENING, init=False)
     _workspace: W | None = field(default=None, init=False, repr=False)
     _life: trio.CancelScope = field(factory=_shielded, init=False, repr=False)
@@ -135,6 +136,7 @@ class Slot(Generic[W]):
         """Do what the claims ask for. Called in the same step as any change of a claim."""
         if self.stage is not Stage.LIVE:
             return
+        self._note_people(self.workspace, self.claims.people, self.claims.expects_people)
         match self.claims.next_step:
             case WakeAt(deadline=deadline):
                 self._alarm.deadline = deadline

@@ -7,7 +7,7 @@ HTTP: the routes translate, and the work is done here.
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
@@ -19,12 +19,7 @@ from crush_trio.backend.settings import WorkspacePlan
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
-from crush_trio.errors import (
-    AgentNotInitialized,
-    SessionNotFound,
-    TitleTooLong,
-    TooManyCommands,
-)
+from crush_trio.errors import SessionNotFound, TitleTooLong, TooManyCommands
 from crush_trio.events.facts import Fact, Position, session_fact
 from crush_trio.events.frames import Form
 from crush_trio.events.log import EventLog
@@ -38,16 +33,20 @@ from crush_trio.store.base import Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.environment import ShellAnswer, run_shell
-from crush_trio.wire.config import Config
+from crush_trio.wire.config import AgentInfo, Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role, ShellCommandPart
+from crush_trio.wire.requests import SessionUpdate
 from crush_trio.wire.runs import RunView, WhenUnclaimed
-from crush_trio.wire.views import AgentInfo, Session
+from crush_trio.wire.views import Session
 
 if TYPE_CHECKING:  # a server answers before it has imported the agent, see `server.run.LateOpener`
     from crush_trio.agent.asks.asks import Asks
     from crush_trio.agent.coordinator import Coordinator
+
+INITS_KEPT: Final = 64
+"""How many processes of clients are remembered with what they said in `agent/init`."""
 
 
 @define(eq=False, kw_only=True)
@@ -70,7 +69,10 @@ class HostedWorkspace:
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
-    agent_ready: bool = field(default=False, init=False)
+    interactive: bool = field(default=False, init=False)
+    _inits: dict[int, bool] = field(factory=dict, init=False)
+    """What the processes of clients said in their last `agent/init`, oldest first."""
+    """Whether the client that last sent `init` shows asks to a person."""
 
     @recall.default
     def _recall(self) -> StoredEventCache:
@@ -107,37 +109,45 @@ class HostedWorkspace:
 
     # ── The agent ───────────────────────────────────────────────────────────────────────────────
 
-    def init_agent(self) -> None:
-        """Make the agent ready. Calling this on a live workspace touches no running work (L30)."""
-        self.agent_ready = True
+    def init_agent(self, *, interactive: bool = False, process: int | None = None) -> None:
+        """Note whether clients show asks to a person, for submissions that do not say so themselves.
 
-    def check_ready(self) -> None:
-        """Raise `AgentNotInitialized` before the agent is ready."""
-        if not self.agent_ready:
-            raise AgentNotInitialized
+        *process* is the client's, where it is known: then a client has its own answer, whatever
+        another one says. The agent is ready when its workspace is, and running work goes on (L30).
+        """
+        self.interactive = interactive
+        if process:
+            self._inits.pop(process, None)
+            self._inits[process] = interactive
+            if len(self._inits) > INITS_KEPT:
+                del self._inits[next(iter(self._inits))]
+
+    def is_interactive(self, process: int | None) -> bool:
+        """Whether the client in *process* shows asks to a person; the last client to say, if unknown."""
+        return self._inits.get(process or 0, self.interactive)
 
     def agent_info(self) -> AgentInfo:
-        """Whether the agent can be asked, and what would answer."""
-        if not self.agent_ready:
-            return AgentInfo()
+        """What would answer, and whether it works at the moment.
+
+        The agent is ready from the start: where no provider is configured, the offline demo answers.
+        """
         large = self.config.current.large
         return AgentInfo(
             is_busy=self.runs.busy,
             is_ready=True,
             model=large.model,
-            model_cfg=large.selected,
+            model_cfg=large.shown,
         )
 
     def send(
         self, submission: Submission, released: Callable[[], None] = lambda: None
     ) -> AcceptedRun:
-        """Accept a submission; raises `AgentNotInitialized` before the agent is ready (A1).
+        """Accept a submission (A1).
 
         A submission that names an unknown model is refused here, not when its run begins. *released* is
         called when a run that keeps the workspace open has ended: the moment for
         `Backend.reconsider`.
         """
-        self.check_ready()
         if submission.model is not None:
             self.config.current.named_model(submission.model)
         with logged_for(
@@ -212,7 +222,7 @@ class HostedWorkspace:
         self.events.publish(session_fact(session, EventType.CREATED))
         return session
 
-    async def edit_session(self, wanted: Session) -> Session:
+    async def edit_session(self, wanted: SessionUpdate) -> Session:
         """Store what a client may change of a session, column by column, and publish it.
 
         Raises `TitleTooLong` for a new title. One that the session has is no reason to refuse the rest.
@@ -234,7 +244,8 @@ class HostedWorkspace:
             )
         )
         session = await self.store.session(wanted.id)
-        self.events.publish(session_fact(session))
+        busy = self.runs.session_busy(session.id)
+        self.events.publish(session_fact(session, busy=busy))
         return session
 
     def _check_title(self, title: str) -> None:
@@ -268,6 +279,14 @@ def keeps_open(workspace: HostedWorkspace) -> bool:
     them has ended the workspace closes, and the runs that are left are cancelled (E12).
     """
     return any(_holds(run) for run in workspace.runs.runs)
+
+
+def note_people(workspace: HostedWorkspace, count: int, expected: bool) -> None:
+    """Tell the asks of a workspace at how many clients a person can answer; for `open_backend`.
+
+    *expected* says whether one that lost its stream may come back.
+    """
+    workspace.asks.attendance.set_people(count, expected=expected)
 
 
 def _holds(run: AcceptedRun) -> bool:

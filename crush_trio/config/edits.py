@@ -12,7 +12,8 @@ Keys are written with dots: `options.tui.compact_mode`. A dot inside a name is w
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
@@ -32,7 +33,16 @@ from crush_trio.config.files import (
 )
 from crush_trio.config.load import Draft, read_draft
 from crush_trio.config.rules.rules import RULES_KEY, rule_id
-from crush_trio.config.sources import DataDir, Places, Tree, real_path
+from crush_trio.config.sources import (
+    DataDir,
+    Layers,
+    Places,
+    Source,
+    SourceKind,
+    Tree,
+    real_path,
+)
+from crush_trio.config.template import Plain, TemplateError, escape, parse
 from crush_trio.config.trust.answers import TrustedOnce, write_declined
 from crush_trio.config.trust.wishes import Wishes
 from crush_trio.errors import DecodeError, ProviderKeyInvalid
@@ -54,6 +64,9 @@ LOCK_ATTEMPTS: Final = 100
 
 Edit: TypeAlias = Callable[[Tree, Config], Tree]
 """Given the content of the file to change and the configuration in use, returns the new content."""
+
+_EVERYWHERE: Final = {SourceKind.SYSTEM, SourceKind.USER, SourceKind.DATA}
+"""The files that count for all workspaces of the user."""
 
 _STEP: Final = re.compile(r"((?:[^.\\]|\\.)+)(?:\.(?=.)|$)", re.DOTALL)
 
@@ -112,7 +125,7 @@ def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -
         raise ProviderKeyInvalid("expected the id of a provider")
     way = ("providers", provider_id)
     if kind == KeyKind.STRING and isinstance(api_key, str):
-        name, other = "api_key", "oauth"
+        name, other, api_key = "api_key", "oauth", _typed_key(api_key)
     elif kind == KeyKind.OAUTH and _is_token(api_key):
         name, other = "oauth", "api_key"
     else:
@@ -122,6 +135,45 @@ def set_provider_key(scope: Scope, provider_id: str, kind: str, api_key: Json) -
         return _with(_without(tree, (*way, other)), (*way, name), api_key)
 
     return Change(scope=scope, edit=edit)
+
+
+def _typed_key(text: str) -> str:
+    """Return a key that a person has entered, as a file has it; raise `ProviderKeyInvalid`.
+
+    Space around it comes from pasting. `$NAME` and `$(command)` alone say where the key is; in any other key
+    a `$` is a part of it.
+    """
+    key = text.strip()
+    with suppress(TemplateError):
+        if not any(isinstance(piece, Plain) for piece in parse(key).pieces):
+            return key
+    if not (key.isascii() and key.isprintable()):
+        raise ProviderKeyInvalid(
+            "it has a line break or another character that no key has; copy it again, and only it"
+        )
+    return escape(key)
+
+
+def scope_of_key(
+    scope: Scope, provider_id: str, layers: Layers[Source], known: Collection[str]
+) -> Scope:
+    """Return the scope whose file a provider's key belongs into; raises `ProviderKeyInvalid`.
+
+    A key for all workspaces belongs to this one alone if the project decides about the provider: if its
+    files set a key, which would override that of the user, or if no other file describes the provider.
+    *known* are the built-in providers.
+    """
+    way = ("providers", provider_id)
+    below = Layers(tuple(each for each in layers.layers if each.source.kind in _EVERYWHERE))
+    above = Layers(tuple(each for each in layers.layers if each.source.kind not in _EVERYWHERE))
+    described = provider_id in known or below.origin(*way, "base_url") is not None
+    if not described and above.origin(*way, "base_url") is None:
+        raise ProviderKeyInvalid(
+            f"no provider {provider_id!r} is built in or configured; describe it in crush.json with "
+            "base_url and models, then set its key"
+        )
+    overridden = any(above.origin(*way, name) is not None for name in ("api_key", "oauth"))
+    return scope if described and not overridden else Scope.WORKSPACE
 
 
 _TRUSTED: Final = (OWN_KEY, "trusted_directories")
@@ -276,12 +328,22 @@ def _rewrite(
             draft = read_draft(
                 places, catalogue=catalogue, data_dir=data_dir, overlay=overlay, once=once
             )
+            if draft.skipped:
+                now = read_draft(places, catalogue=catalogue, data_dir=data_dir, once=once)
+                _refuse_incomplete(draft, now)
             replace_file(path, data)
             return draft
     except Mismatch as mismatch:
         raise ConfigInvalid.at(path, "", mismatch.text()) from None
     except OSError as error:
         raise ConfigNotWritten(f"{path}: {error.strerror}") from None
+
+
+def _refuse_incomplete(draft: Draft, now: Draft) -> None:
+    """Raise `ConfigInvalid` if *draft* leaves out an entry that is not left out *now*."""
+    for each in draft.skipped:
+        if each not in now.skipped:
+            raise ConfigInvalid.at("" if each.file is None else each.file, each.key, each.text)
 
 
 # ── Trees ───────────────────────────────────────────────────────────────────────────────────────

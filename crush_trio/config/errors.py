@@ -22,8 +22,11 @@ class ConfigWarningKind(StrEnum):
     NOT_TRUSTED = "not_trusted"
     NOT_EXPANDED = "not_expanded"
     NOT_USED = "not_used"
+    PROVIDER_SKIPPED = "provider_skipped"
+    BAD_ADDRESS = "bad_address"
     NO_CREDENTIALS = "no_credentials"
     MODEL_REPLACED = "model_replaced"
+    MODEL_UNLISTED = "model_unlisted"
     DEMO = "demo"
 
 
@@ -78,6 +81,7 @@ class ExpansionFailed(Unavailable):
 
     code = "config_not_expanded"
     message = "a configured value could not be expanded"
+    title = "Configuration Error"
 
     @classmethod
     def at(cls, file: Path | str, key: str, reason: str) -> Self:

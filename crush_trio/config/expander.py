@@ -63,7 +63,6 @@ class Expander:
     """The merged layers."""
     directory: Path
     """Where commands are run."""
-    data_file: Path
     """The file where the user can list trusted directories."""
     environment: Mapping[str, str] = field(repr=False)
     """The variables of the templates."""
@@ -154,7 +153,7 @@ class Expander:
         """Raise `_NotTrusted` for a command or variable in an untrusted file."""
         if source is None or source.may_run:
             return
-        advice = source.how_to_trust(self.data_file)
+        advice = source.how_to_trust
         for piece in template.expansions():
             if isinstance(piece, Command):
                 raise _NotTrusted(f"{piece}: not run, {advice}")

@@ -1,7 +1,8 @@
 """Configuration files: parsing and type checks; reading, replacing and locking.
 
-A value of the wrong type raises an error that names the file, the key and the expected type. An
-unknown key is kept and gives a warning: it may be a typing error, or from a newer version.
+A value of the wrong type raises an error that names the file, the key and the expected type; a
+provider, MCP server or language server with such a value is left out, with a warning. An unknown
+key is kept and gives a warning: it may be a typing error, or from a newer version.
 
 Reading needs no lock: a file is replaced atomically, so a reader sees either the old or the new
 content. The lock is for a process that reads in order to write. It is held during one synchronous
@@ -27,11 +28,14 @@ from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.sources import Layers, S, Tree, merge
 from crush_trio.errors import DecodeError
-from crush_trio.nofollow import open_regular
+from crush_trio.nofollow import NotRegular, open_regular
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.config import Config
 from crush_trio.wire.converters import key_step
 from crush_trio.wire.fields import Json, OmitEmpty, wire_fields
+
+_NAMED: Final = ("providers", "mcp", "lsp")
+"""The sections with entries that do not need each other."""
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
@@ -92,6 +96,8 @@ class OwnConfig:
     sandbox: OmitEmpty[SandboxConfig] = SandboxConfig()
     command_env: OmitEmpty[CommandEnv | None] = None
     """Variables that the agent's commands get, or do not get, in spite of their names."""
+    record: OmitEmpty[bool | None] = None
+    """Whether every run is recorded, as `record` in a submission asks for one."""
 
 
 @frozen(kw_only=True)
@@ -105,7 +111,8 @@ def read_tree(path: Path, resolved: Path | None = None) -> Tree | None:
     """Return the object in a file, or None if there is no such file. Touches the disk.
 
     *resolved* is where the path leads, if the caller has judged that; then no link is followed any
-    more. Raises `ConfigInvalid` if the file is not JSON, too large or unreadable.
+    more. An empty directory is no file: a sandbox reserves the name by one while a command runs. Raises
+    `ConfigInvalid` if the file is not JSON, too large or unreadable.
     """
     try:
         if resolved is None:
@@ -113,10 +120,19 @@ def read_tree(path: Path, resolved: Path | None = None) -> Tree | None:
         else:
             data = read_plain_file(resolved, FILE_LIMIT + 1)
     except OSError as error:
+        if isinstance(error, NotRegular) and _is_empty_directory(path):
+            return None
         raise ConfigInvalid.at(
             path, "", f"cannot be read: {error.strerror}{_access(error)}"
         ) from None
     return None if data is None else parse_tree(data, path)
+
+
+def _is_empty_directory(path: Path) -> bool:
+    try:
+        return not any(path.iterdir())
+    except OSError:
+        return False
 
 
 def _access(error: OSError) -> str:
@@ -134,7 +150,24 @@ def parse_tree(data: bytes, path: Path) -> Tree:
         raise ConfigInvalid.at(path, "", error.detail) from None
     if tree is not None and not isinstance(tree, dict):
         raise ConfigInvalid.at(path, "", "expected an object")
+    if rb"\u0000" in data and (key := _key_of_null(tree)) is not None:
+        raise ConfigInvalid.at(path, key, "expected text without a null character")
     return tree or {}
+
+
+def _key_of_null(tree: Json) -> str | None:
+    """Return where *tree* has a null character, which no path, command or header can have."""
+    waiting: list[tuple[str, Json]] = [("", tree)]
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, str) and "\0" in value:
+            return key
+        if isinstance(value, dict):
+            waiting += ((key, name) for name in value)
+            waiting += ((f"{key}.{name}" if key else name, each) for name, each in value.items())
+        elif isinstance(value, list):
+            waiting += ((key, each) for each in value)
+    return None
 
 
 def check_types(tree: Tree, path: Path) -> ConfigFile:
@@ -152,6 +185,26 @@ def check_types(tree: Tree, path: Path) -> ConfigFile:
     return content
 
 
+def without_malformed(tree: Tree) -> tuple[Tree, list[tuple[str, str, str]]]:
+    """Return *tree* without the named entries that have a value of the wrong type.
+
+    Each of them is null then, as if the file removed it; with section, name and the problem. What
+    else is wrong is left for `check_types`.
+    """
+    problems: list[tuple[str, str, str]] = []
+    for section in _NAMED:
+        entries = tree.get(section)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            try:
+                structure({section: {name: entry}}, ConfigFile)
+            except DecodeError as error:
+                problems.append((section, name, error.detail))
+    mended = dict(tree)
+    for section, name, _ in problems:
+        mended[section] = {**mended[section], name: None}
+    return mended, problems
+
+
 def command_env(files: Iterable[ConfigFile]) -> CommandEnv:
     """Return what *files* of the user say about the environment of commands, all together."""
     whole = CommandEnv()
@@ -159,6 +212,12 @@ def command_env(files: Iterable[ConfigFile]) -> CommandEnv:
         if each.crush_trio is not None and each.crush_trio.command_env is not None:
             whole = whole.added(each.crush_trio.command_env)
     return whole
+
+
+def records_runs(files: Iterable[ConfigFile]) -> bool:
+    """Return whether the user's *files*, lowest first, have every run recorded; the last to say wins."""
+    own = [each.crush_trio.record for each in files if each.crush_trio is not None]
+    return next((record for record in reversed(own) if record is not None), False)
 
 
 def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:

@@ -19,8 +19,7 @@ COMPATIBLE: Final = "openai-compat"
 class KnownProvider:
     """A provider that needs credentials only.
 
-    `key` and `base_url` are templates. For a provider with credentials of another kind than a key,
-    `needs` lists sets of variables; one set must be complete.
+    `key` and `base_url` are templates.
     """
 
     id: str
@@ -30,7 +29,6 @@ class KnownProvider:
     base_url: str = ""
     address_variable: str = ""
     """The variable that overrides the address, if there is one."""
-    needs: tuple[tuple[str, ...], ...] = ()
     headers: Mapping[str, str] = field(factory=dict, repr=False)
     models: tuple[CatalogModel, ...] = field(default=(), repr=False)
     default_large: str = ""
@@ -127,7 +125,7 @@ _TABLE: Final = (
         id="vercel",
         name="Vercel AI Gateway",
         type="vercel",
-        key="$AI_GATEWAY_API_KEY",
+        key="${AI_GATEWAY_API_KEY:-$VERCEL_API_KEY}",
         base_url="https://ai-gateway.vercel.sh/v1",
     ),
     KnownProvider(
@@ -135,28 +133,38 @@ _TABLE: Final = (
         name="Azure OpenAI",
         type="azure",
         key="$AZURE_OPENAI_API_KEY",
-        base_url="$AZURE_OPENAI_API_ENDPOINT",
-    ),
-    KnownProvider(
-        id="bedrock",
-        name="AWS Bedrock",
-        type="bedrock",
-        needs=(
-            ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
-            ("AWS_PROFILE",),
-            ("AWS_BEARER_TOKEN_BEDROCK",),
-        ),
-    ),
-    KnownProvider(
-        id="vertexai",
-        name="Google Vertex AI",
-        type="google-vertex",
-        needs=(("VERTEXAI_PROJECT", "VERTEXAI_LOCATION"),),
+        base_url="${AZURE_OPENAI_API_ENDPOINT:-$AZURE_OPENAI_ENDPOINT}",
     ),
 )
 
 BY_ENVIRONMENT: Final[Mapping[str, KnownProvider]] = {each.id: each for each in _TABLE}
 """The table by provider id."""
+
+
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    "bedrock": "use type anthropic with a key of Anthropic's, or a LiteLLM proxy before Bedrock",
+    "google-vertex": "use type google with a Gemini API key, or a LiteLLM proxy before Vertex",
+    "hyper": "use the type of the provider whose models you want",
+}
+"""Types that configurations of Crush may have and that are not supported, and what to use instead."""
+
+_UNSUPPORTED_KEYS: Final = {
+    "AWS_BEARER_TOKEN_BEDROCK": "bedrock",
+    "AWS_ACCESS_KEY_ID": "bedrock",
+    "AWS_PROFILE": "bedrock",
+    "VERTEXAI_PROJECT": "google-vertex",
+    "HYPER_API_KEY": "hyper",
+}
+"""Variables with credentials of such providers."""
+
+
+def unsupported_key(environment: Mapping[str, str]) -> str:
+    """Return a sentence about a credential in *environment* that cannot be used; empty if there is none."""
+    for variable, type_name in _UNSUPPORTED_KEYS.items():
+        if environment.get(variable):
+            advice = UNSUPPORTED[type_name]
+            return f"{variable} is set, but the provider {type_name} is not supported; {advice}"
+    return ""
 
 
 def known_providers(catalogue: Iterable[CatalogProvider]) -> dict[str, KnownProvider]:
@@ -175,7 +183,6 @@ def _known(entry: CatalogProvider) -> KnownProvider:
         key=entry.api_key or ours.key,
         base_url=entry.api_endpoint or ours.base_url,
         address_variable=ours.address_variable,
-        needs=ours.needs,
         headers=entry.default_headers,
         models=entry.models,
         default_large=entry.default_large_model_id,

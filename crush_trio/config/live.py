@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from crush_trio.config.context_files import mark_initialized, needs_init
 from crush_trio.config.edits import (
@@ -25,6 +25,7 @@ from crush_trio.config.edits import (
     decline_wishes,
     remove_rule,
     remove_value,
+    scope_of_key,
     set_compact_mode,
     set_model,
     set_provider_key,
@@ -32,14 +33,15 @@ from crush_trio.config.edits import (
     trust_directory,
     write_change,
 )
-from crush_trio.config.load import Draft, finish_draft, load_config, read_draft
+from crush_trio.config.known_providers import KnownProvider
+from crush_trio.config.load import Draft, finish_draft, known_for, load_config, read_draft
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.config.snapshot import LoadedConfig
 from crush_trio.config.sources import Places
 from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.config.trust.answers import TrustAnswer, TrustedOnce
 from crush_trio.config.trust.wishes import Wishes
-from crush_trio.errors import WorkspaceClosing
+from crush_trio.errors import ProviderKeyInvalid, WorkspaceClosing
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.config import CatalogProvider, SelectedModel
@@ -187,8 +189,13 @@ class LiveConfig:
     async def set_provider_key(
         self, scope: Scope, provider_id: str, kind: str, api_key: Json
     ) -> bool:
-        """Set a provider's key, of kind `string`, or its token, of kind `oauth`."""
-        return await self._ask(set_provider_key(scope, provider_id, kind, api_key))
+        """Set a provider's key, of kind `string`, or its token, of kind `oauth`.
+
+        The key of a provider that only the project describes is kept for this workspace, whatever
+        the scope. Raises `ProviderKeyInvalid` for a key that is none, or a provider that there is not.
+        """
+        change = set_provider_key(scope, provider_id, kind, api_key)
+        return await self._request(partial(self._change_key, change, provider_id))
 
     async def trust(self, directory: Path) -> bool:
         """Trust the files below *directory*, for all workspaces of the user."""
@@ -273,6 +280,31 @@ class LiveConfig:
             once=self._once,
         )
         return draft is not None and await self._use(draft)
+
+    async def _change_key(self, change: Change, provider_id: str) -> bool:
+        now = self._current
+        known = known_for(now.config, self._catalogue)
+        try:
+            scope = scope_of_key(change.scope, provider_id, now.expander.layers, known)
+        except ProviderKeyInvalid as error:
+            if now.wishes is None:
+                raise
+            raise ProviderKeyInvalid(
+                f"{error.detail}; if the project describes it, trust the project: {now.wishes.command}"
+            ) from None
+        self._check_address(provider_id, known.get(provider_id))
+        return await self._change(evolve(change, scope=scope))
+
+    def _check_address(self, provider_id: str, built_in: KnownProvider | None) -> None:
+        """Refuse a key for a provider that cannot be used with it, because its address is not known."""
+        expander, way = self._current.expander, ("providers", provider_id, "base_url")
+        if built_in is None or expander.layers.origin(*way) is not None:
+            return
+        if built_in.address and not expander.may_have_value(built_in.address, *way):
+            raise ProviderKeyInvalid(
+                f"{provider_id} needs an address besides its key; set {'.'.join(way)}, or its variable "
+                f"{built_in.address}, then set the key"
+            )
 
     async def _reload(self) -> bool:
         return await self._use(await self._read(), fresh=True)

@@ -7,19 +7,22 @@ first one provides the default model. Keys and addresses stay templates: no comm
 no value is kept.
 
 A selected model that is not available is replaced, with a warning: by the default of its provider,
-or, if the provider does not exist, by the overall default; the small model by the large one.
+or, if the provider does not exist, by the overall default; the small model by the large one. A built-in
+provider may have models that the catalogue does not list: such a model is used, with a warning.
 Without any usable provider the offline demo is used, which needs no key.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Expander, key_text
-from crush_trio.config.known_providers import COMPATIBLE, KnownProvider
+from crush_trio.config.known_providers import COMPATIBLE, KnownProvider, unsupported_key
 from crush_trio.wire.config import CatalogModel, Config, ProviderConfig, SelectedModel
+from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType
 
 DEMO_PROVIDER: Final = "demo"
@@ -47,9 +50,8 @@ class EnabledProvider:
 
     def model(self, model_id: str) -> CatalogModel | None:
         """Return the model with this id; any id if the provider's models are discovered later."""
-        for model in self.config.models:
-            if model.id == model_id:
-                return model
+        if found := self._listed(model_id):
+            return found
         if model_id and self.config.discover_models:
             return CatalogModel(id=model_id, name=model_id)
         return None
@@ -79,6 +81,12 @@ class ModelSlot:
     selected: SelectedModel
     model: CatalogModel
 
+    @property
+    def shown(self) -> SelectedModel:
+        """The selected model as clients see it, with the number of tokens that it may answer with."""
+        most = self.selected.max_tokens or self.model.default_max_tokens
+        return evolve(self.selected, max_tokens=most)
+
 
 @frozen(kw_only=True)
 class Selection:
@@ -90,26 +98,32 @@ class Selection:
     warnings: tuple[ConfigWarning, ...] = ()
 
 
-def select_models(wanted: Mapping[str, SelectedModel], providers: Providers) -> Selection:
+def select_models(
+    wanted: Mapping[str, SelectedModel],
+    providers: Providers,
+    environment: Mapping[str, str] | None = None,
+) -> Selection:
     """Return the models to use: those that are *wanted*, if *providers* have them.
 
-    Without any usable model it is the offline demo, with a warning that says what to configure.
+    Without any usable model it is the offline demo, with a warning that says what to configure; a key
+    in *environment* that cannot be used is named there.
     """
     warnings: list[ConfigWarning] = []
+    providers = _add_unlisted(wanted, providers, warnings)
     large = _large(wanted.get(ModelType.LARGE, _NOTHING), providers, warnings)
     if large is None:
         large = ModelSlot(selected=DEMO_CHOICE, model=DEMO_MODEL)
         providers = {**providers, DEMO_PROVIDER: EnabledProvider(config=DEMO_CONFIG)}
-        warnings.append(_demo(providers))
+        warnings.append(_demo(providers, environment or {}))
     small = _small(wanted.get(ModelType.SMALL, _NOTHING), large, providers, warnings)
     return Selection(large=large, small=small, providers=providers, warnings=tuple(warnings))
 
 
-def default_small_model(provider_id: str, large: ModelSlot, providers: Providers) -> SelectedModel:
+def default_small_model(provider_id: str, large: ModelSlot, providers: Providers) -> ModelSlot:
     """Return the default small model of a provider, or else the large model."""
     provider = providers.get(provider_id)
     small = None if provider is None else provider.small_model
-    return large.selected if small is None else _choice(provider_id, small).selected
+    return large if small is None else _choice(provider_id, small)
 
 
 def _large(
@@ -180,15 +194,67 @@ def _replaced(slot: ModelType, wanted: SelectedModel, chosen: ModelSlot) -> list
     return [ConfigWarning(kind=ConfigWarningKind.MODEL_REPLACED, key=f"models.{slot}", text=text)]
 
 
-def _demo(providers: Providers) -> ConfigWarning:
+def _add_unlisted(
+    wanted: Mapping[str, SelectedModel], providers: Providers, warnings: list[ConfigWarning]
+) -> Providers:
+    """Return *providers* with the selected models of built-in ones that the catalogue does not list.
+
+    The provider may well have them: clients select models of a catalogue of their own.
+    """
+    found = dict(providers)
+    for slot, choice in wanted.items():
+        provider = found.get(choice.provider)
+        if provider is None or not provider.known or not choice.model:
+            continue
+        if provider.model(choice.model) is None:
+            new = CatalogModel(id=choice.model, name=choice.model)
+            entry = evolve(provider.config, models=(*provider.config.models, new))
+            found[choice.provider] = evolve(provider, config=entry)
+            warnings.append(_unlisted(slot, choice))
+    return found
+
+
+def _unlisted(slot: str, choice: SelectedModel) -> ConfigWarning:
+    text = (
+        f"{choice.provider}/{choice.model} is not in the catalogue and is used as it is named; its "
+        f"limits and prices can be written into providers.{choice.provider}.models"
+    )
+    return ConfigWarning(kind=ConfigWarningKind.MODEL_UNLISTED, key=f"models.{slot}", text=text)
+
+
+def _demo(providers: Providers, environment: Mapping[str, str]) -> ConfigWarning:
+    unsupported = unsupported_key(environment)
     others = [name for name in providers if name != DEMO_PROVIDER]
     start = (
         f"no model of {', '.join(others)} is known; name one in models.large. Until then"
         if others
+        else f"no model is configured. {unsupported}. Until then"
+        if unsupported
         else "no model is configured. Set a key such as ANTHROPIC_API_KEY or OPENAI_API_KEY in the "
         "environment, or write a provider into crush.json. Until then"
     )
     return ConfigWarning(kind=ConfigWarningKind.DEMO, text=f"{start} the offline demo answers")
+
+
+# ── Time limits ──────────────────────────────────────────────────────────────────────────────────
+
+CALL_LIMITS: Final = ("connect", "first", "idle", "turn")
+"""The names under `providers.<id>.limits`: a connection, the first part of an answer, silence within
+it, and the whole call with its retries."""
+
+
+def seconds_of(value: Json) -> float | None:
+    """Return a configured limit in seconds, infinity for `"none"`; None if it is not valid."""
+    if value == "none":
+        return inf
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and 0 < value < inf else None
+
+
+def call_limits(config: ProviderConfig) -> dict[str, float]:
+    """Return the limits that a provider's configuration sets, in seconds."""
+    read = {name: seconds_of(value) for name, value in config.limits.items()}
+    return {name: value for name, value in read.items() if value is not None}
 
 
 # ── Usable providers ─────────────────────────────────────────────────────────────────────────────
@@ -213,10 +279,10 @@ def enable_providers(config: Config, known: Known, expander: Expander) -> Enable
             continue
         if _has_credentials(provider, built_in, expander):
             providers[name] = provider
-        elif built_in is not None:
-            warnings.append(_no_credentials(name, built_in, expander))
+        else:
+            warnings.append(_not_usable(name, built_in, expander, has_address=bool(entry.base_url)))
     for name, built_in in known.items():
-        if name in config.providers or not (built_in.key or built_in.needs):
+        if name in config.providers or not built_in.key:
             continue
         provider = _named(name, ProviderConfig(), built_in)
         if _has_credentials(provider, built_in, expander):
@@ -265,27 +331,30 @@ def _has_credentials(
     A custom one has no address only if its file was not trusted to set it.
     """
     config = provider.config
-    if built_in is None:
-        return bool(config.base_url)
     way = ("providers", config.id)
     if config.base_url and not expander.may_have_value(config.base_url, *way, "base_url"):
         return False
+    if built_in is None:
+        return bool(config.base_url)
     if config.oauth is not None or (
         config.api_key and expander.may_have_value(config.api_key, *way, "api_key")
     ):
         return True
-    if built_in.needs:
-        return any(all(map(expander.environment.get, needed)) for needed in built_in.needs)
     return not config.api_key
 
 
-def _no_credentials(name: str, built_in: KnownProvider, expander: Expander) -> ConfigWarning:
+def _not_usable(
+    name: str, built_in: KnownProvider | None, expander: Expander, *, has_address: bool
+) -> ConfigWarning:
     source = expander.layers.origin("providers", name)
-    wanted = [text for text in (built_in.key, built_in.address) if "$" in text]
-    wanted += [" and ".join(needed) for needed in built_in.needs]
+    text = "not used: no file that is trusted here says its address; set base_url and models"
+    if built_in is not None or has_address:
+        known = () if built_in is None else (built_in.key, built_in.address)
+        given = (text for text in known if "$" in text)
+        text = f"not used: its key or address is empty; {', or '.join(['set them here', *given])}"
     return ConfigWarning(
         kind=ConfigWarningKind.NO_CREDENTIALS,
         file=None if source is None else source.path,
         key=key_text(("providers", name)),
-        text=f"not used: its key or address is empty; set them here, or {' or '.join(wanted)}",
+        text=text,
     )

@@ -5,8 +5,10 @@ A value is filled in on request and returned in an object whose `repr` does not 
 
 `shown_config` lists the fields that clients may see, so that a new field is hidden by default.
 Keys, tokens, headers, variables and bodies are never shown, not even as templates. Clients of the
-Go program read `options`, `options.tui`, `providers`, `mcp` and `lsp` without checking that they
-exist, and send metrics and load a catalogue of their own unless told not to (wire.md §2.2).
+Go program read `options`, `options.tui` and `providers` without checking that they exist, and send
+metrics and update their catalogue over the network unless told not to (wire.md §2.2). Their model dialog
+lists that catalogue, unless the user has set `disable_default_providers`. Defaults that they show are
+filled in: paths, attribution, limits of listings, and the number of tokens that a model may answer with.
 """
 
 import re
@@ -17,14 +19,17 @@ from typing import Final, Generic, TypeVar
 from attrs import evolve, field, frozen
 
 from crush_trio.config.context_files import (
+    CONTEXT_NAMES,
     DEFAULT_INITIALIZE_AS,
+    USER_NAMES,
     ContextFile,
     ContextPath,
     read_context_files,
 )
-from crush_trio.config.errors import ConfigWarning, NotConfigured
-from crush_trio.config.expander import Expander
+from crush_trio.config.errors import ConfigInvalid, ConfigWarning, NotConfigured
+from crush_trio.config.expander import Expander, key_text
 from crush_trio.config.files import SandboxConfig
+from crush_trio.config.known_providers import known_providers
 from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
 from crush_trio.config.redaction import REDACTED, redact_text
 from crush_trio.config.rules.rules import LoadedRule
@@ -41,13 +46,16 @@ from crush_trio.config.sources import (
 )
 from crush_trio.config.trust.wishes import Wishes
 from crush_trio.wire.config import (
+    Attribution,
     Config,
     HookConfig,
+    ListingLimits,
     LspServerConfig,
     McpServerConfig,
     Options,
     ProviderConfig,
     SelectedModel,
+    ToolsConfig,
 )
 from crush_trio.wire.requests import ModelType
 
@@ -94,6 +102,8 @@ class LoadedConfig:
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     """The sandbox of commands, from the user's files only."""
     command_env: CommandEnv = field(factory=CommandEnv)
+    record: bool = False
+    """Whether the user's files have every run recorded."""
     rules: tuple[LoadedRule, ...] = ()
     """The permission rules of all of the user's files, lowest first."""
     wishes: Wishes | None = None
@@ -158,9 +168,36 @@ class LoadedConfig:
             "model", f"{wanted.provider}/{wanted.model}", named_model(wanted, self.providers)
         )
 
+    def check_selectable(self, wanted: SelectedModel) -> None:
+        """Raise `ConfigInvalid` if *wanted* could not be used, so that another model would answer.
+
+        A built-in provider may have models that the catalogue does not list.
+        """
+        provider = self.providers.get(wanted.provider)
+        if not wanted.provider or named_model(wanted, self.providers) is not None:
+            return
+        if provider is None:
+            raise ConfigInvalid.at("", key_text(("providers", wanted.provider)), self._lack(wanted))
+        if not (provider.known and wanted.model):
+            names = ", ".join(model.id for model in provider.config.models[:20])
+            problem = f"it has no model {wanted.model!r}; choose one of: {names}"
+            raise ConfigInvalid.at("", key_text(("providers", wanted.provider)), problem)
+
+    def _lack(self, wanted: SelectedModel) -> str:
+        """Return what the provider of *wanted* lacks."""
+        key = key_text(("providers", wanted.provider))
+        for each in self.warnings:
+            if each.key == key or each.key.startswith((f"{key}.", f"{key}[")):
+                return each.text
+        built_in = known_providers(()).get(wanted.provider)
+        if built_in is not None and built_in.key:
+            return f"it has no key; give it one, or set the variable {built_in.key}"
+        trust = "" if self.wishes is None else f", or trust the project: {self.wishes.command}"
+        return f"there is no provider of this name; describe it in crush.json{trust}"
+
     def default_small_model(self, provider_id: str) -> SelectedModel:
         """Return the default small model of a provider, or else the large model."""
-        return default_small_model(provider_id, self.large, self.providers)
+        return default_small_model(provider_id, self.large, self.providers).shown
 
     # ── Values ──────────────────────────────────────────────────────────────────────────────────
 
@@ -229,19 +266,24 @@ _LOGIN: Final = re.compile(r"(?<=//)[^/@]*@")
 _QUERY: Final = re.compile(r"[?#].*", re.DOTALL)
 
 
+LISTED_ITEMS: Final = 1000
+"""The entries of a listing that clients are told if no limit is configured."""
+
+
 def shown_config(loaded: LoadedConfig) -> Config:
     """Return the part of a snapshot that clients may see; it holds no secret."""
     config = loaded.config
+    tools = config.tools or ToolsConfig()
     return Config(
         schema=config.schema,
-        models=config.models,
+        models={slot.value: loaded.slot(slot).shown for slot in ModelType},
         recent_models=config.recent_models,
         providers={name: _provider(each) for name, each in config.providers.items()},
         mcp={name: _mcp(each) for name, each in config.mcp.items()},
         lsp={name: _lsp(each) for name, each in config.lsp.items()},
         options=_options(loaded),
         permissions=config.permissions,
-        tools=config.tools,
+        tools=evolve(tools, ls=_limits(tools.ls)),
         hooks={event: tuple(map(_hook, hooks)) for event, hooks in config.hooks.items()},
     )
 
@@ -277,14 +319,31 @@ def private_paths(loaded: LoadedConfig) -> tuple[Path, ...]:
 
 
 def _options(loaded: LoadedConfig) -> Options:
-    options = loaded.config.options
+    options, places = loaded.config.options, loaded.places
+    own = places.user_directory
+    usual = Attribution(trailer_style="assisted-by", generated_with=True)
     return evolve(
         options,
+        context_paths=options.context_paths or CONTEXT_NAMES,
+        global_context_paths=options.global_context_paths
+        or tuple(str(own / name) for name in USER_NAMES),
+        skills_paths=options.skills_paths
+        or tuple(str(parent / "skills") for parent in (own, places.home / ".agents")),
+        tui=evolve(options.tui, completions=_limits(options.tui.completions)),
+        attribution=options.attribution or usual,
         data_directory=str(loaded.data_dir),
         disable_metrics=True,
         disable_provider_auto_update=True,
-        disable_default_providers=True,
         initialize_as=options.initialize_as or DEFAULT_INITIALIZE_AS,
+    )
+
+
+def _limits(limits: ListingLimits | None) -> ListingLimits:
+    """Return the limits of a listing with the defaults of the Go program filled in; depth 0 is any."""
+    given = limits or ListingLimits()
+    return ListingLimits(
+        max_depth=given.max_depth or 0,
+        max_items=LISTED_ITEMS if given.max_items is None else given.max_items,
     )
 
 

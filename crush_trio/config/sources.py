@@ -18,7 +18,9 @@ an untrusted project is not.
 """
 
 import os
+import pwd
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from hashlib import sha256
@@ -53,6 +55,15 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 Trusted: TypeAlias = tuple[Path, ...]
 """The directories that the user trusts, with everything below them; symbolic links are resolved."""
+
+
+def account_home() -> Path | None:
+    """Return the home directory of the account; None if the user id has none, as in some containers."""
+    try:
+        home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+    return home if home.is_absolute() else None
 
 
 def is_trusted(directory: Path, trusted: Trusted) -> bool:
@@ -90,12 +101,11 @@ class Source:
         """Whether commands in the file may be run and variables be read."""
         return self.user_level or self.trusted
 
-    def how_to_trust(self, data_file: Path) -> str:
-        """Return why the file is not trusted, and what the user can write into *data_file*."""
-        return (
-            f'because the file came with the project; to trust it, add "{self.path.parent}" to '
-            f"crush_trio.trusted_directories in {data_file}"
-        )
+    @property
+    def how_to_trust(self) -> str:
+        """Why the file is not trusted, and the command that trusts it."""
+        command = f"crush-trio trust {shlex.quote(str(self.path.parent))}"
+        return f"because the file came with the project; to trust it: {command}"
 
 
 @frozen(kw_only=True)

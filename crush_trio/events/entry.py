@@ -20,6 +20,7 @@ from crush_trio.events.frames import (
     completion_frame,
     crush_frame,
     encode_run,
+    idle,
     message_change,
     native_data,
     native_frame,
@@ -140,7 +141,7 @@ class LogEntry:
             case (
                 Fact(payload_type=name, encoded=data) | PackedFact(payload_type=name, encoded=data)
             ):
-                return crush_frame(name, data)
+                return crush_frame(name, *(idle(data) if name is PayloadType.SESSION else (data,)))
 
     def _native(self) -> list[Chunk]:
         place = f"{self.boot}-{self.id}"

@@ -8,7 +8,7 @@ publishes.
 
 from typing import Final
 
-from attrs import Factory, field, frozen
+from attrs import Factory, evolve, field, frozen
 from typing_extensions import override
 
 from crush_trio.events.growing_message import MessageView
@@ -61,11 +61,16 @@ class MessageChange:
     A *plain* change appends to a growing answer: the next change of the same message includes it,
     so a reader that has not seen it yet may skip it. All other changes (creation, tool calls,
     finish, deletion) are structural and are never skipped.
+
+    A plain change that is *kept* is stored for readers after a restart like a structural one. The
+    step that publishes it also publishes the change that includes it, so only native readers, which
+    need every change, get it.
     """
 
     change: EventType
     view: MessageView
     plain: bool = False
+    kept: bool = False
 
     @property
     def message_id(self) -> MessageId:
@@ -134,6 +139,14 @@ class Resync:
     messages: tuple[MessageView, ...] = field(default=())
 
 
+def called_change(view: MessageView) -> MessageChange:
+    """Return the change that shows the calls of an answer as finished, before their results (D17).
+
+    The step that publishes it also publishes the results and the finished answer.
+    """
+    return MessageChange(change=EventType.UPDATED, view=view, plain=True, kept=True)
+
+
 def agent_error(session_id: SessionId, run_id: RunId | None, error: str) -> Fact:
     """Return the notice that a run failed (B7a)."""
     return Fact(
@@ -153,8 +166,8 @@ def finished_notice(session: Session) -> Fact:
     )
 
 
-def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -> Fact:
-    """Return the notice that a run waits for its model, with the time it has waited."""
+def progress_notice(session_id: SessionId, run_id: RunId | None, progress: str) -> Fact:
+    """Return the notice of what a run waits for: a retry of its model call, or the progress of a tool."""
     return _agent_fact(
         AgentEvent(
             type=AgentEventType.RESPONSE,
@@ -165,9 +178,12 @@ def waiting_notice(session_id: SessionId, run_id: RunId | None, progress: str) -
     )
 
 
-def session_fact(session: Session, change: EventType = EventType.UPDATED) -> Fact:
-    """Return the fact that a session has changed and is now *session*."""
-    return Fact(payload_type=PayloadType.SESSION, change=change, entity=session)
+def session_fact(
+    session: Session, change: EventType = EventType.UPDATED, *, busy: bool = False
+) -> Fact:
+    """Return the fact that a session has changed and is now *session*; *busy* if a run is active."""
+    entity = evolve(session, is_busy=True) if busy else session
+    return Fact(payload_type=PayloadType.SESSION, change=change, entity=entity)
 
 
 def _agent_fact(event: AgentEvent) -> Fact:

@@ -42,6 +42,11 @@ It is unambiguous: no id has a NUL.
 """
 
 
+_BUSY: Final = b'"is_busy":true,"attached_clients":0}}'
+_IDLE: Final = b'"is_busy":false,"attached_clients":0}}'
+"""The last members of a session are these, and events do not count its clients."""
+
+
 class Form(Enum):
     """The form in which a reader gets its events."""
 
@@ -57,6 +62,13 @@ def message_change(change: EventType, *message: Chunk) -> list[Chunk]:
 def crush_frame(payload_type: PayloadType, *change: Chunk) -> list[Chunk]:
     """Wrap an encoded change as a frame of the crush form."""
     return [b'data: {"type":"%b","payload":' % payload_type.encode(), *change, b"}\n\n"]
+
+
+def idle(session: bytes) -> tuple[Chunk, ...]:
+    """Return the encoded change of a session as the crush form has it: never busy (E17)."""
+    if session.endswith(_BUSY):
+        return session[: -len(_BUSY)], _IDLE
+    return (session,)
 
 
 def native_data(frame: bytes) -> bytes:

@@ -241,7 +241,9 @@ class GrowingMessage:
         growth = self._growth(ReasoningPart, started_at=started_at)
         growth.text.append(delta)
 
-    def close_reasoning(self, *, finished_at: int, signature: str | None = None) -> bool:
+    def close_reasoning(
+        self, *, finished_at: int, signature: str | None = None, replay: str = ""
+    ) -> bool:
         """End the reasoning; return whether that changed anything.
 
         A model that reasons more than once signs more than once; the last signature covers all of
@@ -250,14 +252,12 @@ class GrowingMessage:
         for growth in self._parts:
             if isinstance(growth, _Growth) and isinstance(growth.blank, ReasoningPart):
                 blank = growth.blank
-                if blank.finished_at and signature in {None, blank.signature}:
+                if signature is None:
+                    signature, replay = blank.signature, blank.replay
+                if blank.finished_at and (signature, replay) == (blank.signature, blank.replay):
                     return False
                 growth.revise(
-                    evolve(
-                        blank,
-                        finished_at=finished_at,
-                        signature=blank.signature if signature is None else signature,
-                    )
+                    evolve(blank, finished_at=finished_at, signature=signature, replay=replay)
                 )
                 return True
         return False

@@ -22,7 +22,7 @@ Promises:
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 from operator import attrgetter
@@ -89,6 +89,8 @@ class EventLog:
     tick: float = 0.005
     window: Window = field(factory=Window)
     keeper: EventKeeper | None = field(default=None, kw_only=True)
+    listeners: list[Callable[[Event], None]] = field(factory=list, init=False, repr=False)
+    """Called with each event in the step of its publication; must not raise."""
     head: int = field(default=0, init=False)
     closed: bool = field(default=False, init=False)
     _entries: list[LogEntry] = field(factory=list, init=False)
@@ -117,6 +119,8 @@ class EventLog:
         """
         if self.closed:
             return self.head
+        for hear in self.listeners:
+            hear(event)
         entry = self._entry(self.head + 1, event)
         self.head = self._own.head = self._crush.head = entry.id
         self._own.batches.clear()

@@ -24,6 +24,9 @@ PATH_LIMIT: Final = 104
 PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 """The default port of each URL scheme."""
 
+HOST_VARIABLE: Final = "CRUSH_TRIO_HOST"
+"""The environment variable that names the server for clients; servers do not listen there."""
+
 _EXAMPLES: Final = "write unix:///run/user/1000/crush.sock or tcp://127.0.0.1:8765"
 
 
@@ -34,7 +37,7 @@ class BadAddress(CrushError):
     """Text that is not an address of a server; the detail says what to write instead."""
 
     code = "bad_address"
-    message = "not an address to listen on"
+    message = "not the address of a server"
 
 
 @frozen
@@ -78,7 +81,7 @@ def parse_address(text: str) -> Address:
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
-        raise _bad(text, f"there is no scheme; {_EXAMPLES}")
+        raise _bad(text, f"there is no scheme; {_with_scheme(text)}")
     if scheme == "unix":
         return _parse_unix(text, rest)
     if scheme == "tcp":
@@ -88,6 +91,14 @@ def parse_address(text: str) -> Address:
             text, f"TLS is left to Hypercorn or a proxy, see docs/operations.md; {_EXAMPLES}"
         )
     raise _bad(text, f"{scheme}:// is not a scheme we listen on; {_EXAMPLES}")
+
+
+def _with_scheme(text: str) -> str:
+    """Return what was probably meant by an address without a scheme."""
+    if text.startswith("/"):
+        return f"write unix://{text}"
+    host, _, port = text.rpartition(":")
+    return f"write tcp://{text}" if host and port.isdecimal() else _EXAMPLES
 
 
 def parse_server_url(text: str) -> Address:
@@ -112,16 +123,30 @@ def parse_server_url(text: str) -> Address:
     return TcpAddress(parts.hostname, port, secure=scheme == "https")
 
 
-def default_address(environ: Mapping[str, str], uid: int | None) -> UnixAddress:
+def named_server(environ: Mapping[str, str]) -> Address | None:
+    """Return the server that `CRUSH_TRIO_HOST` names for clients; None if it is not set or empty."""
+    text = environ.get(HOST_VARIABLE)
+    if not text:
+        return None
+    try:
+        return parse_server_url(text)
+    except BadAddress as error:
+        raise BadAddress(f"{HOST_VARIABLE} is {error.detail}") from None
+
+
+def default_address(
+    environ: Mapping[str, str], uid: int | None, *, stem: str = "crush"
+) -> UnixAddress:
     """Return the default socket of user *uid*, which servers and clients use unless told otherwise (G14).
 
     It is in the user's runtime directory. Without one, it is in a private directory among the user's
     state files, or in the temporary directory if that path is too long to bind. Another user could make a
     socket, or a link, with a name that can be guessed; hence a directory, which is checked. A relative
-    directory in the environment is ignored, as the XDG specification demands.
+    directory in the environment is ignored, as the XDG specification demands. With another *stem*, it is
+    another socket beside it.
     """
     suffix = "" if uid is None else f"-{uid}"
-    name = f"crush{suffix}.sock"
+    name = f"{stem}{suffix}.sock"
     if path := _fitting(environ.get("XDG_RUNTIME_DIR"), name):
         return UnixAddress(path, owner=uid)
     home, temporary = environ.get("HOME"), f"crush-trio{suffix}"

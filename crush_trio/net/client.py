@@ -5,13 +5,14 @@ if request and response are complete, and closes it in every other case: an erro
 stopped early. Nothing else holds a connection, so a cancel at any point leaves none behind. Nothing is read
 through generators, so a reader may stop between any two pieces.
 
-Deadlines are the caller's cancel scopes. Redirects are not followed, cookies and logins are not kept.
+Deadlines are the caller's cancel scopes, except that of connecting. Redirects are not followed, cookies
+and logins are not kept.
 
 Why there is no HTTP library here: docs/decisions/006-providers.md.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from math import inf
 from typing import Final, Protocol, TypeAlias
 
@@ -20,14 +21,18 @@ from attrs import define, field, frozen
 
 from crush_trio.net.address import Origin
 from crush_trio.net.dial import Dial, Dialer, Proxy, ViaProxy
-from crush_trio.net.errors import ConnectionLost, NetworkError, ResponseTooLarge
+from crush_trio.net.errors import ConnectFailed, ConnectionLost, NetworkError, ResponseTooLarge
 from crush_trio.net.http1 import Head, Headers, Http1, Inflater, inflater_for
+from crush_trio.net.streams import Library, close_at_once, has_input
 
 IDLE_LIMIT: Final = 45.0
 """Seconds after which an unused connection is not used again."""
 
 IDLE_MOST: Final = 4
 """How many unused connections to an origin are kept."""
+
+STALE_LIMIT: Final = 5.0
+"""Seconds in which an idle connection that the server had closed breaks; later, it worked on the request."""
 
 SETTLE_LIMIT: Final = 0.1
 """Seconds that the end of a body may take after its reader has all it needs."""
@@ -59,6 +64,8 @@ class Request:
     headers: Mapping[str, str] = field(factory=dict, repr=False)
     body: Content = field(default=b"", repr=False)
     repeatable: bool = False
+    connect_within: float = inf
+    """Seconds that a new connection may take; the caller cannot see when it is there."""
 
     @property
     def path(self) -> str:
@@ -142,15 +149,18 @@ class Connection:
     _stream: trio.abc.Stream
     _proxy: Proxy | None = None
     _read_most: int = READ_MOST
+    _library: Library = trio
     used: bool = field(default=False, init=False)
     """Whether it has carried a request before the current one."""
     idle_since: float = field(default=inf, init=False)
+    _asked: float = field(default=inf, init=False)
     _sent: bool = field(default=True, init=False)
     """Whether all of the current request was sent, as far as is known."""
     _http: Http1 = field(factory=Http1, init=False)
 
     async def ask(self, request: Request) -> Head:
         """Send a request and return the head of the response; its body is to be received."""
+        self._asked = self._library.current_time()
         try:
             await self._send(request)
         except trio.BrokenResourceError:
@@ -162,7 +172,7 @@ class Connection:
     async def receive(self) -> bytes:
         """Return all of the body that has come, or what comes next; no bytes at its end."""
         if (data := self._http.body()) is not None:
-            await trio.lowlevel.checkpoint()
+            await self._library.sleep(0)
             return data
         while data is None:
             await self._receive()
@@ -172,11 +182,12 @@ class Connection:
     def was_stale(self, request: Request) -> bool:
         """Whether a lost connection was probably closed before it was used, and *request* may go again.
 
-        It was an idle connection and no byte of a response has come. A request that was not sent
-        completely has not been carried out; one that was may have been.
+        It was an idle connection, it broke soon, and no byte of a response has come. A request that was
+        not sent completely has not been carried out; one that was may have been.
         """
         whole = isinstance(request.body, bytes)  # pieces are gone once they have been sent
-        repeatable = request.may_repeat() or (whole and not self._sent)
+        prompt = self._library.current_time() - self._asked <= STALE_LIMIT
+        repeatable = (prompt and request.may_repeat()) or (whole and not self._sent)
         return self.used and not self._http.heard and repeatable
 
     @property
@@ -188,7 +199,7 @@ class Connection:
         """Prepare for another request."""
         self._http.next_cycle()
         self.used = True
-        self.idle_since = trio.current_time()
+        self.idle_since = self._library.current_time()
 
     def is_stale(self, limit: float) -> bool:
         """Whether an unused connection is older than *limit*, or has something to read.
@@ -196,18 +207,12 @@ class Connection:
         No response is due on it, so this is the end of the connection or a response to no request. It may
         wait in the socket or, already received, in a TLS stream.
         """
-        if trio.current_time() - self.idle_since > limit:
-            return True
-        stream = self._stream
-        while isinstance(stream, trio.SSLStream):
-            if _has_received(stream):
-                return True
-            stream = stream.transport_stream
-        return isinstance(stream, trio.SocketStream) and stream.socket.is_readable()
+        late = self._library.current_time() - self.idle_since > limit
+        return late or has_input(self._stream)
 
     async def aclose(self) -> None:
         """Close at once, without a TLS farewell: the socket is closed even if this is cancelled."""
-        await trio.aclose_forcefully(self._stream)
+        await close_at_once(self._stream)
 
     async def _send(self, request: Request) -> None:
         target, headers = self._addressed(request)
@@ -236,32 +241,29 @@ class Connection:
         self._http.feed(data)
 
 
-def _has_received(stream: "trio.SSLStream[trio.abc.Stream]") -> bool:
-    """Whether a TLS stream holds received bytes that were not read from it, decrypted or not.
-
-    `pending()` counts only the rest of a record that was decrypted. Later records of the same segment wait
-    undecrypted in a buffer of Trio's, an `ssl.MemoryBIO`.
-    """
-    # Trio has no public name for the buffer. If a later version renames it, those records are not seen.
-    incoming = getattr(stream, "_incoming", None)
-    return bool(stream.pending() or getattr(incoming, "pending", 0))
-
-
 @define(eq=False)
 class _Inflated:
-    """A compressed body, inflated while it is received."""
+    """A body that may be compressed, inflated while it is received.
+
+    An unknown encoding is an error when the body is read: the status counts also without it.
+    """
 
     _source: Body
-    _inflater: Inflater
+    _encoding: str
+    _library: Library
+    _inflater: Inflater | None = field(default=None, init=False)
 
     async def receive(self) -> bytes:
-        await trio.lowlevel.checkpoint()
-        while not (piece := self._inflater.take()):
+        await self._library.sleep(0)
+        inflater = self._inflater = self._inflater or inflater_for(self._encoding)
+        if inflater is None:
+            return await self._source.receive()
+        while not (piece := inflater.take()):
             data = await self._source.receive()
             if not data:
-                self._inflater.end()
+                inflater.end()
                 return b""
-            self._inflater.feed(data)
+            inflater.feed(data)
         return piece
 
 
@@ -276,6 +278,7 @@ class HttpClient:
     idle_most: int = IDLE_MOST
     idle_limit: float = IDLE_LIMIT
     read_most: int = READ_MOST
+    library: Library = field(default=trio, repr=False)
     _closed: bool = field(default=False, init=False)
     _idle: dict[Origin, list[Connection]] = field(factory=dict, init=False)
 
@@ -295,15 +298,15 @@ class HttpClient:
             raise trio.ClosedResourceError("the client has been closed")
         connection, head = await self._ask(request)
         try:
-            inflater = inflater_for(head.headers.get("content-encoding", ""))
-            body = connection if inflater is None else _Inflated(connection, inflater)
+            encoding = head.headers.get("content-encoding", "")
+            body = _Inflated(connection, encoding, self.library) if encoding else connection
             yield Response(head.status, head.headers, body)
         finally:
             if not self._kept(request.origin, connection):
                 await connection.aclose()
 
     async def _ask(self, request: Request) -> tuple[Connection, Head]:
-        connection = await self._take(request.origin)
+        connection = await self._take(request)
         try:
             return connection, await connection.ask(request)
         except ConnectionLost:
@@ -313,29 +316,34 @@ class HttpClient:
         except BaseException:
             await connection.aclose()
             raise
-        connection = await self._connect(request.origin)
+        connection = await self._connect(request)
         try:
             return connection, await connection.ask(request)
         except BaseException:
             await connection.aclose()
             raise
 
-    async def _take(self, origin: Origin) -> Connection:
+    async def _take(self, request: Request) -> Connection:
         """Return the connection that was used last, or a new one."""
-        await trio.lowlevel.checkpoint()
-        idle = self._idle.get(origin, [])
+        await self.library.sleep(0)
+        idle = self._idle.get(request.origin, [])
         while idle:
             connection = idle.pop()
             if not connection.is_stale(self.idle_limit):
                 return connection
             await connection.aclose()
-        return await self._connect(origin)
+        return await self._connect(request)
 
-    async def _connect(self, origin: Origin) -> Connection:
-        opened = await self.dial(origin)
+    async def _connect(self, request: Request) -> Connection:
+        opened = None
+        with self.library.move_on_after(request.connect_within):
+            opened = await self.dial(request.origin)
+        if opened is None:
+            late = f"no connection to {request.origin.authority} in {request.connect_within:g} s"
+            raise ConnectFailed(late, reason="it took too long")
         if isinstance(opened, ViaProxy):
-            return Connection(opened.stream, opened.proxy, self.read_most)
-        return Connection(opened, read_most=self.read_most)
+            return Connection(opened.stream, opened.proxy, self.read_most, self.library)
+        return Connection(opened, None, self.read_most, self.library)
 
     def _kept(self, origin: Origin, connection: Connection) -> bool:
         """Keep *connection* for another request; return False if it has to be closed."""
@@ -349,10 +357,13 @@ class HttpClient:
     async def aclose(self) -> None:
         """Close the unused connections, and keep none from now on. Those in use close with their users."""
         self._closed = True
-        await trio.lowlevel.checkpoint()
-        for idle in self._idle.values():
-            while idle:
-                await idle.pop().aclose()
+        async with (
+            AsyncExitStack() as closing
+        ):  # all of them: a second cancel of asyncio passes a shield
+            for idle in self._idle.values():
+                while idle:
+                    closing.push_async_callback(idle.pop().aclose)
+            await self.library.sleep(0)
 
 
 @asynccontextmanager
@@ -362,15 +373,17 @@ async def open_http_client(
     idle_most: int = IDLE_MOST,
     idle_limit: float = IDLE_LIMIT,
     read_most: int = READ_MOST,
+    library: Library = trio,
 ) -> AsyncIterator[HttpClient]:
     """Open a client; leaving closes its unused connections, even under a cancel.
 
     *dial* opens connections, by default directly over TCP. *idle_most* is how many unused connections
-    are kept for an origin, *idle_limit* for how many seconds.
+    are kept for an origin, *idle_limit* for how many seconds. A program that does not run under Trio
+    passes its *library*, with a *dial* that opens streams of it.
     """
-    client = HttpClient(dial or Dialer(), idle_most, idle_limit, read_most)
+    client = HttpClient(dial or Dialer(), idle_most, idle_limit, read_most, library)
     try:
         yield client
     finally:
-        with trio.move_on_after(CLOSE_LIMIT, shield=True):
+        with library.move_on_after(CLOSE_LIMIT, shield=True):
             await client.aclose()

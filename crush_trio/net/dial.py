@@ -7,10 +7,12 @@ Invariant: a stream that is opened here is returned or closed, even if a cancel 
 packet and the end of the TLS handshake.
 """
 
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from socket import SOCK_STREAM
@@ -23,12 +25,26 @@ from attrs import define, evolve, field, frozen
 from crush_trio.net.address import PORTS, Origin, UnixAddress, origin_of_parts
 from crush_trio.net.errors import AddressRefused, ConnectFailed, ConnectionLost, NotHttp
 from crush_trio.net.http1 import Http1
-from crush_trio.net.unix_socket import check_listener, check_private, credentials_of
+from crush_trio.net.unix_socket import (
+    check_listener,
+    check_private,
+    credentials_of,
+    open_unix_stream,
+)
 
 NEXT_ADDRESS: Final = 3.0
 """Seconds after which the next of a host's checked addresses is tried."""
 
 _READ: Final = 65536
+_UNTRUSTED: Final = "its certificate is not trusted"
+_NAME_CA: Final = "; if it is right, name the file with your certificate authority in SSL_CERT_FILE"
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
+"""OpenSSL's codes for an issuer that is not trusted; the others are about names and dates."""
+
+_NO_TLS: Final = "it does not speak TLS; write http:// if that is intended"
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
+_NO_TUNNEL: Final = "allow it there, or list the host in NO_PROXY"
+_OTHER_PROXY: Final = "name another one, or list the host in NO_PROXY"
 _FAILURES: Final = (OSError, UnicodeError, trio.BrokenResourceError, NotHttp, ConnectionLost)
 
 
@@ -107,7 +123,8 @@ class Dialer:
                 if not origin.secure:
                     return ViaProxy(stream, proxy)
                 await open_tunnel(stream, origin, proxy)
-                return await self._encrypted(stream, origin)
+                with dialing(origin.authority):  # the certificate is not the proxy's
+                    return await self._encrypted(stream, origin)
             except BaseException:
                 await trio.aclose_forcefully(tcp)
                 raise
@@ -141,18 +158,60 @@ class UnixDialer:
 
     async def __call__(self, origin: Origin) -> trio.abc.Stream:
         """Return a new stream to the socket."""
-        path, owner = self.address.path, self.address.owner
-        with dialing(str(path)):
-            if owner is not None and self.address.private:
-                check_private(path.parent, owner)
-            stream = await trio.open_unix_socket(str(path))
+        return await _open_unix(self.address)
+
+
+@define(eq=False)
+class FixedUnixDialer:
+    """Connects as `UnixDialer` does, and always to the same server for as long as that server listens.
+
+    If the socket file is deleted, another server may listen under its name; a client with half of its
+    connections there would wait for itself. So the file is kept open: a socket can be reached through a
+    descriptor of its file, also when the name is gone. Close it at the end.
+    """
+
+    address: UnixAddress
+    _file: int | None = field(default=None, init=False)
+
+    async def __call__(self, origin: Origin | None = None) -> trio.abc.Stream:
+        """Return a new stream to the server; look for another one only if this one has ended."""
+        await trio.lowlevel.checkpoint()
+        if (file := self._file) is not None:
             try:
-                if owner is not None:
-                    check_listener(path, credentials_of(stream.socket), owner)
-            except BaseException:
-                await trio.aclose_forcefully(stream)
-                raise
-            return stream
+                return await self._open(file)
+            except ConnectFailed:
+                if self._file == file:  # another task may have looked meanwhile
+                    self.close()
+        if self._file is None:
+            with dialing(str(self.address.path)):
+                self._file = os.open(self.address.path, os.O_PATH | os.O_CLOEXEC)
+        return await self._open(self._file)
+
+    async def _open(self, file: int) -> trio.abc.Stream:
+        path = f"/proc/self/fd/{file}"
+        return await _open_unix(self.address, path if os.access(path, os.F_OK) else None)
+
+    def close(self) -> None:
+        """Close the descriptor; streams stay open."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+
+async def _open_unix(address: UnixAddress, path: str | None = None) -> trio.SocketStream:
+    """Connect to the socket of *address*, by another *path* if given, and check that it is the owner's."""
+    owner = address.owner
+    with dialing(str(address.path)):
+        if owner is not None and address.private:
+            check_private(address.path.parent, owner)
+        stream = await open_unix_stream(path or str(address.path))
+        try:
+            if owner is not None:
+                check_listener(address.path, credentials_of(stream.socket), owner)
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
 
 
 @contextmanager
@@ -162,8 +221,16 @@ def dialing(peer: str) -> Generator[None]:
         yield
     except _FAILURES as exc:
         cause = exc.__cause__ if isinstance(exc, trio.BrokenResourceError) else exc
-        reason = str(cause or exc)
-        raise ConnectFailed(f"no connection to {peer}: {reason}", reason=reason) from exc
+        reason, permanent = str(cause or exc), False
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            advice = _NAME_CA if cause.verify_code in _UNKNOWN_ISSUER else ""
+            said = cause.verify_message.rstrip(".")
+            reason, permanent = f"{_UNTRUSTED}: {said}{advice}", True
+        elif isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+            reason, permanent = _NO_TLS, True
+        raise ConnectFailed(
+            f"no connection to {peer}: {reason}", reason=reason, permanent=permanent
+        ) from exc
 
 
 def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
@@ -179,7 +246,7 @@ def tls_context(environment: Mapping[str, str]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=file, capath=folder)
     except OSError as exc:  # ssl.SSLError is one
         reason = f"the certificates in {file or folder} cannot be read: {exc.strerror or exc}"
-        raise ConnectFailed(reason, reason=reason) from exc
+        raise ConnectFailed(reason, reason=reason, permanent=True) from exc
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -244,12 +311,13 @@ def proxy_for(origin: Origin, environment: Mapping[str, str]) -> Proxy | None:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme and parts.scheme not in PORTS:
-            raise ConnectFailed(f"no way through a {parts.scheme} proxy, only http")
+            reason = f"no way through the {parts.scheme} proxy in {name}, only http; {_OTHER_PROXY}"
+            raise ConnectFailed(reason, permanent=True)
         own = origin_of_parts(parts)
     except ValueError:
         # The text of these errors would repeat parts of the URL, which may contain a password.
         reason = f"the proxy in {name} is not a usable URL; write http://host:port"
-        raise ConnectFailed(reason, reason=reason) from None
+        raise ConnectFailed(reason, reason=reason, permanent=True) from None
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
     return Proxy(own, login)
 
@@ -262,8 +330,12 @@ async def open_tunnel(stream: trio.abc.Stream, origin: Origin, proxy: Proxy) -> 
     while (head := http.head()) is None:
         http.feed(bytes(await stream.receive_some(_READ)))
     if not 200 <= head.status < 300:
+        refused = 400 <= head.status < 500
+        answer = f"the proxy {proxy.origin.authority} answered {head.status} to CONNECT"
         raise ConnectFailed(
-            f"the proxy {proxy.origin.authority} answered {head.status}", status=head.status
+            f"{answer} {origin.authority}; {_NO_TUNNEL}" if refused else answer,
+            status=head.status,
+            permanent=refused or head.status == HTTPStatus.NOT_IMPLEMENTED,
         )
 
 

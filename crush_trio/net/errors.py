@@ -36,16 +36,25 @@ class ConnectFailed(NetworkError):
     """There is no connection, so the request was not sent.
 
     `reason` is the system's own text, without the address. `status` is the HTTP status of a proxy
-    that refused the connection.
+    that refused the connection. A `permanent` failure is one of the settings: a certificate that is not
+    trusted, a proxy that makes no tunnels. Another attempt would fail as well.
     """
 
     code = "connect_failed"
     message = "the connection failed"
 
-    def __init__(self, detail: str = "", *, reason: str = "", status: int | None = None) -> None:
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        reason: str = "",
+        status: int | None = None,
+        permanent: bool = False,
+    ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.status = status
+        self.permanent = permanent
 
 
 class ForeignSocket(NetworkError):

@@ -21,6 +21,8 @@ from crush_trio.net.errors import ForeignSocket
 ROOT: Final = 0
 
 _CREDENTIALS: Final = struct.Struct("iii")
+_RETRY: Final = 0.02
+_FIND_LIMIT: Final = 1.0
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -40,6 +42,15 @@ class Credentials:
     def __str__(self) -> str:
         """Return the program and its user, in words."""
         return f"{self._program}, run by {name_of_user(self.uid)}"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process was stopped by a signal, and does nothing until it is continued."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text(errors="replace").rpartition(")")[2]
+        except OSError:
+            return False
+        return state.split()[0] in {"T", "t"}
 
     @property
     def _program(self) -> str:
@@ -65,13 +76,32 @@ def name_of_user(uid: int) -> str:
         return f"user {uid}"
 
 
+async def open_unix_stream(path: str) -> trio.SocketStream:
+    """Connect to the socket at *path*; waits while too many clients wait there already.
+
+    The system answers "try again" then. Trio takes that for a connection under way, and returns a stream
+    that is not connected.
+    """
+    while True:
+        stream = await trio.open_unix_socket(path)
+        try:
+            stream.socket.getpeername()
+        except OSError:
+            await stream.aclose()
+            await trio.sleep(_RETRY)
+        else:
+            return stream
+
+
 async def find_listener(path: PurePosixPath) -> Credentials | None:
-    """Return who listens at *path*; None if no process does, or the system does not tell."""
-    try:
-        async with await trio.open_unix_socket(str(path)) as stream:
-            return credentials_of(stream.socket)
-    except OSError:
-        return None  # noqa: ASYNC910 - the refusal may come at once
+    """Return who listens at *path*; None if no process does, or the system does not tell in time."""
+    with trio.move_on_after(_FIND_LIMIT):
+        try:
+            async with await open_unix_stream(str(path)) as stream:
+                return credentials_of(stream.socket)
+        except OSError:
+            return None  # noqa: ASYNC910 - the refusal may come at once
+    return None
 
 
 def check_listener(path: PurePosixPath, listener: Credentials, owner: int) -> None:

@@ -2,7 +2,7 @@
 
 It imports no HTTP, no SQL and no model. Read in this order: `outcome` (values), `lane`, `accepted`,
 `run`, `ending`, `workspace`; then `receipt` (what a cancel returns), `journal` (the seam to the
-store) and `tasks` (inspection).
+store), `watch` (swallowed cancels) and `tasks` (inspection).
 """
 
 from crush_trio.limits import Limits

@@ -2,7 +2,7 @@
 
 An ending is announced after it is stored, so the event stream and the disk never disagree. Until it
 is stored the run is shown as `ending`, with the outcome that will follow. A write that fails is
-retried until it succeeds (`wait_stored`).
+retried until it succeeds (`wait_stored`), unless no retry can help: then the run ends as errored.
 
 One cancel may withdraw thousands of waiting runs (`Withdrawal`). Their endings go to the journal in
 batches, in the order of the lane, and are announced in that order as they are stored: writing all
@@ -26,7 +26,7 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.journal import Journal, JournalEntry
 from crush_trio.runtime.outcome import Outcome
 from crush_trio.runtime.receipt import StopReceipt
-from crush_trio.store.errors import StoreFailed
+from crush_trio.store.errors import RecordNotStored, StoreFailed
 from crush_trio.wire.runs import RunState
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,10 @@ async def wait_stored(
 ) -> bool:
     """Wait until the endings of *runs* are stored, with retries; return whether they are.
 
-    There is no time limit while the workspace is open. The answer is False only if nothing can be
-    stored any more: the store has stopped, or the workspace has to close without it. The next start
-    then finds the runs unfinished and ends them as interrupted.
+    There is no time limit while the workspace is open. The answer is False if nothing can be stored
+    any more: the store has stopped, or the workspace has to close without it. The next start then
+    finds the runs unfinished and ends them as interrupted. It is also False if this write is
+    `unstorable`, so that a retry cannot help.
     """
     failed = False
     while True:
@@ -74,20 +75,21 @@ async def wait_stored(
                 show_ending(runs)
                 await entry.commit.certain(within=limits.accept if host.overdue.is_set() else inf)
             entry.commit.unwrap()
-        except StoreFailed:
-            log.exception("run.ending_given_up", extra=_names(runs))
-            return False  # noqa: ASYNC910  # it has waited for the store
         except Exception as exc:
             if entry.commit.stored:  # the wait failed, the write did not
                 return True  # noqa: ASYNC910  # it has waited for the store
             if entry.reduce(exc):
                 continue
+            if entry.unstorable:
+                extra = {**_names(runs), "code": RecordNotStored.code}
+                log.exception("run.record_not_stored", extra=extra)
+                return False  # noqa: ASYNC910  # it has waited for the store
+            if host.overdue.is_set() or isinstance(exc, StoreFailed):
+                log.exception("run.ending_given_up", extra=_names(runs))
+                return False  # noqa: ASYNC910  # it has waited for the store
             if not failed:
                 log.exception("run.ending_not_stored", extra=_names(runs))
                 show_ending(runs)
-            if host.overdue.is_set():
-                log.exception("run.ending_given_up", extra=_names(runs))
-                return False  # noqa: ASYNC910  # it has waited for the store
             failed = True
             with trio.move_on_after(limits.retry):  # closing ends the pause between two attempts
                 await host.overdue.wait()

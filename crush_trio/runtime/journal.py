@@ -43,6 +43,18 @@ class JournalEntry(Protocol):
         """Hand the same write over again, after it has failed."""
         ...
 
+    @property
+    def unstorable(self) -> bool:
+        """Whether the write has failed in a way that does not pass: it would fail again."""
+        ...
+
+    def shortened(self, outcome: Outcome) -> "JournalEntry":
+        """Write *outcome*, which is decided now, with a record of only what was stored before.
+
+        Called for the ending of an active run that was unstorable.
+        """
+        ...
+
 
 class Journal(Protocol):
     """Makes acceptances, turns and endings durable.
@@ -117,6 +129,15 @@ class ImmediateEntry:
         raise AssertionError("an immediate entry does not fail") from error
 
     def again(self) -> None:
+        """Raise: an immediate entry cannot have failed."""
+        raise AssertionError("an immediate entry does not fail")
+
+    @property
+    def unstorable(self) -> bool:
+        """False: an immediate entry cannot have failed."""
+        return False
+
+    def shortened(self, outcome: Outcome) -> JournalEntry:
         """Raise: an immediate entry cannot have failed."""
         raise AssertionError("an immediate entry does not fail")
 

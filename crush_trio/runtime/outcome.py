@@ -1,6 +1,7 @@
 """`Submission` (what a caller sends), `Completion` (what a turn returns) and `Outcome`."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
@@ -9,16 +10,18 @@ from crush_trio.errors import PromptEmpty, PromptTooLong, SessionMissing
 from crush_trio.events.facts import Event, Fact, MessageChange
 from crush_trio.limits import DEFAULTS, SizeLimits, byte_size, shown_bytes
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId
-from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunKind, RunState, WhenBusy, WhenUnclaimed
+
+if TYPE_CHECKING:  # many classes; the core only hands their values on
+    from crush_trio.wire.config import SelectedModel
+    from crush_trio.wire.requests import Attachment
 
 INTERRUPTED_BY_RESTART = "interrupted by restart"
 CANCELLED_WHILE_ACTIVE = "run cancelled"
 
 
-def _as_tuple(attachments: Iterable[Attachment]) -> tuple[Attachment, ...]:
+def _as_tuple(attachments: Iterable["Attachment"]) -> tuple["Attachment", ...]:
     return tuple(attachments)
 
 
@@ -27,7 +30,7 @@ class Submission:
     """What a caller sends: a prompt for a session, optionally with a run id chosen by the caller.
 
     A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    active turn, unless it is to outlive the clients or has a permission policy or model of its own:
+    active turn, unless it is to outlive the clients, is to be recorded, or has a permission policy or model of its own:
     the active turn may have others.
 
     The policies say how to treat the submission and do not count when two submissions are compared.
@@ -37,7 +40,7 @@ class Submission:
 
     session_id: SessionId
     prompt: str = ""
-    attachments: tuple[Attachment, ...] = field(default=(), converter=_as_tuple)
+    attachments: tuple["Attachment", ...] = field(default=(), converter=_as_tuple)
     run_id: RunId | None = None
     kind: RunKind = RunKind.PROMPT
     when_busy: WhenBusy = field(default=WhenBusy.ENQUEUE, eq=False)
@@ -45,8 +48,10 @@ class Submission:
     permissions: PermissionPolicy = field(default=PermissionPolicy(), eq=False)
     interactive: bool = field(default=True, eq=False)
     """Whether the client shows asks to a person (L30)."""
-    model: SelectedModel | None = field(default=None, eq=False)
+    model: "SelectedModel | None" = field(default=None, eq=False)
     """The model for this run; None is the model that the workspace has selected when it begins."""
+    record: bool = field(default=False, eq=False)
+    """Whether the run is recorded; see `agent.record.recording`."""
 
     def check(self, sizes: SizeLimits = DEFAULTS) -> None:
         """Raise if the prompt is empty or too long, or if the session id is missing (A1).
@@ -69,6 +74,7 @@ class Submission:
             self.when_unclaimed is WhenUnclaimed.CANCEL
             and self.permissions == PermissionPolicy()
             and self.model is None
+            and not self.record
         )
         return plain and self.run_id is None and self.kind is RunKind.PROMPT
 

@@ -15,7 +15,8 @@ from math import inf
 from typing import Protocol
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
+from outcome import Error
 
 from crush_trio.errors import (
     AcceptanceNotStored,
@@ -42,11 +43,11 @@ from crush_trio.runtime.outcome import (
     Outcome,
     Submission,
 )
-from crush_trio.runtime.tasks import CancelWatch
-from crush_trio.store.errors import DiskFull
+from crush_trio.runtime.watch import CancelWatch
+from crush_trio.store.errors import DiskFull, RecordNotStored
 from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import RunKind
+from crush_trio.wire.runs import RunKind, RunState
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ class RunHost(EndingHost, Protocol):
 
     def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
         """End runs that were cancelled before they began."""
+        ...
+
+    def session_busy(self, session_id: SessionId) -> bool:
+        """Whether the session has an active run (A11)."""
         ...
 
     def drop(self, run: AcceptedRun) -> None:
@@ -142,10 +147,21 @@ class Run:
         """Run the turn; raise `CancelSwallowed` if it caught its cancellation and went on."""
         self.began = True
         watch = CancelWatch(self.accepted.cancel_reason)
-        done = await watch.drive(turn(self))
+        playing = turn(self)
+        if not isinstance(playing, Awaitable):
+            raise TypeError(
+                f"the turn returned a {type(playing).__name__} without being awaited: write `async def`"
+            )
+        done = await watch.drive(playing)
         if watch.delivered:
             raise CancelSwallowed
-        return done if done is not None else NOTHING_YET
+        if done is None:
+            return NOTHING_YET
+        if not isinstance(done, Completion):
+            raise TypeError(
+                f"the turn returned a {type(done).__name__}: write `return Completion(text=…)`, or return None"
+            )
+        return done
 
 
 Turn = Callable[[Run], Awaitable[Completion | None]]
@@ -228,15 +244,39 @@ async def _drive(run: Run, turn: Turn) -> Outcome | None:
 
 
 async def _end(run: Run, outcome: Outcome) -> None:
-    """Store the ending and announce it; as interrupted if it can never be stored."""
+    """Store the ending and announce it.
+
+    If its record has something that no store can hold, the run ends as errored, without that. If
+    nothing can be stored, it ends as interrupted, which is what the next start will find.
+    """
     run.host.decide(run.accepted, outcome)
     entry = run.journal.end(run.accepted, outcome)
-    if await wait_stored(entry, run.limits, (run.accepted,), run.host):
+    stored = await wait_stored(entry, run.limits, (run.accepted,), run.host)
+    if not stored and entry.unstorable:
+        outcome = _unrecorded(outcome, entry)
+        run.host.decide(run.accepted, outcome)
+        entry = entry.shortened(outcome)
+        stored = await wait_stored(entry, run.limits, (run.accepted,), run.host)
+    if stored:
         entry.tell()
     else:
         outcome = Outcome.interrupted()
         run.host.decide(run.accepted, outcome)
     run.host.settle(run.accepted, outcome)
+
+
+def _unrecorded(outcome: Outcome, entry: JournalEntry) -> Outcome:
+    """Return *outcome* for a run whose record could not be stored: completed becomes errored.
+
+    A run that was cancelled (A19), or failed for another reason, keeps that outcome without its text.
+    """
+    assert isinstance(entry.commit.result, Error)
+    cause = hide_secrets(describe(entry.commit.result.error))
+    if outcome.state is not RunState.COMPLETED and outcome.error != cause:
+        return evolve(outcome, text="")
+    error = RecordNotStored(cause)
+    partial = Completion(message_id=outcome.message_id)
+    return Outcome.errored(describe(error), partial, error.title)
 
 
 def _cancelled(run: Run) -> Outcome:
@@ -257,12 +297,24 @@ def _failed(run: Run, exc: BaseException) -> Outcome:
     """
     extra = {"run_id": run.id, "session_id": run.session_id}
     if run.accepted.scope.cancel_called and not isinstance(sole_exception(exc), CancelSwallowed):
-        log.warning("run.failed_while_cancelled", extra=extra, exc_info=exc)
+        shown = None if title_of(exc) else exc
+        log.warning(
+            "run.failed_while_cancelled: %s (run %s)",
+            hide_secrets(describe(exc)),
+            run.id,
+            extra=extra,
+            exc_info=shown,
+        )
         with suppress(Exception):
             return Outcome.cancelled(CANCELLED_WHILE_ACTIVE, run.partial())
         return Outcome.cancelled(CANCELLED_WHILE_ACTIVE)
-    log.error("run.failed", extra=extra, exc_info=exc)
     error, title = hide_secrets(describe(exc)), title_of(exc)
+    if title:  # an error with a heading for people, such as a provider's: a traceback tells no more
+        code = getattr(sole_exception(exc), "code", "")
+        told = {**extra, "code": code, "error": error}
+        log.warning("run.failed: %s (run %s)", error, run.id, extra=told)
+    else:
+        log.error("run.failed: %s (run %s)", error, run.id, extra=extra, exc_info=exc)
     with suppress(Exception):  # after a failure `partial` may fail too
         return Outcome.errored(error, run.partial(), title)
     return Outcome.errored(error, title=title)

@@ -1,37 +1,23 @@
-"""Task inspection: the task tree of a workspace, and detection of swallowed cancellations.
+"""The task tree of a workspace.
 
 `task_tree` reads the live tasks and where each one waits. It needs no lock: no other task runs
 between two checkpoints, so the result is one consistent snapshot. The reported place is the
 innermost frame that is neither Trio's nor a wrapper's: "waits in `read_part` at line 80" helps,
 "waits in `Event.wait`" does not.
-
-`CancelWatch` detects a turn that catches `Cancelled` and goes on. The result alone does not show
-it: a turn that returns after a cancel may have been past its last checkpoint when the cancel came,
-and then it *is* completed. The difference is whether Trio delivered the exception to it. So the
-turn is driven through `CancelWatch`, which passes everything between the turn and Trio on unchanged
-and looks for that exception.
 """
 
 import gc
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import outcome
 import trio
-from attrs import define, field
-from typing_extensions import override
 
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.wire.runs import SubtaskView, TaskTree, TaskView, WaitView
+from crush_trio.runtime.watch import awaited_through
+from crush_trio.wire.answers import SubtaskView, TaskTree, TaskView, WaitView
 
-__all__ = ["TaskTree", "awaited_frames", "task_tree"]
-
-T = TypeVar("T")
-
-
-_SKIPPED: Final = frozenset({"trio", "outcome", "contextlib", "crush_trio.runtime.tasks"})
+_SKIPPED: Final = frozenset({"trio", "outcome", "contextlib", "crush_trio.runtime.watch"})
 """Packages and modules whose frames are never reported as the place where a task waits."""
 
 _AWAITS_BY_FRAME: Final = {
@@ -116,65 +102,3 @@ def _generator_behind(awaited: Any) -> Any:  # noqa: ANN401  # whatever can be a
     if type(awaited).__name__ not in {"async_generator_asend", "async_generator_athrow"}:
         return awaited
     return next((r for r in gc.get_referents(awaited) if hasattr(r, "ag_frame")), None)
-
-
-@define(eq=False)
-class CancelWatch:
-    """Drives an awaitable and remembers whether a cancel with *reason* was delivered to it."""
-
-    reason: str
-    delivered: bool = field(default=False, init=False)
-
-    def drive(self, awaitable: Awaitable[T]) -> Awaitable[T]:
-        """Return an awaitable that behaves exactly as *awaitable* and is watched."""
-        return _WatchedAwaitable(awaitable, self)
-
-    def observe(self, reply: object) -> None:
-        """Note whether *reply*, Trio's answer to a checkpoint, is the cancellation."""
-        if (
-            isinstance(reply, outcome.Error)
-            and isinstance(reply.error, trio.Cancelled)
-            and reply.error.reason == self.reason
-        ):
-            self.delivered = True
-
-
-@define(eq=False)
-class _WatchedAwaitable(Awaitable[T]):
-    """The awaitable that `CancelWatch.drive` returns."""
-
-    inner: Awaitable[T]
-    watch: CancelWatch
-
-    @override
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps = self.inner.__await__()
-        step: Callable[[], Any] = partial(next, steps)
-        try:
-            while True:
-                trap = step()
-                try:
-                    reply = yield trap
-                except GeneratorExit:
-                    raise
-                except BaseException as exc:  # noqa: ASYNC103, BLE001  # passed on to the inner one
-                    step = partial(steps.throw, exc)
-                else:
-                    self.watch.observe(reply)
-                    step = partial(steps.send, reply)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        finally:
-            steps.close()
-
-
-def awaited_through(frame: FrameType) -> object | None:
-    """Return the awaitable that a `CancelWatch` drives in *frame*; None for any other frame.
-
-    `cr_await` ends at an awaitable that is written by hand, so the task tree needs this to go on.
-    """
-    if frame.f_code is not _WatchedAwaitable.__await__.__code__:
-        return None
-    driven: _WatchedAwaitable[object] = frame.f_locals["self"]
-    return driven.inner

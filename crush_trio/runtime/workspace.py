@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import count
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import define, evolve, field
@@ -29,9 +30,12 @@ from crush_trio.runtime.lane import Capacity, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Run, Turn, conduct, fold
-from crush_trio.runtime.tasks import TaskTree, task_tree
+from crush_trio.runtime.turn_check import check_turn
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunState, RunView, WhenBusy
+
+if TYPE_CHECKING:
+    from crush_trio.wire.answers import TaskTree
 
 log = logging.getLogger(__name__)
 
@@ -267,8 +271,10 @@ class Workspace:
         """Return a live or recently ended run, by our id or by the caller's."""
         return self._known.find(run_id)
 
-    def tasks(self) -> TaskTree:
+    def tasks(self) -> "TaskTree":
         """Every live task of the workspace, and what it waits on."""
+        from crush_trio.runtime.tasks import task_tree  # inspection is loaded where it is used
+
         return task_tree(self._runs, self.services, {_task_name(run): run for run in self.runs})
 
     # ── Called by the runs ──────────────────────────────────────────────────────────────────────
@@ -352,6 +358,7 @@ async def open_workspace(
     cancels every run, and gives each time to write its ending. An exception raised in the block
     leaves it unwrapped.
     """
+    check_turn(turn)
     ids = RandomIds() if ids is None else ids
     async with (
         nullcontext(events) if events is not None else open_event_log(_boot_name(ids)) as event_log,

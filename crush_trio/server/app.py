@@ -274,7 +274,7 @@ async def _check_options() -> Response | None:
     if request.method != "OPTIONS" or request.url_rule is None:
         return None
     path = request.url_rule.rule.replace("<", "{").replace(">", "}")
-    probe = Route("OPTIONS", path, "", lambda _call: None, needs_workspace=False)
+    probe = Route("OPTIONS", path, "", lambda _call: None, name="probe", needs_workspace=False)
     call = state_of(request.scope).call(probe, request.scope, request.view_args or {})
     reply = await respond(call, b"")
     return None if reply.status == probe.status else _response(reply, head_only=False)

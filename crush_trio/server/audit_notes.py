@@ -14,10 +14,12 @@ from attrs import frozen
 
 from crush_trio.audit.record import Action, AuditRecord
 from crush_trio.errors import CrushError, WorkspaceNotFound
+from crush_trio.log_context import Hide
 from crush_trio.server.guard import peer_uid
 from crush_trio.server.tokens import RightMissing
+from crush_trio.wire.answers import Resolved
+from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.requests import Scope
-from crush_trio.wire.views import Resolved, WorkspaceView
 
 if TYPE_CHECKING:
     from crush_trio.server.routing import Call
@@ -48,7 +50,7 @@ async def run_audited(call: "Call", audit: Audited) -> object:
     fields: dict[str, Any] = {"action": audit.action, **_place(call), **audit.describe(call)}
     log, waits = call.server.audit, call.route.waits
     if audit.first:
-        log.note(_record(call, fields, "begun"))
+        log.note(_record(call, fields, "begun"), hide_for(call))
         await log.flush()
         return await _handled(call)
     result, answer = "disconnected", None
@@ -68,12 +70,20 @@ async def run_audited(call: "Call", audit: Audited) -> object:
         raise
     finally:
         if result:
-            log.note(_record(call, fields, result))
+            log.note(_record(call, fields, result), hide_for(call))
 
 
 async def _handled(call: "Call") -> object:
     given = call.route.handler(call)
     return await given if call.route.waits else given  # noqa: ASYNC910 - the caller had a checkpoint
+
+
+def hide_for(call: "Call") -> Hide | None:
+    """Return what removes the secrets of the workspace that the path names; None if it is not open."""
+    if "wid" in call.values:
+        with suppress(WorkspaceNotFound):
+            return call.workspace.config.current.secrets.redact
+    return None
 
 
 def refusal(scope: Mapping[str, Any], error: CrushError, token: str = "") -> AuditRecord:
@@ -186,6 +196,8 @@ COMPACT_SET: Final = Audited(Action.CONFIG_CHANGED, lambda call: _scoped(call, "
 PROVIDER_KEY_SET: Final = Audited(
     Action.CONFIG_CHANGED, lambda call: _scoped(call, f"key of provider {call.body.provider_id}")
 )
+DOCKER_ADDED: Final = Audited(Action.CONFIG_CHANGED, lambda _call: {"what": "set mcp.docker"})
+DOCKER_REMOVED: Final = Audited(Action.CONFIG_CHANGED, lambda _call: {"what": "removed mcp.docker"})
 PROJECT_MARKED: Final = Audited(
     Action.CONFIG_CHANGED, lambda _call: {"what": "the project is set up"}
 )

@@ -39,8 +39,7 @@ from crush_trio.wire.ids import (
     SessionId,
     WorkspaceId,
 )
-from crush_trio.wire.requests import AgentMessage, Attachment
-from crush_trio.wire.views import Session
+from crush_trio.wire.requests import AgentMessage, Attachment, SessionUpdate
 
 T = TypeVar("T")
 
@@ -134,9 +133,9 @@ def check_attachments(attachments: Iterable[Attachment], sizes: SizeLimits = DEF
         raise AttachmentTooLarge(f"together they have {total:,} bytes, the limit is {limit}")
 
 
-def check_amounts(session: Session) -> None:
-    """Refuse a session with a number below 0: its numbers are counts, costs and times."""
-    for each in wire_fields(Session):
+def check_amounts(session: SessionUpdate) -> None:
+    """Refuse a session with a number below 0: its numbers are counts and costs."""
+    for each in wire_fields(SessionUpdate):
         value = getattr(session, each.name)
         if isinstance(value, int | float) and value < 0:
             raise DecodeError(f"{each.key}: must not be negative, got {value}")

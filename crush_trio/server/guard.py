@@ -19,6 +19,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+import trio
 from attrs import field, frozen
 
 from crush_trio.errors import CrushError
@@ -177,6 +178,18 @@ async def check_own_process(scope: Mapping[str, Any]) -> None:
         return  # noqa: ASYNC910 - the usual case, which must cost nothing
     if await peer.is_own_process():
         raise OwnProcess
+
+
+async def is_owner(scope: Mapping[str, Any]) -> bool:
+    """Whether the request was sent by the server's own user, through a socket that nobody else can use.
+
+    A command of the agent is not the user. Under other servers nothing is known of the peer.
+    """
+    await trio.lowlevel.checkpoint()
+    peer = peer_of(scope)
+    if peer is None or not peer.is_owner():
+        return False
+    return not (peer.suspect and await peer.is_own_process())
 
 
 def peer_uid(scope: Mapping[str, Any]) -> int | None:

@@ -24,6 +24,7 @@ from typing_extensions import override
 from crush_trio.config.redaction import redact, redact_text
 from crush_trio.config.secrets.known import map_text
 from crush_trio.log_context import hide_secrets, owner_field
+from crush_trio.tools.info import RecentLogs, keep_recent_logs
 from crush_trio.wire.fields import Json
 
 
@@ -99,6 +100,55 @@ def open_log(
         own.setLevel(before[1])
 
 
+@contextmanager
+def keep_logs(secrets: Collection[str] = ()) -> Iterator[RecentLogs]:
+    """Keep recent records for the tool `crush_logs`; write warnings to standard error if nothing else does.
+
+    Python writes warnings and errors to standard error where a program has configured no handler
+    (`logging.lastResort`). The handler that keeps the records would switch that off, so a second one takes
+    its place. It writes nothing if the program has a handler of its own.
+    """
+    fallback, own = FallbackHandler(secrets), logging.getLogger(OWN)
+    with keep_recent_logs() as logs:
+        own.addHandler(fallback)
+        try:
+            yield logs
+        finally:
+            own.removeHandler(fallback)
+
+
+class FallbackHandler(logging.Handler):
+    """Writes warnings and errors to standard error while only handlers of this package would get them."""
+
+    def __init__(self, secrets: Collection[str] = ()) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(HumanFormatter(secrets))
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless the program's own handlers do or another server's fallback does."""
+        if logging.lastResort is None or _fallback_of(record.name) is not self:
+            return
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201
+        except Exception:  # noqa: BLE001  # a record that cannot be written must not hurt its author
+            self.handleError(record)
+
+
+def _fallback_of(name: str) -> FallbackHandler | None:
+    """Return the handler that writes the records of a logger; None if the program has one of its own."""
+    first, logger = None, logging.getLogger(name)
+    while True:
+        for handler in logger.handlers:
+            if isinstance(handler, FallbackHandler):
+                first = first or handler
+            elif not isinstance(handler, RecentLogs):
+                return None
+        if logger.parent is None or not logger.propagate:
+            return first
+        logger = logger.parent
+
+
 def formatter(form: LogFormat, *, secrets: Collection[str] = ()) -> "EventFormatter":
     """Return a formatter that writes lines in *form*, without *secrets*."""
     return JsonFormatter(secrets) if form is LogFormat.JSON else HumanFormatter(secrets)
@@ -112,7 +162,13 @@ class EventFormatter(logging.Formatter):
         self._secrets = frozenset(secrets)
 
     def event(self, record: logging.LogRecord) -> str:
-        """Return the name of the event; for a library, its message."""
+        """Return the name of the event; for a library, its message.
+
+        Some of our messages go on with a sentence, for programs that format records themselves. Here the
+        fields say the same.
+        """
+        if record.args and record.name.partition(".")[0] == OWN:
+            return str(record.msg).partition(": ")[0]
         return self._text(record.getMessage())
 
     def fields(self, record: logging.LogRecord) -> dict[str, Json]:

@@ -1,5 +1,7 @@
 """The documents made from the route table: the OpenAPI document, the docs page, the coverage page.
 
+Also the JSON Schema of native events, which no route returns as a value.
+
 No shape is written down a second time: `wire.schema` makes them from the fields that the codec reads.
 
 Answers and bodies are described apart. In an answer a key is required if it is always written. In a
@@ -8,18 +10,21 @@ reads an absent key or a null as the zero value. A class that is both has two sc
 body ends in `Input`.
 
 The docs page is plain HTML, made from the OpenAPI document alone: no script, nothing to fetch. Run as a
-module, this prints `docs/wire-coverage.md`.
+module, this prints `docs/wire-coverage.md`; with the argument `events`, `docs/events.schema.json`.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from html import escape
 from typing import Final
 
 from crush_trio.server.routes import ROUTES
-from crush_trio.server.routing import EVENTS, JSON, REAL, Route
+from crush_trio.server.routing import EVENTS, JSON, REAL, Query, Route
 from crush_trio.server.status import STATUS
+from crush_trio.wire.events import Envelope
 from crush_trio.wire.fields import Json
 from crush_trio.wire.schema import Schema, Schemas
 
@@ -35,7 +40,8 @@ _ERROR: Final[Schema] = {
     "description": "What went wrong: a sentence for people, a code for programs.",
     "properties": {
         "message": {"type": "string"},
-        "code": {"type": "string", "enum": sorted(STATUS)},
+        "code": {"type": "string", "x-extensible-enum": sorted(STATUS)},
+        "detail": {"type": "string"},
     },
     "required": ["message", "code"],
 }
@@ -45,8 +51,10 @@ def openapi_document(version: str) -> Schema:
     """Return the OpenAPI document that describes every route."""
     answers = Schemas()
     for route in ROUTES:
-        if route.answer is not None:
-            answers.of(route.answer)
+        for shape in (route.answer, route.remark):
+            if shape is not None:
+                answers.of(shape)
+    answers.native_event()
     bodies = Schemas(incoming=True, taken=answers.components)
     paths: dict[str, Schema] = {}
     for route in ROUTES:
@@ -66,6 +74,24 @@ def openapi_document(version: str) -> Schema:
     }
 
 
+def event_schema() -> Schema:
+    """Return the JSON Schema of the events of the native form, as objects with `event`, `id` and `data`."""
+    schemas = Schemas(place="#/$defs/")
+    native, envelope = schemas.native_event(), schemas.of(Envelope)
+    about = (
+        "One server-sent event of `GET /v1/workspaces/{wid}/events?form=native`: its name, its id if "
+        "it has one, and its data. Readers ignore names and keys that they do not know. "
+        f"An event of the crush form is `{envelope['$ref']}`."
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Events of crush_trio",
+        "description": about,
+        **native,
+        "$defs": dict(sorted(schemas.components.items())),
+    }
+
+
 def _groups() -> Mapping[str, list[Route]]:
     """Return the routes by the heading that they stand under."""
     found: dict[str, list[Route]] = {}
@@ -78,7 +104,7 @@ def _operation(route: Route, answers: Schemas, bodies: Schemas) -> Schema:
     operation: Schema = {
         "tags": [route.group],
         "summary": route.about,
-        "operationId": _operation_id(route),
+        "operationId": route.name,
         "x-state": route.state,
     }
     if parameters := _parameters(route):
@@ -88,51 +114,85 @@ def _operation(route: Route, answers: Schemas, bodies: Schemas) -> Schema:
             "required": not route.body_optional,
             "content": {JSON: {"schema": bodies.of(route.body)}},
         }
-    operation["responses"] = {str(route.status): _answer(route, answers), **_errors(route)}
+    told = {str(status): _answer(route, shape, answers) for status, shape in route.answers.items()}
+    operation["responses"] = {**told, **_errors(route)}
     return operation
 
 
-def _operation_id(route: Route) -> str:
-    """Return the operation's id: the method and the path, as words joined by underscores."""
-    words = route.path.removeprefix("/v1").replace("-", "/").replace(".", "/").split("/")
-    return "_".join([route.method.lower(), *(word.strip("{}") for word in words if word)]) + (
-        "_page" if route.path.endswith("/") else ""
-    )
+_IN_PATHS: Final = {
+    "wid": "the workspace's id",
+    "sid": "the session's id",
+    "rid": "the run's id, the server's or the caller's",
+    "gid": "the id of the permission request that was granted",
+    "client_id": "the client's UUID",
+    "name": "the language server's name",
+}
+"""What the parameters of paths are; of rules, `rid` is the rule's id."""
+
+_LAST_EVENT_ID: Final[Schema] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": (
+        "the id of the last event that was applied, `<boot>-<number>`; the stream goes on after it, or "
+        "with a `resync` if that place is lost. It wins over `after`. Events of the native form have ids"
+    ),
+    "schema": {"type": "string"},
+}
 
 
 def _parameters(route: Route) -> list[Schema]:
-    text = {"type": "string"}
     found: list[Schema] = [
-        {"name": name, "in": "path", "required": True, "schema": text} for name in route.parameters
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": "the rule's id" if "/rules/" in route.path and name == "rid" else about,
+            "schema": {"type": "string"},
+        }
+        for name in route.parameters
+        for about in (_IN_PATHS[name],)
     ]
     found += [
         {
             "name": query.name,
             "in": "query",
-            "required": query.required,
+            "required": query.expected,
             "description": query.about,
-            "schema": text,
+            "schema": _query_schema(query),
         }
         for query in route.query
     ]
-    if route.media == EVENTS:
-        about = "the id of the last event that was read, to go on from there"
-        found.append(
-            {"name": "Last-Event-ID", "in": "header", "description": about, "schema": text}
-        )
-    return found
+    return [*found, _LAST_EVENT_ID] if route.media == EVENTS else found
 
 
-def _answer(route: Route, answers: Schemas) -> Schema:
-    if route.answer is None:
+def _query_schema(query: Query) -> Schema:
+    """Return the schema of a parameter; the values of an enum stand in it, as generators want it."""
+    if isinstance(query.shape, type) and issubclass(query.shape, Enum):
+        schema: Schema = {"type": "string", "enum": [member.value for member in query.shape]}
+    else:
+        schema = Schemas().of(query.shape)
+    usual = query.usual.value if isinstance(query.usual, Enum) else query.usual
+    more = {"minimum": query.least, "maximum": query.most, "default": usual, "format": query.format}
+    return schema | {key: value for key, value in more.items() if value not in {None, ""}}
+
+
+def _answer(route: Route, shape: Json, answers: Schemas) -> Schema:
+    if shape is None and route.remark is not None:
+        about = "Done; clients may ignore the body, if there is one."
+        return {"description": about, "x-remark-schema": answers.of(route.remark)}
+    if shape is None:
         return {"description": "Done; there is no body."}
-    schema = answers.of(route.answer)
+    schema = answers.of(shape)
     if route.media == EVENTS:
         about = "Server-sent events; the data of each is one JSON object."
-        content: Schema = {"schema": {"type": "string"}, "x-event-schema": schema}
+        content: Schema = {
+            "schema": {"type": "string"},
+            "x-event-schema": schema,
+            "x-native-event-schema": answers.native_event(),
+        }
         return {"description": about, "content": {EVENTS: content}}
-    about = "Done; there is not always a body." if route.answer_optional else "Done."
-    return {"description": about, "content": {route.media: {"schema": schema}}}
+    return {"description": "Done.", "content": {route.media: {"schema": schema}}}
 
 
 def _errors(route: Route) -> Schema:
@@ -140,7 +200,7 @@ def _errors(route: Route) -> Schema:
     content = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
     by_status: dict[str, list[str]] = {}
     for code in route.codes:
-        by_status.setdefault(str(int(STATUS[code])), []).append(f"`{code}`")
+        by_status.setdefault(str(route.error_status(code)), []).append(f"`{code}`")
     found: Schema = {
         status: {"description": ", ".join(codes), "content": content}
         for status, codes in by_status.items()
@@ -199,7 +259,7 @@ def _shown_operation(method: str, path: str, operation: Schema) -> Iterator[str]
     yield f" <span class=note>{_prose(operation['summary'])}</span></summary>"
     yield f"<p class=note>State: {escape(operation['x-state'])}.</p>"
     rows = [
-        (f"{each['in']} {each['name']}", _prose(each.get("description", "")))
+        (f"{each['in']} {each['name']}", f"{_named(each['schema'])}: {_prose(each['description'])}")
         for each in operation.get("parameters", ())
     ]
     if "requestBody" in operation:
@@ -212,9 +272,11 @@ def _shown_operation(method: str, path: str, operation: Schema) -> Iterator[str]
 
 def _content(holder: Schema) -> str:
     """Return the shapes of a body or an answer; events of a stream have theirs beside it."""
+    beside = ("x-event-schema", "x-native-event-schema")
     return ", ".join(
-        _named(media.get("x-event-schema", media["schema"]))
+        _named(schema)
         for media in holder.get("content", {}).values()
+        for schema in [media[key] for key in beside if key in media] or [media["schema"]]
     )
 
 
@@ -280,12 +342,11 @@ by `python -m crush_trio.server.openapi`; a test fails when the two differ.
 """
 
 POSTPONED: Final = {
-    "D18": "the titles of two single providers' errors (hyper, Copilot); theirs are titled as all others",
     "H9": "a shell of our own with a `jq`; commands are run by the system's",
     "H agentic_fetch, sourcegraph, web_fetch, web_search": "not offered to models",
     "I.2": "Bedrock, Vertex and hyper; OAuth and AWS sign-in; finding out models; downloading a catalogue",
     "I7": "built-in skills; there are none, and `view` knows no `crush:`. The rest of the rule holds",
-    "I.4 MCP": "logging in by OAuth (a header or a token can be configured), channels, Docker's gateway",
+    "I.4 MCP": "logging in by OAuth (a header or a token can be configured), channels",
 }
 """The items of D to I that are not built, by item or by row of its table, and what there is instead."""
 
@@ -310,4 +371,6 @@ def _postponed() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(coverage_markdown())
+    asked = sys.argv[1:] == ["events"]
+    events = json.dumps(event_schema(), indent=2, ensure_ascii=False) + "\n"
+    sys.stdout.write(events if asked else coverage_markdown())

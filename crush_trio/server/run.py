@@ -31,17 +31,18 @@ from crush_trio import __version__
 from crush_trio.audit.log import open_audit
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.settings import OpenWorkspace, W, WorkspacePlan, WorkspaceSettings
-from crush_trio.backend.workspace import HostedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
 from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import tokens_of
 from crush_trio.server.http.serve import GRACE, serve
+from crush_trio.server.logging import keep_logs
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
-from crush_trio.tools.info import RecentLogs, keep_recent_logs
+from crush_trio.tools.info import RecentLogs
 
 _ENDINGS_SHARE: Final = 0.5
 _STREAMS_SHARE: Final = 0.75
@@ -109,7 +110,7 @@ async def run_server(
     """
     settings = ServerSettings() if settings is None else settings
     meters = Meters()
-    with trio.CancelScope() as life, keep_recent_logs() as logs:
+    with trio.CancelScope() as life, keep_logs(secrets_of(settings)) as logs:
         opener = late_opener(
             default_workspaces(settings, logs) if workspaces is None else workspaces
         )
@@ -121,6 +122,7 @@ async def run_server(
                 sizes=settings.sizes,
                 version=__version__,
                 keeps_open=keeps_open,
+                note_people=note_people,
             ) as backend,
             open_hidden_nursery() as late,
         ):
@@ -139,12 +141,18 @@ async def run_server(
                 on_draining=drain,
                 grace=grace,
                 sizes=settings.sizes,
+                restore=settings.restore_sockets,
                 require_token=tokens_of(settings.guard).required,
                 task_status=task_status,
             )
             late.cancel_scope.cancel()
     if life.cancelled_caught:
         log.error("server.close_forced")
+
+
+def secrets_of(settings: ServerSettings) -> tuple[str, ...]:
+    """Return the server's own secrets, which no log and no workspace may show."""
+    return (settings.guard.token,) if settings.guard.token else ()
 
 
 def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceSettings:
@@ -154,7 +162,7 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
         limits=Limits(courtesy=2),
         environment=settings.environment,
         home=settings.home,
-        secrets=(settings.guard.token,) if settings.guard.token else (),
+        secrets=secrets_of(settings),
         logs=logs,
         patience=settings.patience,
         sizes=settings.sizes,

@@ -29,14 +29,15 @@ from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
+from crush_trio.server.tokens import ClientTokens
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
 from crush_trio.tools.sandbox.machine import MachineSandbox
+from crush_trio.wire.answers import StreamAsks, Version
 from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.codec import encode, encode_change
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.runs import RunState
-from crush_trio.wire.views import Version
 
 RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 CANCEL_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
@@ -204,8 +205,8 @@ class _Pending:
 
 
 def _native(pending: _Pending) -> Iterator[Chunk]:
-    requests = {"permissions": pending.permissions, "questions": pending.questions}
-    yield b"event: asks\ndata: %b\n\n" % encode(requests)
+    asks = StreamAsks(permissions=pending.permissions, questions=pending.questions)
+    yield b"event: asks\ndata: %b\n\n" % encode(asks)
 
 
 def _crush(pending: _Pending) -> Iterator[Chunk]:
@@ -235,10 +236,16 @@ class Server:
     asks: AskFrames = field(factory=AskFrames, init=False)
     bodies: BodyLimits = field(init=False, repr=False)
     """Limits on request bodies."""
+    clients: ClientTokens = field(init=False, repr=False)
+    """The tokens that clients came with."""
 
     @bodies.default
     def _bodies(self) -> BodyLimits:
         return BodyLimits.of(self.backend.sizes)
+
+    @clients.default
+    def _clients(self) -> ClientTokens:
+        return ClientTokens(self.backend.clients)
 
     def workspace(self, workspace_id: str) -> HostedWorkspace:
         """Return a hosted workspace, or raise `WorkspaceNotFound`."""

@@ -4,6 +4,7 @@ Importing this module loads neither Quart nor Hypercorn, so a program can make i
 decides to serve.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -13,13 +14,16 @@ from typing import Final, Self
 
 from attrs import evolve, field, frozen
 
-from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
-from crush_trio.audit.record import audit_path
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
+from crush_trio.audit.record import NO_PLACE, audit_path
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
+from crush_trio.net.address import HOST_VARIABLE
 from crush_trio.server.tokens import tokens_path
+
+log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token."""
@@ -35,7 +39,7 @@ TOKEN_LENGTH: Final = 16
 
 _TOKEN_FILE_LIMIT: Final = 4096
 
-_OWN_SECRETS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE})
+_NOT_FOR_COMMANDS: Final = frozenset({TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, HOST_VARIABLE})
 """Variables that commands of a workspace must not see."""
 
 
@@ -93,6 +97,8 @@ class ServerSettings:
     """Seconds that an ask waits while no client is attached to answer it."""
     audit: Path | None = None
     """The file of the audit; None records nothing."""
+    restore_sockets: float = inf
+    """Seconds within which a socket file that was deleted is made again; by default never."""
 
     @property
     def home(self) -> Path:
@@ -114,11 +120,17 @@ class ServerSettings:
         return cls(
             backend=backend,
             guard=GuardSettings(token=load_token(environ), token_file=tokens_path(environ)),
-            environment={k: v for k, v in environ.items() if k not in _OWN_SECRETS},
+            environment={k: v for k, v in environ.items() if k not in _NOT_FOR_COMMANDS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
             audit=audit_path(environ),
         )
+
+
+def warn_without_audit(settings: ServerSettings) -> None:
+    """Log that nothing is recorded, if the environment names no place for the audit."""
+    if settings.audit is None:
+        log.warning("audit.none", extra={"reason": NO_PLACE})
 
 
 # ── The server's token ──────────────────────────────────────────────────────────────────────────

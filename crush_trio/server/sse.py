@@ -24,7 +24,6 @@ request again.
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from math import inf
 from typing import Final, Protocol
 
@@ -39,6 +38,7 @@ from crush_trio.events.pieces import Chunk, Content, pieces_after
 from crush_trio.nursery import Interrupt
 from crush_trio.server.http.outgoing import SendNow, send_nothing_now
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.wire.answers import EndReason, StreamEnd, StreamHeartbeat, StreamReady
 from crush_trio.wire.codec import encode
 
 HEARTBEAT: Final = 15.0
@@ -54,16 +54,12 @@ LOST: Final = Position(boot="", seq=0)
 """A place that is in no log: a reader that starts there gets a resync."""
 
 _PLACE_LIMIT: Final = 256
-_HEARTBEATS: Final = {Form.CRUSH: b"\n", Form.NATIVE: b"event: heartbeat\ndata: {}\n\n"}
+_HEARTBEATS: Final = {
+    Form.CRUSH: b"\n",
+    Form.NATIVE: b"event: heartbeat\ndata: %b\n\n" % encode(StreamHeartbeat()),
+}
 
 log = logging.getLogger(__name__)
-
-
-class EndReason(StrEnum):
-    """Why a stream ended: its reader needs another workspace, or another server."""
-
-    WORKSPACE_CLOSED = "workspace_closed"
-    SERVER_SHUTTING_DOWN = "server_shutting_down"
 
 
 @define(eq=False)
@@ -236,8 +232,8 @@ class _Opening:
             return b"" if self._begun or self._first else _HEARTBEATS[Form.CRUSH]
         place = None if feed.lost else str(Position(boot=self._boot, seq=feed.after))
         told = b"" if place is None else b"id: %b\n" % place.encode()
-        ready = encode({"position": place, "heartbeat": seconds if seconds < inf else None})
-        return b"%bevent: ready\ndata: %b\n\n" % (told, ready)
+        ready = StreamReady(position=place, heartbeat=seconds if seconds < inf else None)
+        return b"%bevent: ready\ndata: %b\n\n" % (told, encode(ready))
 
 
 @define(eq=False)
@@ -365,7 +361,7 @@ def _ending(form: Form, reason: EndReason) -> bytes:
     """Return the last event of a stream; the crush form has none."""
     if form is Form.CRUSH:
         return b""
-    return b"event: end\ndata: %b\n\n" % encode({"reason": reason.value})
+    return b"event: end\ndata: %b\n\n" % encode(StreamEnd(reason=reason))
 
 
 def position_from(last_event_id: str | None, after: str | None) -> Position | None:

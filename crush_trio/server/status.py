@@ -10,11 +10,12 @@ from http import HTTPStatus
 from typing import Final
 
 from crush_trio.errors import CrushError
+from crush_trio.log_context import Hide
+from crush_trio.wire.answers import ErrorBody
 from crush_trio.wire.codec import encode
 
 STATUS: Final[Mapping[str, int]] = {
     # The request is wrong. The Go program calls some of these a server error (L34).
-    "agent_not_initialized": HTTPStatus.BAD_REQUEST,
     "bad_request": HTTPStatus.BAD_REQUEST,
     "client_id_invalid": HTTPStatus.BAD_REQUEST,
     "client_id_malformed": HTTPStatus.BAD_REQUEST,
@@ -49,6 +50,7 @@ STATUS: Final[Mapping[str, int]] = {
     "right_missing": HTTPStatus.FORBIDDEN,
     # Not found. For a workspace this tells the client to create it again.
     "lsp_not_found": HTTPStatus.NOT_FOUND,
+    "mcp_not_found": HTTPStatus.NOT_FOUND,
     "message_not_found": HTTPStatus.NOT_FOUND,
     "not_configured": HTTPStatus.NOT_FOUND,
     "run_not_found": HTTPStatus.NOT_FOUND,
@@ -60,6 +62,7 @@ STATUS: Final[Mapping[str, int]] = {
     "channel_mismatch": HTTPStatus.CONFLICT,
     "client_not_attached": HTTPStatus.CONFLICT,
     "client_retired": HTTPStatus.CONFLICT,
+    "not_recorded": HTTPStatus.CONFLICT,
     "rule_elsewhere": HTTPStatus.CONFLICT,
     "run_id_taken": HTTPStatus.CONFLICT,
     "run_not_queued": HTTPStatus.CONFLICT,
@@ -94,19 +97,25 @@ STATUS: Final[Mapping[str, int]] = {
     # More than a limit allows; the same request may succeed later.
     "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
     "too_many_workspaces": HTTPStatus.TOO_MANY_REQUESTS,
+    # A hook of the user is against it.
+    "prompt_refused": HTTPStatus.FORBIDDEN,
     # An MCP server was asked during the request, and failed.
     "mcp_failed": HTTPStatus.BAD_GATEWAY,
     # A model was asked during the request, and its provider failed.
     "answer_too_long": HTTPStatus.BAD_GATEWAY,
+    "provider_context_full": HTTPStatus.BAD_GATEWAY,
     "provider_garbled": HTTPStatus.BAD_GATEWAY,
+    "provider_unreadable": HTTPStatus.BAD_GATEWAY,
     "provider_rate_limited": HTTPStatus.BAD_GATEWAY,
     "provider_refused": HTTPStatus.BAD_GATEWAY,
     "provider_too_slow": HTTPStatus.GATEWAY_TIMEOUT,
     "provider_unauthorized": HTTPStatus.BAD_GATEWAY,
     "provider_unavailable": HTTPStatus.BAD_GATEWAY,
+    "provider_unconnectable": HTTPStatus.BAD_GATEWAY,
     "provider_unreachable": HTTPStatus.BAD_GATEWAY,
     "provider_unsupported": HTTPStatus.BAD_GATEWAY,
     "summary_failed": HTTPStatus.BAD_GATEWAY,
+    "not_built": HTTPStatus.NOT_IMPLEMENTED,
     # Our own mistakes, and errors that end a server before it can be asked anything.
     "address_exposed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "address_in_use": HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -117,26 +126,57 @@ STATUS: Final[Mapping[str, int]] = {
     "lifespan_failed": HTTPStatus.INTERNAL_SERVER_ERROR,
     "limit_invalid": HTTPStatus.INTERNAL_SERVER_ERROR,
     "log_closed": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "record_not_stored": HTTPStatus.INTERNAL_SERVER_ERROR,
     "run_reentered": HTTPStatus.INTERNAL_SERVER_ERROR,
     "store_unknown": HTTPStatus.INTERNAL_SERVER_ERROR,
     "token_unusable": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of every error this project raises, by its code."""
 
+EXACT: Final = frozenset(
+    {"bad_request", "lsp_not_found", "permission_action_invalid", "unknown_command"}
+)
+"""The codes whose message clients of the Go program compare: their detail has a key of its own."""
+
 RETRY_AFTER: Final = 1
 """Seconds after which a client that was refused by a limit may try again."""
 
 
-def status_of(exc: BaseException) -> int:
-    """Return the status to answer *exc* with; 500 for any exception that is not in the table."""
-    code = exc.code if isinstance(exc, CrushError) else CrushError.code
+def usual_status(code: str) -> int:
+    """Return the status of an error; 500 for a code that is not in the table."""
     return int(STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR))
 
 
-def error_body(exc: BaseException) -> bytes:
-    """Return the body for *exc*: a sentence for people and a code for programs."""
+def status_of_create(code: str) -> int:
+    """Return the status of an error of a create: 503 for `server_shutting_down` alone.
+
+    Clients of the Go program take a 503 for a server that goes away, remove its socket and start their own.
+    So what is wrong with the configuration, the store or the disk is 500, as it is there.
+    """
+    usual = usual_status(code)
+    ours = usual >= HTTPStatus.INTERNAL_SERVER_ERROR or code == "config_invalid"
+    return 500 if ours and code != "server_shutting_down" else usual
+
+
+def code_of(exc: BaseException) -> str:
+    """Return the code of *exc*; that of an internal error for any exception that is not ours."""
+    return exc.code if isinstance(exc, CrushError) else CrushError.code
+
+
+def status_of(exc: BaseException) -> int:
+    """Return the status to answer *exc* with, on all routes but create."""
+    return usual_status(code_of(exc))
+
+
+def error_body(exc: BaseException, hide: Hide | None = None) -> bytes:
+    """Return the body for *exc*: a sentence for people, without what *hide* removes, and a code."""
     known = exc if isinstance(exc, CrushError) else CrushError()
-    return encode({"message": str(known), "code": known.code})
+    exact = known.code in EXACT
+    message = known.message if exact else str(known)
+    detail = known.detail if exact else ""
+    if hide is not None:
+        message, detail = hide(message), hide(detail)
+    return encode(ErrorBody(message=message, code=known.code, detail=detail))
 
 
 def error_headers(exc: BaseException) -> list[tuple[bytes, bytes]]:

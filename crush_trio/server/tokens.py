@@ -1,4 +1,4 @@
-"""Named tokens: what each may do, the file that stores them, and the view of it that a server has.
+"""Named tokens: what each may do, their file, the view of it that a server has, and their clients.
 
 The file has the SHA-256 of each token and never the token itself: a token is 32 random bytes, so a slow
 hash would add nothing. `TokenFile` changes the file, for the command line. `Tokens` reads it for a
@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from hashlib import sha256
@@ -207,6 +207,40 @@ def _check_private(about: os.stat_result) -> None:
 
 def _digest(token: str) -> str:
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+# ── Clients ─────────────────────────────────────────────────────────────────────────────────────
+
+_SPARE_CLIENTS: Final = 1000
+"""How many clients without a claim are remembered at most."""
+
+
+@define(eq=False)
+class ClientTokens:
+    """The token with which each client first came, so that another token cannot end its claims.
+
+    *held* returns the clients that have a claim; they are never forgotten, others when there are many.
+    """
+
+    _held: Callable[[], Collection[str]] = field(repr=False)
+    _tokens: dict[str, str] = field(factory=dict, init=False, repr=False)
+
+    def check(self, client_id: str, token: str, right: Right) -> None:
+        """Raise `RightMissing` if the client came with another token, and this one is not admin's."""
+        owner = self._tokens.get(client_id)
+        if owner is None:
+            self._remember(client_id, token)
+        elif owner != token and not right.covers(Right.ADMIN):
+            raise RightMissing(
+                f"{token} may {right}, and the client belongs to another token; use a client id of your own"
+            )
+
+    def _remember(self, client_id: str, token: str) -> None:
+        self._tokens[client_id] = token
+        held = self._held()
+        if len(self._tokens) > len(held) + _SPARE_CLIENTS:
+            kept = {*held, client_id}
+            self._tokens = {each: named for each, named in self._tokens.items() if each in kept}
 
 
 # ── A server's view ─────────────────────────────────────────────────────────────────────────────

@@ -241,6 +241,10 @@ class RunReads(Protocol):
         """Return the runs with these ids of ours that exist, in the order of the ids."""
         ...
 
+    async def recording(self, run_id: RunId) -> list[str]:
+        """Return the pieces of a run's recording in order; none if it was not recorded."""
+        ...
+
 
 class FileHistory(Protocol):
     """Stores versions of files, and which session has read which file when."""

@@ -46,11 +46,15 @@ class SessionCreated:
 
 @frozen(kw_only=True)
 class SessionEdited:
-    """New values for some columns of a session; None leaves a column as it is."""
+    """New values for some columns of a session; None leaves a column as it is.
+
+    With `title_over` the title is set only if the present one is among these.
+    """
 
     id: SessionId
     at: int
     title: str | None = None
+    title_over: tuple[str, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     summary_message_id: MessageId | None = None
@@ -191,6 +195,16 @@ class RunEnded:
     if_there: bool = False
 
 
+@frozen(kw_only=True)
+class RunRecorded:
+    """The next piece of a run's recording; nothing is stored if its session is missing."""
+
+    run_id: RunId
+    session_id: SessionId
+    n: int
+    data: str = field(repr=False)
+
+
 # ── Asks, read marks, event tail ────────────────────────────────────────────────────────────────
 
 
@@ -271,6 +285,7 @@ Change = (
     | RunMoved
     | RunEdited
     | RunEnded
+    | RunRecorded
     | AskOpened
     | AskResolved
     | FileRead

@@ -5,7 +5,7 @@ translates its own errors into these, so that callers and the table of HTTP stat
 codes for every store.
 """
 
-from crush_trio.errors import Unavailable
+from crush_trio.errors import CrushError, Unavailable
 
 
 class StoreUnavailable(Unavailable):
@@ -102,6 +102,20 @@ class MigrationFailed(StoreUnavailable):
     message = (
         "the store could not be upgraded and was left unchanged; keep the file and report this"
     )
+
+
+class RecordNotStored(CrushError):
+    """The record of a turn has something that no store can hold; the detail is the store's error.
+
+    Unlike the errors above it does not pass: the same write would fail again.
+    """
+
+    code = "record_not_stored"
+    message = (
+        "the end of the answer could not be stored (record_not_stored); send the prompt again, and"
+        " report it with the server's log if it happens again"
+    )
+    title = "Answer not stored"
 
 
 class StoreFailed(StoreUnavailable):

@@ -11,8 +11,8 @@ provider's private data, which is dropped.
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from typing import Final
 import trio
 from attrs import define, field, frozen
 
-from crush_trio.errors import BadRequest, DecodeError, SessionNotFound
+from crush_trio.errors import BadRequest, CrushError, DecodeError, SessionNotFound
 from crush_trio.store.base import Store
 from crush_trio.store.changes import (
     Change,
@@ -29,6 +29,7 @@ from crush_trio.store.changes import (
     SessionCreated,
     SessionEdited,
 )
+from crush_trio.store.errors import StoreCorrupt
 from crush_trio.store.sqlite.faults import translated
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.fields import Json
@@ -55,12 +56,14 @@ class NotCrushDatabase(BadRequest):
 class ImportReport:
     """What an import did. `known` sessions were in the store already and were not changed.
 
-    `left_out` counts what could not be imported, by kind.
+    `behind` counts the messages of `known` sessions that are in the file and not in the store. `left_out`
+    counts what could not be imported, by kind.
     """
 
     sessions: int = 0
     known: int = 0
     messages: int = 0
+    behind: int = 0
     files: int = 0
     left_out: Mapping[str, int] = field(factory=dict)
 
@@ -81,7 +84,7 @@ class GoDatabase:
     @classmethod
     def open(cls, path: Path, root: Path) -> "GoDatabase":
         """Open the file at *path*, or raise `StoreUnavailable` or `NotCrushDatabase`."""
-        with translated(path), ExitStack() as undo:
+        with _not_sqlite_told(path), translated(path), ExitStack() as undo:
             connection = sqlite3.connect(_uri(path), uri=True, check_same_thread=False)
             undo.callback(connection.close)
             connection.row_factory = sqlite3.Row
@@ -126,6 +129,16 @@ class GoDatabase:
             *self._read_marks(session_id),
             edited,
         ]
+
+    def main_sessions(self) -> list[SessionId]:
+        """Return the ids of the sessions that a person began; those of sub-agents belong to them."""
+        rows = self._rows("SELECT * FROM sessions")
+        return [SessionId(row["id"]) for row in rows if not _Row(row).text("parent_session_id")]
+
+    def message_ids(self, session_id: SessionId) -> set[MessageId]:
+        """Return the ids of the messages of a session."""
+        rows = self._rows("SELECT id FROM messages WHERE session_id = ?", session_id)
+        return {MessageId(row["id"]) for row in rows}
 
     def file_ids(self) -> list[FileId]:
         """Return the ids of all versions of files, each path from its oldest to its newest."""
@@ -273,19 +286,47 @@ async def import_go_database(path: Path, store: Store, *, root: Path) -> ImportR
     go = await trio.to_thread.run_sync(GoDatabase.open, path, root)
     with closing(go):
         done = Counter[str]()
+        here = set[FileId]()
         for session_id in await trio.to_thread.run_sync(go.session_ids):
             if await _is_known(store, session_id):
                 done["known"] += 1
+                stored = {message.id for message in await store.messages(session_id)}
+                there = await trio.to_thread.run_sync(go.message_ids, session_id)
+                done["behind"] += len(there - stored)
+                here |= {file.id for file in await store.files(session_id)}
                 continue
             changes = await trio.to_thread.run_sync(go.changes, session_id)
             await store.commit(*changes)
             done["sessions"] += 1
             done["messages"] += sum(isinstance(change, MessageCreated) for change in changes)
         for file_id in await trio.to_thread.run_sync(go.file_ids):
+            if file_id in here:
+                continue
             file = await trio.to_thread.run_sync(go.file, file_id)
             await store.add_file(file.id, file.session_id, file.path, file.content, file.created_at)
             done["files"] += 1
         return ImportReport(**done, left_out=dict(go.left_out))
+
+
+def count_sessions(path: Path, known: Collection[str]) -> int:
+    """Return how many sessions of the `crush.db` at *path* are not *known*, without those of sub-agents.
+
+    0 for a file that cannot be read. Blocks.
+    """
+    try:
+        with closing(GoDatabase.open(path, path.parent)) as go:
+            return sum(each not in known for each in go.main_sessions())
+    except (CrushError, OSError):
+        return 0
+
+
+@contextmanager
+def _not_sqlite_told(path: Path) -> Iterator[None]:
+    """Raise `NotCrushDatabase` for a file that no SQLite has written: it is not a damaged store of ours."""
+    try:
+        yield
+    except StoreCorrupt as error:
+        raise NotCrushDatabase(f"{path} is not a database, or is damaged") from error
 
 
 async def _is_known(store: Store, session_id: SessionId) -> bool:

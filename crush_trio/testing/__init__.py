@@ -15,6 +15,10 @@ from crush_trio._exports import Homes, lazy, names_of
 _HOMES: Final[Homes] = {
     "crush_trio.providers.base": ("Endpoint",),
     "crush_trio.providers.registry": ("open_providers",),
+    "crush_trio.testing.hypothesis_schedules": (
+        "DrawnSchedule",
+        "schedules",
+    ),
     "crush_trio.testing.explore.checkpoints": (
         "Call",
         "CheckpointFaults",
@@ -24,10 +28,25 @@ _HOMES: Final[Homes] = {
         "Stall",
         "checkpoints_of",
     ),
+    "crush_trio.testing.explore.disturbance": (
+        "CancelSwallowed",
+        "Spot",
+        "TasksLeft",
+        "target",
+    ),
+    "crush_trio.testing.explore.everywhere": (
+        "Everywhere",
+        "PlaceFailure",
+        "cancel_everywhere",
+        "cancelled_at",
+        "fail_everywhere",
+        "failing_at",
+    ),
     "crush_trio.testing.explore.explorer": (
         "Deadlock",
         "Exploration",
         "ExplorerBroken",
+        "NotUnderControl",
         "ScheduleFailure",
         "StepLimit",
         "find_violation",
@@ -39,6 +58,18 @@ _HOMES: Final[Homes] = {
         "controlled",
         "seeded",
     ),
+    "crush_trio.testing.explore.story": (
+        "Story",
+        "explain",
+    ),
+    "crush_trio.testing.explore.strategies": (
+        "PCT",
+        "HoldBack",
+        "Random",
+        "Strategy",
+    ),
+    "crush_trio.testing.explore.footprints": ("touches",),
+    "crush_trio.testing.explore.watched": ("watch",),
     "crush_trio.testing.model.provider": ("ScriptedProvider",),
     "crush_trio.testing.model.script": (
         "CallTool",

@@ -12,7 +12,7 @@ in the folder of its module. Schema and description are the same for every run a
 step, so both are cached.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 from importlib.resources import files
@@ -36,6 +36,7 @@ import orjson
 from attrs import field, frozen
 
 from crush_trio.errors import DecodeError
+from crush_trio.wire.asks import Question, QuestionResponse
 from crush_trio.wire.codec import structure
 from crush_trio.wire.fields import Json, JsonObject, wire_fields
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
@@ -59,26 +60,39 @@ Metadata = dict[str, Json]
 class ToolResult:
     """The result of a tool call. `metadata` is for clients; the model does not see it.
 
-    `stop_turn` ends the turn with this step, because a person denied the call. The remaining calls of
-    the step are not made.
+    `stop_turn` ends the turn with this step, because the call was refused. The remaining calls of the
+    step are not made. The content then belongs to the run's answer, which is all that some clients show
+    of a run, unless the refusal was `by_person`: that person knows. `more_media` is only set beside
+    `media`.
     """
 
     content: str = ""
     is_error: bool = False
     stop_turn: bool = False
     media: Media | None = None
+    more_media: tuple[Media, ...] = ()
     metadata: JsonObject = field(factory=dict, repr=False)
+    by_person: bool = False
 
 
 class ToolError(Exception):
     """Raised by a tool to return an error result that the model sees (H1)."""
 
     def __init__(
-        self, content: str, *, stop_turn: bool = False, metadata: JsonObject | None = None
+        self,
+        content: str,
+        *,
+        stop_turn: bool = False,
+        metadata: JsonObject | None = None,
+        by_person: bool = False,
     ) -> None:
         super().__init__(content)
         self.result = ToolResult(
-            content=content, is_error=True, stop_turn=stop_turn, metadata=metadata or {}
+            content=content,
+            is_error=True,
+            stop_turn=stop_turn,
+            metadata=metadata or {},
+            by_person=by_person,
         )
 
 
@@ -120,6 +134,16 @@ class Permit(Protocol):
 # ── Calls and tools ─────────────────────────────────────────────────────────────────────────────
 
 
+class AskPerson(Protocol):
+    """Puts questions to a person on behalf of one tool call."""
+
+    async def __call__(
+        self, questions: tuple[Question, ...], /
+    ) -> tuple[QuestionResponse, ...] | None:
+        """Return the answers; None if the person declines or no person can answer."""
+        ...
+
+
 class ReportProcesses(Protocol):
     """Records process ids for the stop receipt of the cancel that ends a call."""
 
@@ -133,7 +157,8 @@ class ToolCall:
     """One call of a tool: its ids, its input, and its way to ask for permission.
 
     `message_id` is the assistant message that made the call. `images` says whether the model accepts
-    images.
+    images. `ask` is None if the run has no person to ask. `progress` shows clients a short text about
+    how far a long call is.
     """
 
     id: ToolCallId
@@ -146,6 +171,8 @@ class ToolCall:
     images: bool = False
     interactive: bool = True
     reaped: ReportProcesses = field(default=lambda stopped, left=(): None, repr=False)
+    ask: AskPerson | None = field(default=None, repr=False)
+    progress: Callable[[str], None] = field(default=lambda text: None, repr=False)
 
 
 class Tool(Protocol):
@@ -237,8 +264,9 @@ def read_arguments(text: str, cls: type[A]) -> A:
 
 def schema_of(cls: type[Any]) -> dict[str, Json]:
     """Return the JSON Schema of the arguments class *cls*, without references."""
-    annotations = {each.name: each.type for each in attrs.fields(cls)}
+    attrs.resolve_types(cls, include_extras=True)  # annotations may be text
     fields = wire_fields(cls)
+    annotations = {each.name: each.type for each in attrs.fields(cls)}
     schema: dict[str, Json] = {
         "type": "object",
         "properties": {each.key: _schema(annotations[each.name]) for each in fields},
@@ -275,7 +303,7 @@ def _schema(shape: Any) -> dict[str, Json]:  # noqa: ANN401 - a class, an alias 
     if shape in _PLAIN:
         return {"type": _PLAIN[shape]}
     origin, args = get_origin(shape), get_args(shape)
-    if origin is tuple:
+    if origin in {tuple, list}:
         return {"type": "array", "items": _schema(args[0])}
     if origin in {Union, UnionType}:
         return _schema(next(arg for arg in args if arg is not NoneType))

@@ -168,7 +168,7 @@ def _states(clients: Iterable[McpClientInfo | LspClientInfo]) -> list[str]:
 
 
 def _skill(skill: SkillState) -> str:
-    return _words(skill.path, skill.state.name.lower(), skill.error)
+    return _words(skill.path, skill.state.name.lower(), skill.error or skill.warning)
 
 
 def _hook(hook: HookConfig) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from attrs import define, frozen
 
-from crush_trio.events.facts import Fact
+from crush_trio.events.facts import session_fact
 from crush_trio.store.changes import SessionEdited
 from crush_trio.tools.base import (
     About,
@@ -18,7 +18,6 @@ from crush_trio.tools.base import (
 )
 from crush_trio.tools.workbench import Workbench
 from crush_trio.wire.codec import unstructure
-from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.views import Todo, TodoStatus
 
 STORE_LIMIT: Final = 5.0
@@ -85,9 +84,7 @@ class TodosTool(BuiltIn):
         edited = SessionEdited(id=call.session_id, at=now, todos=todos)
         session = await store.submit(edited, session=call.session_id).certain(STORE_LIMIT)
         assert session is not None, "a session that was edited exists"
-        self.bench.publish(
-            Fact(payload_type=PayloadType.SESSION, change=EventType.UPDATED, entity=session)
-        )
+        self.bench.publish(session_fact(session, busy=True))
 
 
 def _read(sent: Sequence[SentTodo]) -> tuple[Todo, ...]:

@@ -47,9 +47,9 @@ class Refusal(StrEnum):
     FORBIDDEN = "forbidden"
     """The policy of the submission denies what no rule allows."""
     UNATTENDED = "unattended"
-    """No client was attached to answer, for as long as a request waits."""
+    """No client was attached that can answer, for as long as a request waits."""
     UNANSWERED = "unanswered"
-    """No client answered in that time, and the client of the run itself cannot."""
+    """Refused at once: no attached client can answer, the client of the run included."""
     RULE = "rule"
     """A rule of the user's configuration denies it."""
 
@@ -60,13 +60,19 @@ REFUSAL_KEY: Final = "permission_refused"
 
 def is_refused(metadata: str) -> bool:
     """Whether the *metadata* of a tool result says that its call was refused permission."""
+    return refusal_of(metadata) is not None
+
+
+def refusal_of(metadata: str) -> str | None:
+    """Return why a call was refused permission, a `Refusal` or one of later versions; None if it was not."""
     if REFUSAL_KEY not in metadata:
-        return False
+        return None
     try:
         found = orjson.loads(metadata)
     except orjson.JSONDecodeError:
-        return False
-    return isinstance(found, dict) and isinstance(found.get(REFUSAL_KEY), str)
+        return None
+    reason = found.get(REFUSAL_KEY) if isinstance(found, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 TRUST_TOOL: Final = "trust"

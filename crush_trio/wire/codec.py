@@ -205,12 +205,20 @@ def _read_part(value: object, _type: object) -> Json:
         raise
 
 
+def _read_part_or_none(value: object, cls: object) -> Json:
+    return None if value is None else _read_part(value, cls)
+
+
 def _read_one_kind(value: object, cls: type[Part]) -> Json:
     part = _read_part(value, Part)
     if not isinstance(part, cls):
         with within("type"):
             raise Mismatch(f"expected {cls.kind!r}, got {part.kind!r}")
     return part
+
+
+def _is_envelope(cls: object) -> bool:
+    return cls is Envelope
 
 
 def _write_envelope(envelope: Envelope) -> Json:
@@ -267,6 +275,11 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_func(_is_part, _read_one_kind)
     converter.register_unstructure_hook_factory(_is_part, _part_writer)
     converter.register_structure_hook(Part, _read_part)
+    converter.register_structure_hook(Part | None, _read_part_or_none)
+    # By function: for a class, cattrs would look up the types of its fields, and with them modules
+    # that the run core does without.
+    converter.register_structure_hook_func(_is_envelope, _read_envelope)
+    converter.register_unstructure_hook_func(_is_envelope, _write_envelope)
     return converter
 
 
@@ -279,7 +292,6 @@ _PLAIN_READERS: Final[Mapping[Any, Reader]] = {
     StrEnum: converters.read_enum,
     IntEnum: converters.read_enum,
     FinishReason: _read_finish_reason,
-    Envelope: _read_envelope,
 }
 
 _PLAIN_WRITERS: Final[Mapping[Any, Callable[[Any], Json]]] = {
@@ -287,7 +299,6 @@ _PLAIN_WRITERS: Final[Mapping[Any, Callable[[Any], Json]]] = {
     StrEnum: lambda member: member.value,
     IntEnum: lambda member: member.value,
     FinishReason: _write_finish_reason,
-    Envelope: _write_envelope,
 }
 
 _converter: Final = _make_converter()

@@ -1,9 +1,9 @@
-"""The configuration of a workspace as clients see it; models, providers and their keys.
+"""The configuration of a workspace as clients see it, and the workspace and agent that carry it.
 
 Clients read four of its keys without checking that they exist (`providers`, `mcp`, `lsp` and
 `options` with `options.tui`), so those are always written, empty or not. Objects without a schema
 of ours, such as a provider's own options, pass through unchanged. Fields that may hold a secret are
-left out of `repr`.
+left out of `repr`. The run core does without this module: its many classes take long to make.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,11 @@ from typing import Annotated
 
 from attrs import field, frozen
 
+from crush_trio.wire.answers import ErrorBody
 from crush_trio.wire.asks import PermissionRule
 from crush_trio.wire.fields import Json, JsonObject, Key, Marker, OmitEmpty
+from crush_trio.wire.ids import WorkspaceId
+from crush_trio.wire.integrations import SkillState
 
 
 @frozen(kw_only=True)
@@ -136,6 +139,8 @@ class ProviderConfig:
     flat_rate: OmitEmpty[bool] = False
     discover_models: OmitEmpty[bool | None] = None
     models: OmitEmpty[tuple[CatalogModel, ...]] = ()
+    limits: OmitEmpty[Mapping[str, Json]] = field(factory=dict)
+    """Time limits of model calls in seconds, or `"none"`: `connect`, `first`, `idle`, `turn`."""
 
 
 @frozen(kw_only=True)
@@ -254,13 +259,17 @@ class ToolsConfig:
 
 @frozen(kw_only=True)
 class HookConfig:
-    """A command to run when an event matches; `timeout` is in seconds."""
+    """A command to run when an event matches; `timeout` is in seconds.
+
+    `type` is `command` for hooks in the nested form of Claude Code; no other type is run.
+    """
 
     name: OmitEmpty[str] = ""
     matcher: OmitEmpty[str] = ""
     command: str = ""
     timeout: OmitEmpty[int] = 0
     sandbox: OmitEmpty[bool] = False
+    type: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)
@@ -271,10 +280,40 @@ class Config:
     models: OmitEmpty[Mapping[str, SelectedModel]] = field(factory=dict)
     recent_models: OmitEmpty[Mapping[str, tuple[SelectedModel, ...]]] = field(factory=dict)
     providers: Mapping[str, ProviderConfig] = field(factory=dict)
-    mcp: Mapping[str, McpServerConfig] = field(factory=dict)
-    lsp: Mapping[str, LspServerConfig] = field(factory=dict)
+    mcp: OmitEmpty[Mapping[str, McpServerConfig]] = field(factory=dict)
+    lsp: OmitEmpty[Mapping[str, LspServerConfig]] = field(factory=dict)
     options: Options = Options()
     permissions: OmitEmpty[PermissionsConfig | None] = None
     tools: OmitEmpty[ToolsConfig | None] = None
     hooks: OmitEmpty[Mapping[str, tuple[HookConfig, ...]]] = field(factory=dict)
     env: OmitEmpty[Mapping[str, str]] = field(factory=dict, repr=False)
+
+
+@frozen(kw_only=True)
+class WorkspaceView:
+    """A hosted workspace; `version` is the server's. The environment is left out of `repr`."""
+
+    id: WorkspaceId
+    path: str
+    yolo: OmitEmpty[bool] = False
+    debug: OmitEmpty[bool] = False
+    data_dir: OmitEmpty[str] = ""
+    version: OmitEmpty[str] = ""
+    config: OmitEmpty[Config | None] = None
+    env: OmitEmpty[tuple[str, ...]] = field(default=(), repr=False)
+    channels: OmitEmpty[tuple[str, ...]] = ()
+    skills: OmitEmpty[tuple[SkillState, ...]] = ()
+    degraded: OmitEmpty[str] = ""
+    """A sentence about what is wrong with its store; empty if nothing is."""
+    warnings: OmitEmpty[tuple[ErrorBody, ...]] = ()
+    """Warnings about it, such as those of its configuration."""
+
+
+@frozen(kw_only=True)
+class AgentInfo:
+    """Whether the agent is ready, and its model. A server of the Go program without a provider sends zeros."""
+
+    is_busy: bool = False
+    is_ready: bool = False
+    model: CatalogModel = field(factory=CatalogModel)
+    model_cfg: SelectedModel = field(factory=SelectedModel)

@@ -1,14 +1,17 @@
 """Events of the event stream, and the entities that only events carry.
 
-An event on the wire is an `Envelope`: the type of its payload, the kind of change, and the entity.
-`ENTITIES` has the class of each payload type.
+An event of the crush form is an `Envelope`: the type of its payload, the kind of change, and the
+entity. `ENTITIES` has the class of each payload type. The native form sends the inner object of an
+envelope under the payload type's name, and the events of `answers.NATIVE`, which only that form has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import frozen
+from typing_extensions import override
 
 from crush_trio.wire.asks import (
     PermissionNotification,
@@ -18,9 +21,11 @@ from crush_trio.wire.asks import (
 )
 from crush_trio.wire.fields import OmitEmpty
 from crush_trio.wire.ids import NO_MESSAGE, MessageId, RunId, SessionId, WorkspaceId
-from crush_trio.wire.integrations import LspState, McpState, SkillState
 from crush_trio.wire.messages import EMPTY_MESSAGE, Message
 from crush_trio.wire.views import File, Session
+
+if TYPE_CHECKING:
+    from crush_trio.wire.integrations import LspEvent, McpEvent, SkillsEvent
 
 
 class EventType(StrEnum):
@@ -62,22 +67,6 @@ class AgentEventType(StrEnum):
     SUMMARIZE = "summarize"
 
 
-class McpEventType(StrEnum):
-    """What changed about an MCP server."""
-
-    STATE_CHANGED = "state_changed"
-    TOOLS_LIST_CHANGED = "tools_list_changed"
-    PROMPTS_LIST_CHANGED = "prompts_list_changed"
-    RESOURCES_LIST_CHANGED = "resources_list_changed"
-
-
-class LspEventType(StrEnum):
-    """What changed about a language server."""
-
-    STATE_CHANGED = "state_changed"
-    DIAGNOSTICS_CHANGED = "diagnostics_changed"
-
-
 @frozen(kw_only=True)
 class AgentEvent:
     """A report of a workspace's agent.
@@ -117,37 +106,6 @@ class ConfigChanged:
 
 
 @frozen(kw_only=True)
-class SkillsEvent:
-    """The skills were searched again; `states` has all that were found."""
-
-    states: tuple[SkillState, ...]
-
-
-@frozen(kw_only=True)
-class McpEvent:
-    """Something changed about an MCP server."""
-
-    error: OmitEmpty[str] = ""
-    type: McpEventType
-    name: str
-    state: McpState = McpState.DISABLED
-    tool_count: OmitEmpty[int] = 0
-    prompt_count: OmitEmpty[int] = 0
-    resource_count: OmitEmpty[int] = 0
-
-
-@frozen(kw_only=True)
-class LspEvent:
-    """Something changed about a language server."""
-
-    error: OmitEmpty[str] = ""
-    type: LspEventType
-    name: str
-    state: LspState
-    diagnostic_count: OmitEmpty[int] = 0
-
-
-@frozen(kw_only=True)
 class UpdateAvailable:
     """A newer version exists."""
 
@@ -157,24 +115,13 @@ class UpdateAvailable:
 
 
 Entity: TypeAlias = (
-    Session
-    | Message
-    | File
-    | PermissionRequest
-    | PermissionNotification
-    | QuestionRequest
-    | QuestionNotification
-    | AgentEvent
-    | RunComplete
-    | ConfigChanged
-    | SkillsEvent
-    | McpEvent
-    | LspEvent
-    | UpdateAvailable
+    "Session | Message | File | PermissionRequest | PermissionNotification | QuestionRequest"
+    " | QuestionNotification | AgentEvent | RunComplete | ConfigChanged | SkillsEvent | McpEvent"
+    " | LspEvent | UpdateAvailable"
 )
 """The payload of an event."""
 
-ENTITIES: Final[Mapping[PayloadType, type[Entity]]] = {
+_ENTITIES: Final[Mapping[PayloadType, "type[Entity]"]] = {
     PayloadType.SESSION: Session,
     PayloadType.MESSAGE: Message,
     PayloadType.FILE: File,
@@ -185,11 +132,40 @@ ENTITIES: Final[Mapping[PayloadType, type[Entity]]] = {
     PayloadType.AGENT_EVENT: AgentEvent,
     PayloadType.RUN_COMPLETE: RunComplete,
     PayloadType.CONFIG_CHANGED: ConfigChanged,
-    PayloadType.SKILLS_EVENT: SkillsEvent,
-    PayloadType.MCP_EVENT: McpEvent,
-    PayloadType.LSP_EVENT: LspEvent,
     PayloadType.UPDATE_AVAILABLE: UpdateAvailable,
 }
+
+
+@cache
+def _integration_events() -> Mapping[PayloadType, "type[Entity]"]:
+    """Return the entities that the run core has no use for; their module is imported on demand."""
+    from crush_trio.wire.integrations import LspEvent, McpEvent, SkillsEvent
+
+    return {
+        PayloadType.SKILLS_EVENT: SkillsEvent,
+        PayloadType.MCP_EVENT: McpEvent,
+        PayloadType.LSP_EVENT: LspEvent,
+    }
+
+
+class _Entities(Mapping[PayloadType, "type[Entity]"]):
+    """The type of `ENTITIES`."""
+
+    @override
+    def __getitem__(self, payload_type: PayloadType) -> "type[Entity]":
+        found = _ENTITIES.get(payload_type)
+        return _integration_events()[payload_type] if found is None else found
+
+    @override
+    def __iter__(self) -> Iterator[PayloadType]:
+        return iter(PayloadType)
+
+    @override
+    def __len__(self) -> int:
+        return len(PayloadType)
+
+
+ENTITIES: Final = _Entities()
 """The entity class of each payload type."""
 
 

@@ -5,7 +5,8 @@ key is the field's name and is always written. Other fields have a marker:
 
 * `OmitEmpty[str]` omits the key if the field equals its default;
 * `Annotated[str, Key("Path")]` sets another key;
-* `ObjectOrNothing` reads everything but an object as None.
+* `ObjectOrNothing` reads everything but an object as None;
+* `Annotated[str, Shown(Action)]` is described as an `Action` and read as any text.
 
 `wire_fields` returns the fields of a class for the codec. This module does not import the codec, so
 values do not either.
@@ -75,6 +76,13 @@ class Key:
     name: str
 
 
+@frozen
+class Shown:
+    """The type that documents give a field, where the codec reads more than a client should send."""
+
+    type: Any
+
+
 OmitEmpty = Annotated[T, Marker.OMIT_EMPTY]
 """A field that is not written if it has its default; an absent key is read as the default."""
 
@@ -101,6 +109,11 @@ class WireField:
     def omit_empty(self) -> bool:
         """Whether the key is omitted if the value equals the default."""
         return Marker.OMIT_EMPTY in self.markers
+
+    @property
+    def shown(self) -> Any:  # noqa: ANN401 - as `type`
+        """The type that documents give it."""
+        return next((each.type for each in self.markers if isinstance(each, Shown)), self.type)
 
     @property
     def object_or_nothing(self) -> bool:

@@ -1,4 +1,4 @@
-"""Language servers, MCP servers and skills as clients see them.
+"""Language servers, MCP servers and skills as clients see them, and the events about them.
 
 The state of a language server is a number on the wire, that of an MCP server a word. An `error` is
 the first key if there is one.
@@ -121,12 +121,16 @@ class AuthUrl:
 
 @frozen(kw_only=True)
 class SkillState:
-    """Whether a skill file was loaded. The name may be unknown if it was not."""
+    """Whether a skill file was loaded. The name may be unknown if it was not.
+
+    A skill with a `warning` is used; something in its file should be corrected.
+    """
 
     name: str
     path: str
     state: SkillLoad = SkillLoad.OK
     error: OmitEmpty[str] = ""
+    warning: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)
@@ -157,3 +161,53 @@ class SkillContent:
 
     content: bytes
     result: SkillSummary
+
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class McpEventType(StrEnum):
+    """What changed about an MCP server."""
+
+    STATE_CHANGED = "state_changed"
+    TOOLS_LIST_CHANGED = "tools_list_changed"
+    PROMPTS_LIST_CHANGED = "prompts_list_changed"
+    RESOURCES_LIST_CHANGED = "resources_list_changed"
+
+
+class LspEventType(StrEnum):
+    """What changed about a language server."""
+
+    STATE_CHANGED = "state_changed"
+    DIAGNOSTICS_CHANGED = "diagnostics_changed"
+
+
+@frozen(kw_only=True)
+class SkillsEvent:
+    """The skills were searched again; `states` has all that were found."""
+
+    states: tuple[SkillState, ...]
+
+
+@frozen(kw_only=True)
+class McpEvent:
+    """Something changed about an MCP server."""
+
+    error: OmitEmpty[str] = ""
+    type: McpEventType
+    name: str
+    state: McpState = McpState.DISABLED
+    tool_count: OmitEmpty[int] = 0
+    prompt_count: OmitEmpty[int] = 0
+    resource_count: OmitEmpty[int] = 0
+
+
+@frozen(kw_only=True)
+class LspEvent:
+    """Something changed about a language server."""
+
+    error: OmitEmpty[str] = ""
+    type: LspEventType
+    name: str
+    state: LspState
+    diagnostic_count: OmitEmpty[int] = 0

@@ -54,7 +54,11 @@ class TextPart:
 
 @frozen(kw_only=True)
 class ReasoningPart:
-    """A model's reasoning before its answer; times are unix seconds, 0 if not known yet."""
+    """A model's reasoning before its answer; times are unix seconds, 0 if not known yet.
+
+    `replay` has what the provider wants back with it if that is not a signature. Only this program
+    sends and reads it.
+    """
 
     kind: ClassVar[str] = "reasoning"
 
@@ -62,6 +66,7 @@ class ReasoningPart:
     signature: str = ""
     started_at: OmitEmpty[int] = 0
     finished_at: OmitEmpty[int] = 0
+    replay: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)
@@ -78,8 +83,19 @@ class ToolCallPart:
 
 
 @frozen(kw_only=True)
+class ResultMedia:
+    """One more image or audio of a tool result, as base64 text."""
+
+    data: str
+    mime_type: str
+
+
+@frozen(kw_only=True)
 class ToolResultPart:
-    """The result of a tool. `data` is media as base64 text, `metadata` is JSON text for viewers."""
+    """The result of a tool. `data` is media as base64 text, `metadata` is JSON text for viewers.
+
+    If there are several images, `more_media` has those after the first.
+    """
 
     kind: ClassVar[str] = "tool_result"
 
@@ -90,6 +106,14 @@ class ToolResultPart:
     mime_type: OmitEmpty[str] = ""
     metadata: str = ""
     is_error: bool = False
+    more_media: OmitEmpty[tuple[ResultMedia, ...]] = ()
+
+    @property
+    def media(self) -> tuple[ResultMedia, ...]:
+        """All images and audio of the result."""
+        if not self.data:
+            return ()
+        return (ResultMedia(data=self.data, mime_type=self.mime_type), *self.more_media)
 
 
 @frozen(kw_only=True)

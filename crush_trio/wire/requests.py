@@ -1,23 +1,26 @@
 """Request bodies. Each class is the body of the routes that its docstring names.
 
-The body for creating and updating a session is `views.Session`, which is also an answer. Fields
-whose wrong values have an error text of their own (a permission action, a control command, the kind
-of a key) are plain text here; the route checks them.
+Peers that send a whole `views.Session` to create or to update one are understood: keys that a class
+here does not have are ignored. Fields whose wrong values have an error text of their own (a
+permission action, a control command, the kind of a key) are plain text here, `Shown` as what the
+route accepts.
 """
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
+from typing import Annotated
 
 from attrs import field, frozen
 
 from crush_trio.wire.asks import (
     GrantScope,
+    PermissionAction,
     PermissionPolicy,
     PermissionRequest,
     QuestionResponse,
 )
 from crush_trio.wire.config import SelectedModel
-from crush_trio.wire.fields import Json, OmitEmpty
+from crush_trio.wire.fields import Json, OmitEmpty, Shown
 from crush_trio.wire.ids import (
     NO_ASK,
     NO_CLIENT,
@@ -25,12 +28,14 @@ from crush_trio.wire.ids import (
     NO_WORKSPACE,
     AskId,
     ClientId,
+    MessageId,
     RunId,
     SessionId,
     SkillId,
     WorkspaceId,
 )
 from crush_trio.wire.runs import WhenBusy, WhenUnclaimed
+from crush_trio.wire.views import Todo
 
 
 class Scope(IntEnum):
@@ -54,6 +59,13 @@ class ControlCommand(StrEnum):
     SHUTDOWN_IF_IDLE = "shutdown_if_idle"
 
 
+class CancelQueue(StrEnum):
+    """What happens to the queued prompts when a session is cancelled."""
+
+    CANCEL = "cancel"
+    KEEP = "keep"
+
+
 class KeyKind(StrEnum):
     """The kind of a provider key: text, or an OAuth token."""
 
@@ -63,9 +75,9 @@ class KeyKind(StrEnum):
 
 @frozen(kw_only=True)
 class ControlRequest:
-    """`POST control`: a `ControlCommand`."""
+    """`POST control`: a command for the whole server."""
 
-    command: str
+    command: Annotated[str, Shown(ControlCommand)]
 
 
 @frozen(kw_only=True)
@@ -96,6 +108,26 @@ class CurrentSessionRequest:
 
 
 @frozen(kw_only=True)
+class SessionCreate:
+    """`POST sessions`: a new session; without a title it is untitled until its first prompt."""
+
+    title: str = ""
+
+
+@frozen(kw_only=True)
+class SessionUpdate:
+    """`PUT sessions/{sid}`: what a client may change of a session. An absent key empties what is stored."""
+
+    id: SessionId
+    title: str
+    prompt_tokens: int
+    completion_tokens: int
+    summary_message_id: MessageId
+    cost: float
+    todos: OmitEmpty[tuple[Todo, ...]] = ()
+
+
+@frozen(kw_only=True)
 class FileReadRequest:
     """`POST filetracker/read`: the client has read this file."""
 
@@ -118,14 +150,21 @@ class PermissionSkip:
 
 
 @frozen(kw_only=True)
+class PermissionReference:
+    """The permission request that is answered. Other keys of the request may be sent, too."""
+
+    id: AskId
+
+
+@frozen(kw_only=True)
 class GrantRequest:
-    """`POST permissions/grant`: a `PermissionAction`. Only the permission's id is used.
+    """`POST permissions/grant`: the answer to a permission request, of which only the id is used.
 
     `scope` is an extension: for which later requests an `allow` counts, too.
     """
 
-    permission: PermissionRequest
-    action: str
+    permission: Annotated[PermissionRequest, Shown(PermissionReference)]
+    action: Annotated[str, Shown(PermissionAction)]
     scope: OmitEmpty[GrantScope | None] = None
 
 
@@ -156,7 +195,7 @@ class Attachment:
 
 @frozen(kw_only=True)
 class AgentMessage:
-    """`POST agent`: a submission. Its last five fields are extensions of the crush wire."""
+    """`POST agent`: a submission. Its last six fields are extensions of the crush wire."""
 
     session_id: SessionId
     run_id: OmitEmpty[RunId | None] = None
@@ -167,6 +206,7 @@ class AgentMessage:
     permissions: OmitEmpty[PermissionPolicy | None] = None
     interactive: OmitEmpty[bool | None] = None
     model: OmitEmpty[SelectedModel | None] = None
+    record: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)
@@ -225,7 +265,7 @@ class ProviderKeyRequest:
 
     scope: Scope
     provider_id: str
-    kind: str
+    kind: Annotated[str, Shown(KeyKind)]
     api_key: Json = field(repr=False)
 
 

@@ -98,6 +98,7 @@ def play(scene: Scene, home: Path) -> Text:
         "XDG_RUNTIME_DIR": str(home),
         "PATH": os.environ["PATH"],
         "TERM": "xterm-256color",
+        "CRUSH_TRIO_BACKGROUND": "0",
         "COLORTERM": "truecolor",
     }
     child = pexpect.spawn(

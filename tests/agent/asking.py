@@ -11,7 +11,7 @@ import orjson
 import trio
 from attrs import define, evolve, field
 
-from crush_trio.agent.asks.pending import DEFAULT_PATIENCE, Attendance
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE, Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions, QuestionTool
 from crush_trio.clock import CountingIds, TrioClock

@@ -74,8 +74,8 @@ class Desk:
         remainder, turn = Remainder(), self.transcript.end_turn(RunId("r"), S)
         turn.close(outcome, self.transcript.clock.unix(), CountingIds("end"), remainder)
         await self.transcript.commit(*remainder.changes)
-        for change, view in remainder.events:
-            self.transcript.publish(change, view)
+        for event in remainder.events:
+            self.events.publish(event)
 
     async def stored(self, identity="m"):
         """Return a message as the store has it."""

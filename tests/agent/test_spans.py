@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import StatusCode
 
-from crush_trio.agent import otel
+from crush_trio.agent import otel, spans
 from crush_trio.agent.otel import CAPTURE_VARIABLE, OtelSpans, process_spans
 from crush_trio.agent.spans import NO_SPANS, configured_spans
 from crush_trio.store.changes import SessionCreated
@@ -244,6 +244,20 @@ async def test_an_error_that_is_told_to_the_model_is_one_of_the_tool_only():
 def test_without_a_tracer_provider_there_are_no_spans():
     assert configured_spans() is NO_SPANS
     assert process_spans({}) is None
+
+
+def test_traces_that_are_asked_for_and_not_installed_are_told_once(monkeypatch, caplog):
+    for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    spans._tell_if_missing.cache_clear()
+    assert configured_spans({"OTEL_TRACES_EXPORTER": "none"}) is NO_SPANS
+    assert caplog.messages == []
+    for _ in range(2):
+        assert configured_spans({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]"}) is NO_SPANS
+    [told] = caplog.messages
+    assert told.startswith("OTEL_EXPORTER_OTLP_ENDPOINT asks for traces")
+    assert "pip install 'crush-trio[otel]'" in told
 
 
 def test_with_a_tracer_provider_there_are(monkeypatch):

@@ -11,9 +11,19 @@ import trio
 from attrs import field, frozen
 from trio.testing import MockClock
 
+from crush_trio.errors import AcceptanceNotStored
 from crush_trio.events.facts import MessageChange
-from crush_trio.store.changes import MessageCreated, RunEnded
+from crush_trio.providers.base import Finished, Usage
+from crush_trio.store.changes import (
+    MessageCreated,
+    PartPut,
+    RunEnded,
+    SessionCreated,
+    TextAppended,
+    UsageAdded,
+)
 from crush_trio.store.errors import DiskFull
+from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.testing.explore.schedule import seeded
 from crush_trio.testing.model.provider import ScriptedProvider
 from crush_trio.testing.model.script import CallTool, Say
@@ -22,9 +32,11 @@ from crush_trio.testing.server.faults import Moment
 from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.events import EventType
-from crush_trio.wire.messages import Role, ToolResultPart
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.messages import FinishReason, Role, ToolResultPart
 from crush_trio.wire.runs import RunKind, RunState
-from tests.agent.durable import check_complete, parts_of, text_of, told
+from crush_trio.wire.views import Session
+from tests.agent.durable import check_complete, finish_of, parts_of, text_of, told
 from tests.agent.whole_turn import (
     FULL,
     SUMMARY,
@@ -247,3 +259,86 @@ async def test_a_result_that_could_not_be_stored_is_stored_with_the_ending():
         assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER, Role.ASSISTANT]
         results = [p for m in await bench.messages() for p in parts_of(m, ToolResultPart)]
         assert [part.content for part in results] == ["seen"]
+
+
+# ── What no store can hold ──────────────────────────────────────────────────────────────────────
+
+
+UNSTORABLE = {
+    "tool result": StoreFault(
+        of=(MessageCreated,),
+        error=OverflowError,
+        wanted=lambda change: any(
+            part.content == "seen" for part in parts_of(change.message, ToolResultPart)
+        ),
+    ),
+    "answer": StoreFault(of=(TextAppended,), error=OverflowError),
+    "last message": StoreFault(
+        of=(PartPut,),
+        error=OverflowError,
+        wanted=lambda change: getattr(change.part, "reason", None) is FinishReason.END_TURN,
+    ),
+    "usage": StoreFault(of=(UsageAdded,), error=OverflowError),
+    "run row": StoreFault(
+        of=(RunEnded,),
+        error=OverflowError,
+        wanted=lambda change: change.run.state is RunState.COMPLETED,
+    ),
+}
+
+
+@pytest.mark.item("B1", "B5")
+@pytest.mark.parametrize("write", UNSTORABLE)
+async def test_a_run_with_a_write_that_no_store_can_hold_ends_as_errored_on_stream_and_disk(
+    write, caplog
+):
+    store = FaultyStore(await new_store(), [UNSTORABLE[write]])
+    model = ScriptedProvider([[CallTool("look")], [Say("done")], [Say("next")]])
+    tool = ScriptedTool("look", lambda _: ToolResult(content="seen"))
+    async with open_test_agent(model, [tool], store=store) as bench:
+        run = bench.accept("go")
+        assert (await run.wait()).state is RunState.ERRORED
+        assert store.struck
+        [view] = bench.recorder.endings
+        assert view == (await store.run(run.id)).view
+        assert "record_not_stored" in view.error
+        assert "record_not_stored" in [getattr(r, "code", "") for r in caplog.records]
+        messages = await bench.messages()
+        assert all(finish_of(message) is not None for message in messages)
+        store.heal()
+        assert (await bench.accept("on").wait()).state is RunState.COMPLETED
+    await check_complete(store.inner, "s")
+
+
+async def test_a_prompt_that_no_store_can_hold_is_not_accepted_and_has_no_ending():
+    store = FaultyStore(await new_store(), [StoreFault(of=(MessageCreated,), error=OverflowError)])
+    async with open_test_agent(ScriptedProvider([]), store=store) as bench:
+        with pytest.raises(AcceptanceNotStored):
+            await bench.accept("go").journaled()
+        assert bench.recorder.endings == []
+        assert await bench.messages() == []
+
+
+async def test_a_run_whose_row_can_never_be_written_is_an_interruption_here_and_after_a_restart():
+    store = FaultyStore(await new_store(), [StoreFault(of=(RunEnded,), error=OverflowError)])
+    async with open_test_agent(ScriptedProvider([[Say("done")]]), store=store) as bench:
+        run = bench.accept("go")
+        assert (await run.wait()).state is RunState.INTERRUPTED
+        assert set(bench.recorder.endings_per_run.values()) == {1}
+    again = store.inner.reopened("again")
+    async with open_test_agent(ScriptedProvider([]), store=again):
+        assert (await again.run(run.id)).view.state is RunState.INTERRUPTED
+
+
+@pytest.mark.real_clock
+async def test_a_number_that_sqlite_cannot_store_makes_the_run_an_error(tmp_path):
+    """A provider may claim any number of tokens."""
+    usage = Usage(input_tokens=2**70, output_tokens=1)
+    model = ScriptedProvider([[Say("done"), Finished(reason=FinishReason.END_TURN, usage=usage)]])
+    async with open_sqlite_store(tmp_path) as store:
+        await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="t")))
+        async with open_test_agent(model, store=store) as bench:
+            run = bench.accept("go")
+            outcome = await run.wait()
+            assert (outcome.state, outcome.title) == (RunState.ERRORED, "Answer not stored")
+            assert (await store.run(run.id)).view == run.view

@@ -2,14 +2,18 @@
 
 import json
 import os
+import pwd
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from crush_trio.audit.file import AuditFile
 from crush_trio.audit.record import Action, AuditRecord, audit_path
+from crush_trio.cli.commands import doctor
+from crush_trio.server.settings import ServerSettings, warn_without_audit
 
 
 def sent(number):
@@ -137,8 +141,22 @@ def test_servers_that_write_at_the_same_time_lose_and_repeat_nothing(path):
         ({"HOME": "/h"}, "/h/.local/state/crush/audit.jsonl"),
         ({"HOME": "/h", "XDG_STATE_HOME": "/s"}, "/s/crush/audit.jsonl"),
         ({"HOME": "/h", "XDG_STATE_HOME": "relative"}, "/h/.local/state/crush/audit.jsonl"),
-        ({}, "/.local/state/crush/audit.jsonl"),
+        ({}, "/account/.local/state/crush/audit.jsonl"),
+        ({"HOME": "relative"}, "/account/.local/state/crush/audit.jsonl"),
     ],
 )
-def test_the_file_is_in_the_state_directory_of_the_user(environ, place):
+def test_the_file_is_in_the_state_directory_of_the_user(environ, place, monkeypatch):
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_dir="/account"))
     assert str(audit_path(environ)) == place
+
+
+def test_a_user_id_without_a_home_directory_has_no_audit(monkeypatch, caplog):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert audit_path({}) is None
+    [finding] = doctor.audit({})
+    assert (finding.level, finding.advice) == (doctor.Level.WARN, "set HOME or XDG_STATE_HOME")
+    warn_without_audit(ServerSettings(audit=audit_path({})))
+    assert caplog.messages == ["audit.none"]

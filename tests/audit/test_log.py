@@ -10,6 +10,7 @@ from crush_trio.audit.file import AuditFile
 from crush_trio.audit.log import QUEUE_MOST, REFUSED_MOST, AuditLog, AuditUnreadable, open_audit
 from crush_trio.audit.record import TEXT_MOST, Action, AuditRecord
 from crush_trio.clock import TrioClock
+from crush_trio.config.secrets.known import KnownSecrets
 
 
 def record(action=Action.DENIED, **fields):
@@ -80,7 +81,7 @@ async def test_the_writer_tries_again_until_the_disk_is_back(path, monkeypatch):
     real, tries, done = audit_log._append, [], trio.Event()
 
     def failing_twice(file, batch):
-        tries.append([each.what for _, each in batch])
+        tries.append([each.what for _, each, _ in batch])
         if len(tries) < 3:
             raise OSError(5, "Input/output error")
         trio.from_thread.run_sync(done.set)
@@ -148,3 +149,14 @@ async def test_text_is_short_on_one_line_and_without_secrets(path):
     assert "\n" not in first.what
     assert second.what == "API_KEY=[redacted] make"
     assert (len(third.what), third.directory) == (TEXT_MOST, "/a\\udcff")
+
+
+async def test_what_the_workspace_knows_to_be_secret_is_hidden_in_every_text(path):
+    known = KnownSecrets()
+    known.learn(("correct-horse-7",))
+    audit = AuditLog(AuditFile(path))
+    texts = {"what": "./login correct-horse-7", "directory": "/w/correct-horse-7"}
+    audit.note(record(**texts), known.redact)
+    await audit.write_queue()
+    [found] = AuditFile(path).read(0, 1)
+    assert (found.what, found.directory) == ("./login [redacted]", "/w/[redacted]")

@@ -7,7 +7,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.backend.backend import open_backend
 from crush_trio.backend.claims import Linger
+from crush_trio.backend.settings import BackendSettings
 from crush_trio.clock import TrioClock
 from crush_trio.testing.explore import explore
 
@@ -89,3 +91,11 @@ async def test_the_watch_ends_with_the_decision():
         await wait_all_tasks_blocked()
         linger.decide()
     assert trio.current_time() == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("from_start", "over"), [(True, True), (False, False)])
+async def test_a_server_that_a_command_started_ends_also_if_no_client_ever_comes(from_start, over):
+    settings = BackendSettings(idle_from_start=from_start)
+    async with open_backend(None, settings=settings, clock=TrioClock()) as backend:
+        await trio.sleep(60.1)
+        assert backend.shutting_down is over

@@ -1,6 +1,7 @@
 """What agents have of MCP servers: tools as they come, instructions as quotations, and no waiting for people."""
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -8,10 +9,15 @@ from attrs import define, field
 from trio.lowlevel import checkpoint
 
 from crush_trio.integrations.base import Integrations, NoMcpServers, ServerInstructions
+from crush_trio.integrations.mcp.elicitation import put_to_user
+from crush_trio.integrations.mcp.session import Elicitation
 from crush_trio.runtime.outcome import Submission
 from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.server.agent import ScriptedTool
+from crush_trio.testing.server.workspace import Recorder
 from crush_trio.tools.base import ToolResult
+from crush_trio.wire.asks import QuestionRequest, QuestionResponse
+from crush_trio.wire.events import AgentEvent
 from tests.backend.test_open import open_project, outcome_of
 
 # Configurations are read in threads, and the virtual clock does not see those.
@@ -141,3 +147,44 @@ async def test_a_run_that_waits_for_servers_can_be_cancelled(tmp_path):
             await servers.waited.wait()
             alone.cancel()
             assert (await alone.wait()).state == "cancelled"
+
+
+def entity(event, cls):
+    """Return the entity of an event if it is a *cls*, else something that has nothing."""
+    found = getattr(event, "entity", None)
+    return found if isinstance(found, cls) else SimpleNamespace(progress="", id="")
+
+
+@pytest.mark.item("I.4", "F11")
+@pytest.mark.parametrize("interactive", [True, False])
+async def test_what_a_server_asks_during_a_call_is_a_question_to_a_person(tmp_path, interactive):
+    wanted = Elicitation(message="Who?", schema={"properties": {"name": {"type": "string"}}})
+
+    async def act(call):
+        call.progress("half way")
+        answer = await put_to_user("gh", wanted, call.ask)
+        return ToolResult(content=f"{answer.action.value} {answer.content}")
+
+    servers = Servers([ScriptedTool("mcp_gh_who", act)])
+    servers.started.set()
+    script = [[CallTool("mcp_gh_who", {})], [Say("done")]]
+    async with open_project(tmp_path / "p", script, open_integrations=bringing(servers)) as (
+        opened,
+        model,
+    ):
+        recorder = Recorder(opened.events)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(recorder.record)
+                submitted = await run(opened, interactive=interactive)
+                await recorder.seen(lambda each: entity(each, AgentEvent).progress == "half way")
+                if interactive:
+                    found = await recorder.seen(lambda each: entity(each, QuestionRequest).id)
+                    [question] = found.entity.questions
+                    assert question.question == "gh (MCP server): Who?"
+                    said = QuestionResponse(request_id=question.id, fill_in_text="Ada")
+                    assert opened.asks.questions.answer(found.entity.id, (said,))
+                await submitted.wait()
+                nursery.cancel_scope.cancel()
+    told = asked(model)[-1].messages[-1].parts[0].content
+    assert told == ("accept {'name': 'Ada'}" if interactive else "cancel {}")

@@ -17,6 +17,7 @@ from crush_trio.testing.server.agent import ScriptedTool
 from crush_trio.testing.server.config import no_commands
 from crush_trio.tools.base import ToolResult
 from crush_trio.tools.info import keep_recent_logs
+from crush_trio.tools.shell.guard.placeholder import MODE
 from crush_trio.wire.ids import ClientId, WorkspaceId
 from crush_trio.wire.requests import Scope
 from crush_trio.wire.runs import RunState
@@ -92,11 +93,11 @@ async def test_a_provider_of_the_program_answers_where_the_configuration_names_i
 async def test_a_provider_of_the_program_is_not_asked_where_the_configuration_names_another(
     tmp_path,
 ):
-    entry = {"type": "bedrock", "base_url": "https://models.invalid"}
+    entry = {"base_url": "ftp://models.invalid"}
     async with open_project(tmp_path / "p", provider_id="other", entry=entry) as (opened, model):
         outcome = await outcome_of(opened)
     assert outcome.state is RunState.ERRORED
-    assert "bedrock" in outcome.error
+    assert "base URL" in outcome.error
     assert model.requests == []
 
 
@@ -212,7 +213,7 @@ async def test_what_the_configuration_has_to_say_is_logged_once_and_again_only_i
             await wait_all_tasks_blocked()
         lines = logs.tail(99, workspace_id="w")
         assert logs.tail(99, workspace_id="another") == []
-    notices = [line for line in lines if " config.notice " in line]
+    notices = [line for line in lines if " config.notice: " in line]
     assert len([line for line in notices if ".nonsense" in line]) == 1
     assert len([line for line in notices if "other_nonsense" in line]) == 1
     assert all(" workspace_id='w'" in line for line in notices)
@@ -238,3 +239,20 @@ async def test_the_failure_of_a_run_is_logged_for_its_workspace_whoever_started_
             done.set()
         assert "a secret of w" in "\n".join(logs.tail(99, workspace_id="w"))
         assert logs.tail(99, workspace_id="another") == []
+
+
+async def test_what_killed_guards_left_in_a_project_is_removed_when_it_is_opened(tmp_path):
+    left, kept = tmp_path / "crush.json", tmp_path / ".git" / "info"
+    for path in (left, tmp_path / ".git" / "hooks", kept):
+        path.mkdir(parents=True)
+        path.chmod(MODE)
+    plan = WorkspacePlan(
+        id=WorkspaceId("w"),
+        key=str(tmp_path),
+        path=str(tmp_path),
+        terms=Terms(),
+        created_by=ClientId("c"),
+    )
+    async with open_hosted_workspace(plan, WorkspaceSettings(home=tmp_path / "home")):
+        assert [*(tmp_path / ".git").iterdir()] == [kept]
+        assert not left.exists()

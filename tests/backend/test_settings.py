@@ -1,8 +1,10 @@
-"""The overrides from the environment."""
+"""The overrides from the environment, and what clients ask of a workspace."""
 
 import pytest
 
-from crush_trio.backend.settings import BackendSettings, Graces
+from crush_trio.backend.settings import BackendSettings, Graces, Terms
+from crush_trio.errors import PathInvalid
+from crush_trio.wire.requests import WorkspaceRequest
 
 DEFAULT = BackendSettings()
 
@@ -32,3 +34,14 @@ def test_anything_else_counts_as_absent(text):
 def test_without_overrides_the_defaults_hold():
     assert BackendSettings.from_environment({}) == DEFAULT
     assert (DEFAULT.create_grace, DEFAULT.detach_grace, DEFAULT.idle_linger) == (30.0, 10.0, 60.0)
+
+
+def test_what_is_no_variable_is_no_part_of_the_environment():
+    env = ("A=1", "B=", "C==", "none", "", "=name", "N=a\0b", "N\0=a", "CRUSH_TRIO_TOKEN=t")
+    env += ("CRUSH_TRIO_HOST=tcp://h:1",)
+    assert Terms(env=env).environment == {"A": "1", "B": "", "C": "="}
+
+
+def test_a_data_directory_that_no_path_can_name_is_refused():
+    with pytest.raises(PathInvalid, match="data_dir has a null character"):
+        Terms.of(WorkspaceRequest(path="/w", client_id="", data_dir="a\0b"))

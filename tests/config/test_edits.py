@@ -189,6 +189,8 @@ async def test_a_directory_is_trusted_once(home):
         ("options", [], "options: expected an object, got a list"),
         ("options.debug.deeper", 1, "options.debug: expected an object, got a boolean"),
         ("recent_models.large", [{"model": 5}], "recent_models.large[0].model: expected a string"),
+        ("providers.openai.limits", [1], "providers.openai.limits: expected an object, got a list"),
+        ("mcp.x.type", "pigeon", "mcp.x.type: unknown value"),
         ("providers.openai.type", "abacus", "providers.openai.type: expected one of"),
         ("providers.mine.api_key", "k", "providers.mine.base_url: expected the address"),
     ],
@@ -200,6 +202,12 @@ async def test_a_value_that_would_be_refused_on_loading_is_not_written(home, key
         await apply(home, set_value(Scope.GLOBAL, key, value))
     assert caught.value.detail.startswith(f"{home.data_file}: {complaint}")
     assert home.data_file.read_bytes() == before
+
+
+async def test_an_incomplete_provider_in_a_file_does_not_keep_other_values_from_being_written(home):
+    home.write(home.data_file, {"providers": {"mine": {"api_key": "k"}}})
+    await apply(home, set_value(Scope.GLOBAL, "options.debug", value=True))
+    assert (await home.load()).config.options.debug
 
 
 async def test_a_value_nested_too_deep_to_be_read_again_is_not_written(home):

@@ -131,7 +131,7 @@ async def test_a_command_that_came_with_the_project_is_not_run(home, where):
     assert run.asked == []
     text = caught.value.detail
     assert text.startswith(f"{file}: mcp.x.command: $(evil): not run")
-    assert f'add "{file.parent}" to crush_trio.trusted_directories in {home.data_file}' in text
+    assert text.endswith(f"to trust it: crush-trio trust {file.parent}")
     [warning] = texts(loaded, ConfigWarningKind.NOT_TRUSTED)
     assert warning == text
 
@@ -267,8 +267,7 @@ async def test_a_project_cannot_have_the_users_variables_sent(home, entry, key, 
         await loaded.resolve_mcp("x")
     assert caught.value.detail == (
         f"{home.project_file}: mcp.x.{key}: {piece}: not read, because the file came with the "
-        f'project; to trust it, add "{home.project}" to crush_trio.trusted_directories in '
-        f"{home.data_file}"
+        f"project; to trust it: crush-trio trust {home.project}"
     )
     assert texts(loaded, ConfigWarningKind.NOT_TRUSTED) == [caught.value.detail]
     home.trust()

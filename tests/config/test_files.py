@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crush_trio.config.files import LockHeld, locked, read_file, replace_file
+from crush_trio.config.errors import ConfigInvalid
+from crush_trio.config.files import LockHeld, locked, parse_tree, read_file, replace_file
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path):
@@ -77,3 +78,21 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
     with pytest.raises(OSError, match=r"\[Errno"), locked(tmp_path / "f"):
         pass
     assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (r'{"options": {"context_paths": ["a", "b\u0000"]}}', "options.context_paths: "),
+        (r'{"options": {"data_directory": "\u0000"}}', "options.data_directory: "),
+        (r'{"mcp": {"a\u0000b": {}}}', "mcp: "),
+    ],
+)
+def test_a_null_character_is_refused_with_its_place(text, key):
+    with pytest.raises(ConfigInvalid) as refused:
+        parse_tree(text.encode(), Path("crush.json"))
+    assert refused.value.detail == f"crush.json: {key}expected text without a null character"
+
+
+def test_what_only_looks_like_a_null_character_is_text():
+    assert parse_tree(rb'{"a": "\\u0000"}', Path("crush.json")) == {"a": r"\u0000"}

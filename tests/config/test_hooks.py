@@ -3,6 +3,7 @@
 import pytest
 
 from crush_trio.config import ConfigInvalid, ConfigWarningKind
+from crush_trio.wire.config import HookConfig
 from tests.config.homes import texts
 from tests.config.test_untrusted_files import ignored
 
@@ -46,11 +47,44 @@ async def test_an_event_that_never_comes_is_told_of(home):
     home.write(home.project_file, hooks("x", event="PRE_TOOL_USE"))
     home.trust()
     assert texts(await home.load(), ConfigWarningKind.NOT_USED) == []
-    home.write(home.user_file, hooks("x", event="PostToolUse"))
+    unknown = hooks("x", "", event="Notification")
+    unknown["hooks"]["Stop"] = [{"type": "prompt", "prompt": "done?"}]
+    home.write(home.user_file, unknown)
     assert texts(await home.load(), ConfigWarningKind.NOT_USED) == [
-        f"{home.user_file}: hooks.PostToolUse: unknown event, its hooks are never run; "
-        "the only event is PreToolUse"
+        f"{home.user_file}: hooks.Notification: unknown event, its hooks are never run; "
+        "the events are PreToolUse, PostToolUse, UserPromptSubmit, SessionStart, Stop",
+        f"{home.user_file}: hooks.Stop[0].type: hooks of this type are never run; "
+        "the only type is command",
     ]
+
+
+@pytest.mark.item("I9")
+async def test_the_nested_form_of_claude_code_is_read(home):
+    pasted = {
+        "PreToolUse": [
+            {
+                "matcher": "Bash",
+                "hooks": [
+                    {"type": "command", "command": "one", "timeout": 5},
+                    {"type": "command", "command": "two"},
+                ],
+            },
+            {"matcher": "*", "command": "three"},
+        ],
+        "Stop": [{"hooks": [{"type": "command", "command": "four"}]}],
+    }
+    home.write(home.user_file, {"hooks": pasted})
+    loaded = await home.load()
+    assert texts(loaded, ConfigWarningKind.NOT_USED) == []
+    assert loaded.config.hooks["PreToolUse"] == (
+        HookConfig(matcher="Bash", command="one", timeout=5, type="command"),
+        HookConfig(matcher="Bash", command="two", type="command"),
+        HookConfig(matcher="*", command="three"),
+    )
+    assert commands(loaded, "Stop") == ["four"]
+    home.write(home.project_file, {"hooks": pasted})
+    wishes = [wish.text for wish in (await home.load()).wishes.items]
+    assert "run a hook: one" in wishes
 
 
 # ── Trust ───────────────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ import pytest
 
 from crush_trio import nofollow
 from crush_trio.config import ConfigInvalid, ConfigWarningKind, SourceKind
+from crush_trio.config.checks import chosen_limits
 from crush_trio.config.files import FILE_LIMIT
 from tests.config.homes import SECRET, custom, texts
 
@@ -167,15 +168,7 @@ async def test_a_data_directory_that_is_a_link_to_a_private_place_is_a_configura
         ("[]", "expected an object"),
         ('{"options": []}', "options: expected an object, got a list"),
         ('{"options": {"debug": "yes"}}', "options.debug: expected a boolean, got a string"),
-        (
-            '{"providers": {"openai": {"models": [{"context_window": "8k"}]}}}',
-            "providers.openai.models[0].context_window: expected an integer, got a string",
-        ),
-        (
-            '{"providers": {"my.own": {"api_key": 5}}}',
-            "providers['my.own'].api_key: expected a string, got an integer",
-        ),
-        ('{"mcp": {"x": {"type": "carrier pigeon"}}}', "mcp.x.type: unknown value"),
+        ('{"mcp": []}', "mcp: expected an object, got a list"),
     ],
 )
 async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, content, complaint):
@@ -185,6 +178,33 @@ async def test_a_broken_file_is_one_error_that_names_it_and_the_place(home, cont
         await home.load()
     assert str(caught.value).startswith(f"invalid configuration: {home.project_file}: {complaint}")
     assert caught.value.code == "config_invalid"
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "problem"),
+    [
+        ("providers", {"limits": [1]}, "limits: expected an object, got a list"),
+        ("providers", {"models": [{"context_window": "8k"}]}, "models[0].context_window: expected"),
+        ("providers", {"api_key": 5}, "api_key: expected a string, got an integer"),
+        ("providers", [], " expected an object, got a list"),
+        ("mcp", {"type": "carrier pigeon"}, "type: unknown value"),
+        ("mcp", {"command": "x", "args": "y"}, "args: expected a list"),
+        ("lsp", {"command": "x", "timeout": "long"}, "timeout: expected an integer"),
+    ],
+)
+async def test_one_malformed_entry_is_left_out_with_a_warning_and_the_others_stay(
+    home, section, entry, problem
+):
+    fine = {"providers": custom(), "mcp": {"command": "x"}, "lsp": {"command": "x"}}[section]
+    home.write(home.user_file, {section: {"my.own": entry, "fine": fine}})
+    loaded = await home.load()
+    assert "fine" in getattr(loaded.config, section)
+    assert "my.own" not in getattr(loaded.config, section)
+    kind = "provider_skipped" if section == "providers" else "not_used"
+    [warning] = texts(loaded, ConfigWarningKind(kind))
+    separator = ":" if problem.startswith(" ") else "."
+    assert warning.startswith(f"{home.user_file}: {section}['my.own']{separator}{problem}")
+    assert chosen_limits({"HOME": str(home.home)}), "the server starts, too"
 
 
 async def test_a_file_that_is_a_link_out_of_an_untrusted_project_is_not_read(home):
@@ -210,10 +230,13 @@ async def test_a_file_that_is_a_link_within_the_project_or_of_the_user_is_read(h
 
 async def test_a_file_that_cannot_be_read_is_such_an_error_too(home):
     home.project_file.mkdir()
+    await home.load()  # a name that a sandbox reserves is no file
+    (home.project_file / "x").touch()
     with pytest.raises(
         ConfigInvalid, match=r"crush\.json: cannot be read: it is a [a-z ]+, not a regular"
     ):
         await home.load()
+    (home.project_file / "x").unlink()
     home.project_file.rmdir()
     os.mkfifo(home.project_file)
     with pytest.raises(ConfigInvalid, match=r"cannot be read: it is a [a-z ]+, not a regular file"):
@@ -229,10 +252,6 @@ async def test_a_file_may_be_large_but_not_without_limit(home):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ({"providers": {"x": custom(type="abacus")}}, "providers.x.type: expected one of anthropic,"),
-        ({"providers": {"x": {}}}, "providers.x.base_url: expected the address"),
-        ({"providers": {"x": {"base_url": "u"}}}, "providers.x.models: expected the models"),
-        ({"providers": {"x": custom(models=[{}])}}, "providers.x.models[0].id: expected the id"),
         ({"hooks": {"PreToolUse": [{"command": " "}]}}, "hooks.PreToolUse[0].command: expected"),
         (
             {"hooks": {"PreToolUse": [{"command": "x", "matcher": "("}]}},
@@ -249,18 +268,61 @@ async def test_what_cannot_be_meant_is_an_error_of_the_same_form(home, content, 
     assert caught.value.detail.startswith(f"{home.project_file}: {complaint}")
 
 
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (custom(type="abacus"), "type: expected one of anthropic,"),
+        (custom(type="bedrock"), "type: bedrock is not supported; use type anthropic with"),
+        ({}, "base_url: expected the address"),
+        ({"base_url": "u"}, "models: expected the models"),
+        (custom(models=[{}]), "models[0].id: expected the id"),
+        (custom(limits={"first": 0}), "limits.first: expected a number of seconds above 0"),
+        (custom(limits={"patience": 5}), "limits.patience: expected one of connect, first,"),
+    ],
+)
+async def test_a_provider_that_is_not_complete_is_left_out_and_the_others_work(
+    home, entry, complaint
+):
+    home.write(home.user_file, {"providers": {"x": entry, "y": custom()}})
+    loaded = await home.load()
+    assert loaded.config.providers.keys() == {"y"}
+    [warning] = loaded.warnings
+    assert warning.kind == "provider_skipped"
+    assert str(warning).startswith(f"{home.user_file}: providers.x.{complaint}")
+    assert str(warning).endswith("; until then the provider is not used")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["host/v1", "https:/host/v1", "ftp://host", "http://host:port", "http://my host", "http://[h"],
+)
+async def test_an_address_that_cannot_work_is_a_warning_and_the_demo_does_not_answer(home, address):
+    home.write(home.user_file, {"providers": {"x": custom(base_url=address)}})
+    loaded = await home.load()
+    assert loaded.large.selected.provider == "x"
+    [warning] = loaded.warnings
+    assert (warning.kind, warning.key) == ("bad_address", "providers.x.base_url")
+    assert "expected an address such as https://host/v1" in warning.text
+
+
+@pytest.mark.parametrize("address", ["http://h", "https://[::1]:8/v1?a=b", "$URL", "${A:-x}/v1"])
+async def test_an_address_that_may_work_is_no_warning(home, address):
+    home.write(home.user_file, {"providers": {"x": custom(base_url=address)}})
+    kinds = {each.kind for each in (await home.load()).warnings}
+    assert "bad_address" not in kinds
+
+
 async def test_the_file_with_the_last_word_is_named(home):
     home.write(home.user_file, {"providers": {"x": custom()}})
     home.write(home.project_file, {"providers": {"x": {"type": "abacus"}}})
     home.trust()
-    with pytest.raises(ConfigInvalid, match=f"{home.project_file}: providers.x.type"):
-        await home.load()
+    [warning, _] = (await home.load()).warnings
+    assert (warning.file, warning.key) == (home.project_file, "providers.x.type")
 
 
 async def test_a_provider_may_be_put_together_from_several_files(home):
     home.write(home.user_file, {"providers": {"x": {"api_key": "k"}}})
-    with pytest.raises(ConfigInvalid):
-        await home.load()
+    assert "x" not in (await home.load()).config.providers
     home.write(home.project_file, {"providers": {"x": custom()}})
     home.trust()
     assert "x" in (await home.load()).config.providers
@@ -268,9 +330,8 @@ async def test_a_provider_may_be_put_together_from_several_files(home):
 
 async def test_an_error_does_not_repeat_a_value(home):
     home.write(home.user_file, {"providers": {"x": {"api_key": [SECRET]}}})
-    with pytest.raises(ConfigInvalid) as caught:
-        await home.load()
-    assert SECRET not in str(caught.value)
+    [warning] = texts(await home.load(), ConfigWarningKind.PROVIDER_SKIPPED)
+    assert SECRET not in warning
 
 
 # ── What is said besides ────────────────────────────────────────────────────────────────────────
@@ -341,3 +402,13 @@ async def test_a_snapshot_does_not_show_keys(home):
     loaded = await home.load()
     assert SECRET not in repr(loaded)
     assert SECRET not in repr(loaded.places)
+
+
+async def test_the_last_file_of_the_user_that_says_so_has_runs_recorded(home):
+    home.write(home.project_file, {"crush_trio": {"record": True}})
+    assert not (await home.load()).record
+    home.write(home.user_file, {"crush_trio": {"record": True}})
+    home.write(home.data_file, {"crush_trio": {"limits": {}}})
+    assert (await home.load()).record
+    home.write(home.data_file, {"crush_trio": {"record": False}})
+    assert not (await home.load()).record

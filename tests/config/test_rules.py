@@ -70,7 +70,9 @@ async def test_the_rules_of_a_project_are_ignored_even_if_it_is_trusted(home, tr
     said = [each for each in loaded.warnings if each.key == "permissions.rules"]
     assert {each.kind for each in said} == {ConfigWarningKind.NOT_TRUSTED}
     assert {each.file for each in said} == {home.project_file, home.workspace_file}
-    assert "only the user's own files" in said[0].text
+    assert "only your own files" in said[0].text
+    assert len(said) == 2, "one warning for each file"
+    assert loaded.wishes is None, "no trust would change it"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from urllib.parse import quote
 import pytest
 
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.secrets.command_env import CommandEnv, is_secret_variable
+from crush_trio.config.secrets.command_env import CommandEnv, has_password, is_secret_variable
 from crush_trio.config.secrets.known import KnownSecrets
+from crush_trio.wire.config import Config
 
 KEY = "sk-Zx81+/Qm7 t0p~LwE9"
 LONG = "ghp_" + "a1B2c3D4e5" * 4
@@ -106,6 +107,40 @@ def test_the_lines_of_a_private_key_are_hidden_one_by_one():
 )
 def test_variables_are_judged_by_their_names(name, secret):
     assert is_secret_variable(name) is secret
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("DATABASE_URL", "postgres://app:hunter2@db:5432/x", True),
+        ("REDIS_URL", "redis://:p@ss@cache/0", True),
+        ("https_proxy", "http://me:secret@proxy:3128", True),
+        ("HOSTS", "amqp://one:5672 amqp://u:p@two", True),
+        ("APP_DSN", "app:hunter2@tcp(db:3306)/x", True),
+        ("PG_DSN", "host=db password=hunter2", True),
+        ("AZURE_CONNECTION_STRING", "Server=db;Password=x;", True),
+        ("SENTRY_DSN", "https://0123@sentry.example/1", False),
+        ("REGISTRY_URL", "http://npm:8080/@scope/x", False),
+        ("DATABASE_URL", "postgres://app@db:5432/x", False),
+        ("GIT_URL", "git@example.org:a/b.git", False),
+        ("PG_DSN", "host=db password=", False),
+        ("NOTE", "a:b@c", False),
+    ],
+)
+def test_passwords_in_values_are_recognised(name, value, secret):
+    assert has_password(name, value) is secret
+    assert (name in CommandEnv().apply({name: value}, KnownSecrets())) is not secret
+    assert name in CommandEnv(passed=(name,)).apply({name: value}, KnownSecrets())
+
+
+def test_a_password_in_a_url_of_the_environment_is_known():
+    known = KnownSecrets()
+    known.learn_config(Config(), {"DATABASE_URL": "postgres://app:hunter%2F2hunter@db/x"})
+    assert known.redact("it is hunter/2hunter or hunter%2F2hunter") == (
+        "it is [redacted] or [redacted]"
+    )
+    known.learn_config(Config(), {"DATABASE_URL": "postgres://postgres:postgres@db/x"})
+    assert known.redact("a postgres server") == "a postgres server"
 
 
 def test_commands_get_neither_secret_names_nor_known_values():

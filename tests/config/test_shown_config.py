@@ -3,7 +3,9 @@
 import json
 
 from crush_trio.config import shown_config
+from crush_trio.config.context_files import CONTEXT_NAMES
 from crush_trio.wire.codec import encode
+from crush_trio.wire.config import ListingLimits
 from tests.config.homes import CATALOGUE, SECRET, custom
 
 TOKEN = {"access_token": SECRET, "refresh_token": SECRET, "client": {"client_secret": SECRET}}
@@ -71,16 +73,23 @@ async def test_no_secret_is_shown_wherever_it_stands(home):
 
 async def test_what_clients_cannot_do_without_is_there(home):
     tree = json.loads(encode(shown_config(await home.load())))
-    assert tree["options"] == {
-        "tui": {},
+    listing = {"max_depth": 0, "max_items": 1000}
+    options = tree["options"]
+    assert options.pop("context_paths") == list(CONTEXT_NAMES)
+    own = home.user_file.parent
+    assert options.pop("global_context_paths") == [str(own / "CRUSH.md"), str(own / "AGENTS.md")]
+    assert options.pop("skills_paths")[0] == str(own / "skills")
+    assert options == {
+        "tui": {"completions": listing},
+        "attribution": {"trailer_style": "assisted-by", "generated_with": True},
         "data_directory": str(home.project / ".crush"),
         "disable_metrics": True,
         "disable_provider_auto_update": True,
-        "disable_default_providers": True,
         "initialize_as": "AGENTS.md",
     }
-    assert (tree["mcp"], tree["lsp"]) == ({}, {})
-    assert tree["models"]["large"] == {"model": "demo", "provider": "demo"}
+    assert not {"mcp", "lsp"} & tree.keys()
+    assert tree["tools"] == {"ls": listing}
+    assert tree["models"]["large"] == {"model": "demo", "provider": "demo", "max_tokens": 4096}
     assert tree["providers"]["demo"]["models"][0]["id"] == "demo"
 
 
@@ -92,7 +101,11 @@ async def test_what_somebody_configured_is_shown(home):
             "providers": {"mine": custom()},
             "models": {"large": {"provider": "mine", "model": "m2"}},
             "recent_models": {"large": [{"provider": "mine", "model": "m1"}]},
-            "options": {"initialize_as": "CRUSH.md", "tui": {"compact_mode": True}},
+            "options": {
+                "initialize_as": "CRUSH.md",
+                "tui": {"compact_mode": True},
+                "disable_default_providers": True,
+            },
             "permissions": {"allowed_tools": ["view"]},
             "tools": {"ls": {"max_depth": 2}},
         },
@@ -102,6 +115,9 @@ async def test_what_somebody_configured_is_shown(home):
     assert shown.schema == "s"
     assert shown.options.initialize_as == "CRUSH.md"
     assert shown.options.tui.compact_mode is True
-    for name in ("models", "recent_models", "permissions", "tools"):
+    assert shown.options.disable_default_providers is True
+    assert shown.tools.ls == ListingLimits(max_depth=2, max_items=1000)
+    assert shown.models["large"].model == "m2"
+    for name in ("recent_models", "permissions"):
         assert getattr(shown, name) == getattr(loaded.config, name) != {}
     assert shown.providers["mine"].models == loaded.config.providers["mine"].models

@@ -10,8 +10,8 @@ def ignored(home, key, file=None):
     """Return the warning about what a project's file has no say in."""
     file = file or home.project_file
     return (
-        f"{file}: {key}: ignored, because the file came with the project; to trust it, add "
-        f'"{file.parent}" to crush_trio.trusted_directories in {home.data_file}'
+        f"{file}: {key}: ignored, because the file came with the project; "
+        f"to trust it: crush-trio trust {file.parent}"
     )
 
 

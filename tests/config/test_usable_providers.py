@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.config import ConfigInvalid, ConfigWarningKind
+from crush_trio.config import ConfigWarningKind
 from crush_trio.config.known_providers import BY_ENVIRONMENT, known_providers
 from crush_trio.config.template import parse
 from crush_trio.wire.config import CatalogModel, CatalogProvider
@@ -31,6 +31,8 @@ async def enabled(home, catalogue=CATALOGUE):
         ("XAI_API_KEY", "xai"),
         ("CEREBRAS_API_KEY", "cerebras"),
         ("TOGETHER_API_KEY", "together"),
+        ("AI_GATEWAY_API_KEY", "vercel"),
+        ("VERCEL_API_KEY", "vercel"),
     ],
 )
 async def test_a_key_in_the_environment_is_enough(home, variable, provider):
@@ -59,21 +61,35 @@ async def test_a_variable_overrides_the_address(home, provider):
 async def test_azure_needs_an_address_besides_its_key(home):
     home.environment["AZURE_OPENAI_API_KEY"] = "k"
     assert await enabled(home) == ["demo"]
-    home.environment["AZURE_OPENAI_API_ENDPOINT"] = "https://mine.azure.example"
-    assert await enabled(home) == ["azure", "demo"]
+    for variable in ("AZURE_OPENAI_API_ENDPOINT", "AZURE_OPENAI_ENDPOINT"):
+        home.environment[variable] = "https://mine.azure.example"
+        assert await enabled(home) == ["azure", "demo"]
+        del home.environment[variable]
 
 
 @pytest.mark.parametrize(
-    ("environment", "there"),
+    ("variable", "advice"),
     [
-        ({"AWS_ACCESS_KEY_ID": "a"}, False),
-        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, True),
-        ({"AWS_PROFILE": "p"}, True),
+        ("AWS_BEARER_TOKEN_BEDROCK", "bedrock is not supported; use type anthropic"),
+        ("VERTEXAI_PROJECT", "google-vertex is not supported; use type google"),
     ],
 )
-async def test_credentials_can_be_something_else_than_a_key(home, environment, there):
-    home.environment.update(environment)
-    assert ("bedrock" in await enabled(home)) is there
+async def test_a_key_that_cannot_be_used_is_named_if_there_is_no_other(home, variable, advice):
+    home.environment[variable] = "x"
+    loaded = await home.load(catalogue=CATALOGUE)
+    assert list(loaded.config.providers) == ["demo"]
+    [warning] = loaded.warnings
+    assert f"{variable} is set, but the provider {advice}" in warning.text
+    home.environment["OPENAI_API_KEY"] = "k"
+    assert (await home.load(catalogue=CATALOGUE)).warnings == ()
+
+
+async def test_a_custom_provider_whose_address_is_an_unset_variable_is_left_out(home):
+    entries = {"mine": custom(base_url="$NOWHERE"), "other": custom()}
+    home.write(home.user_file, {"providers": entries})
+    loaded = await home.load()
+    assert list(loaded.config.providers) == ["other"]
+    assert "no_credentials" in {warning.kind for warning in loaded.warnings}
 
 
 def test_every_template_of_the_table_can_be_read():
@@ -177,8 +193,9 @@ async def test_default_providers_can_be_turned_off(home):
     assert await enabled(home) == ["mine"]
     home.write(home.project_file, {"providers": {"openai": {"api_key": "k"}}})
     home.trust()
-    with pytest.raises(ConfigInvalid, match=r"providers\.openai\.base_url"):
-        await home.load(catalogue=CATALOGUE)
+    loaded = await home.load(catalogue=CATALOGUE)
+    assert list(loaded.config.providers) == ["mine"]
+    assert "providers.openai.base_url" in {warning.key for warning in loaded.warnings}
 
 
 async def test_a_custom_provider_may_leave_its_models_to_be_found_out(home):

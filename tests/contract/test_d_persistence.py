@@ -8,7 +8,8 @@ import trio
 import trio.testing
 
 from crush_trio.agent.record.message import RETRY
-from crush_trio.agent.record.transcript import PACE, TOOL_CANCELLED, TOOL_FAILED
+from crush_trio.agent.record.transcript import PACE
+from crush_trio.agent.record.unfinished_turn import TOOL_CANCELLED, TOOL_FAILED
 from crush_trio.events.facts import MessageChange, RunChange
 from crush_trio.store.changes import (
     MessageCreated,

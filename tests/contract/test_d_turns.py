@@ -7,12 +7,13 @@ import pytest
 import trio
 from attrs import evolve
 
-from crush_trio.agent.record.transcript import TOOL_CANCELLED
+from crush_trio.agent.record.unfinished_turn import TOOL_CANCELLED
 from crush_trio.agent.turn.prompt import INTERRUPTED, affinity
 from crush_trio.agent.turn.summary import FAILED, REQUEST
 from crush_trio.agent.turn.title import INSTRUCTIONS
 from crush_trio.config.errors import NotConfigured
 from crush_trio.errors import SessionBusy
+from crush_trio.events.facts import MessageChange
 from crush_trio.providers.base import Finished, ToolCallBegin, Usage
 from crush_trio.store.changes import MessageCreated, UsageAdded
 from crush_trio.store.errors import DiskFull
@@ -120,6 +121,8 @@ async def test_a_call_that_the_model_had_only_begun_is_closed_and_answered():
         await bench.cancel().settled()
         messages = await bench.messages()
         await check_complete(bench.store)
+        told = [e.message.role for e in bench.recorder.events if isinstance(e, MessageChange)]
+    assert told[-2:] == [Role.TOOL, Role.ASSISTANT], "the result comes before the finish"
     [call] = parts_of(messages[1], ToolCallPart)
     [result] = results(messages)
     assert (call.input, call.finished) == ("{}", True)
@@ -180,6 +183,17 @@ async def test_only_success_is_told_as_finished_and_the_queue_goes_on_either_way
         assert first.outcome.state in {RunState.ERRORED, RunState.CANCELLED}
         [notice] = finished_notices(bench)
     assert (notice.session_id, notice.session_title) == ("s", "New Session")
+
+
+@pytest.mark.item("D28")
+@pytest.mark.parametrize("interactive", [True, False])
+async def test_every_turn_is_told_as_finished_but_not_that_of_a_sub_agent(interactive):
+    model = ScriptedProvider(by_text({"go": [[ASK], [Say("done")]], "find it": [[Say("found")]]}))
+    async with open_test_agent(model) as bench:
+        run = bench.accept("go", run_id="r", interactive=interactive)
+        assert (await run.wait()).text == "done"
+        [notice] = finished_notices(bench)
+    assert notice.session_id == "s"
 
 
 @pytest.mark.item("D20", "B7")

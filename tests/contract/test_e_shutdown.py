@@ -144,7 +144,7 @@ async def test_without_a_linger_the_server_ends_with_its_last_workspace():
 @pytest.mark.item("E20", "E21")
 @pytest.mark.parametrize("command", ["shutdown", "shutdown_if_idle"])
 async def test_a_control_command_ends_an_idle_server_for_good(command):
-    async with open_test_backend() as backend:
+    async with open_test_backend(replaceable=True) as backend:
         backend.control(command)
         assert backend.shutting_down
         with pytest.raises(ServerShuttingDown):
@@ -153,8 +153,9 @@ async def test_a_control_command_ends_an_idle_server_for_good(command):
 
 
 @pytest.mark.item("E21")
-async def test_a_server_that_is_to_stay_does_not_give_way_to_a_client_that_wants_another():
-    async with open_test_backend(idle_linger=math.inf) as backend:
+@pytest.mark.parametrize("idle_linger", [math.inf, 60.0])
+async def test_a_server_that_a_person_started_does_not_give_way_to_a_client(idle_linger):
+    async with open_test_backend(idle_linger=idle_linger) as backend:
         with pytest.raises(ServerStays):
             backend.control("shutdown_if_idle")
         assert not backend.shutting_down
@@ -166,7 +167,7 @@ async def test_a_server_that_is_to_stay_does_not_give_way_to_a_client_that_wants
 @pytest.mark.parametrize("command", ["shutdown", "shutdown_if_idle"])
 async def test_a_control_command_changes_nothing_while_a_workspace_is_there(command):
     closing = Gate()
-    async with open_test_backend(Workspaces(closing=closing)) as backend:
+    async with open_test_backend(Workspaces(closing=closing), replaceable=True) as backend:
         hosted = await backend.create(ask(A))
         with pytest.raises(ServerNotIdle):
             backend.control(command)

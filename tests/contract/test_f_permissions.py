@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.asks.permissions import DENIED
+from crush_trio.agent.asks.permit import DENIED
 from crush_trio.errors import PermissionActionInvalid
 from crush_trio.wire.asks import PermissionAction, PermissionMode, PermissionRequest
 from crush_trio.wire.ids import AskId, SessionId, ToolCallId

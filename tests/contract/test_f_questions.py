@@ -144,7 +144,7 @@ async def test_the_first_answer_counts_and_everybody_is_told(batch_id):
         assert office.told == [f"questions {FIRST}", f"settled {FIRST}"]
         assert not office.questions.answer(batch_id, responses)
         assert not office.questions.cancel(batch_id)
-    assert call.result == "Go on?\nyes"
+    assert call.result == "Q1: Go on?\nUser answered: yes"
     assert office.told == [f"questions {FIRST}", f"settled {FIRST}"]
 
 
@@ -221,9 +221,9 @@ async def test_the_model_reads_each_answer_below_its_question():
             ),
         )
     assert call.result == (
-        "Go on?\nno\n\n"
-        'Go on?\nselected: ["pg","sl"]\ntext: or none\nnote on pg: v16\n\n'
-        "Go on?\nUser skipped this question"
+        "Q1: Go on?\nUser answered: no\n\n"
+        'Q2: Go on?\nUser selected: ["pg","sl"]\nUser provided: or none\n\nNotes:\n- [pg]: v16\n\n'
+        "Q3: Go on?\nUser skipped this question"
     )
 
 

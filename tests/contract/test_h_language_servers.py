@@ -188,7 +188,7 @@ async def test_a_rename_is_asked_for_in_the_name_of_its_call(machine):
         [CallTool("lsp_rename", {"symbol": "parse", "new_name": "read"})],
         [Say("done")],
     ]
-    async with machine.opened(yolo=False) as place:
+    async with machine.opened(yolo=False, interactive=True) as place:
         session = await place.create_session()
         with await place.watch(A) as events:
             await place.submit(session, "go", "r")
@@ -267,7 +267,7 @@ async def test_a_project_that_is_not_trusted_starts_nothing(machine):
         await ask(machine, place, [CallTool("view", {"file_path": "a.toy"})], [Say("done")])
         info = (await states(place))["evil"]
     assert info["state"] == 5
-    assert "trusted_directories" in info["error"]
+    assert "crush-trio trust" in info["error"]
     assert not pid.exists()
 
 

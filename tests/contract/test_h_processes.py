@@ -67,11 +67,18 @@ async def open_shells(directory):
             yield shells
 
 
+STAYING = 6
+
+
 def busy(probe, mailbox):
-    """A command that starts all sorts of processes, says that it is ready, and does not end."""
+    """A command of `STAYING` shells, each of which says that it is ready, and does not end.
+
+    A shell and not a `sleep` is what stays: while a process executes another program, its arguments cannot be read.
+    """
+    stays = f"echo ready > {mailbox}; {probe.sleep}; true"
     return (
-        f"{probe.sleep} & (setsid sh -c '{probe.sleep} & {probe.sleep}' &);"
-        f" sh -c 'sh -c \"{probe.sleep}; true\" & {probe.sleep}; true' & echo ready > {mailbox}; {probe.sleep}"
+        f"({stays}) & (setsid sh -c '({stays}) & {stays}' &);"
+        f" sh -c 'sh -c \"{stays}\" & {stays}' & {stays}"
     )
 
 
@@ -79,8 +86,9 @@ def busy(probe, mailbox):
 async def test_a_cancelled_run_is_over_only_when_its_processes_are(probe):
     async with open_shells(probe.directory) as shells:
         run = shells.accept(busy(probe, shells.mailbox))
-        await shells.mailbox.line()
-        assert len(probe.left()) >= 4
+        for _ in range(STAYING):
+            await shells.mailbox.line()
+        assert len(probe.left()) >= STAYING
         receipt = await shells.workspace.cancel(S).settled()
         assert probe.left() == []
         assert receipt.hits[0].took < 3

@@ -30,11 +30,11 @@ class Hooked(Machine):
         (self.project() / "crush.json").write_bytes(orjson.dumps(config))
 
     @asynccontextmanager
-    async def opened(self):
+    async def opened(self, **more):
         """Serve the project; yield it as a client knows it."""
         environment = {"PATH": os.environ["PATH"]}
         async with self.serve(environment=environment, opens=open_process_group) as server:
-            yield await server.create(A, str(self.project()))
+            yield await server.create(A, str(self.project()), **more)
 
     async def call(self, place, *calls):
         """Let the agent make some calls; return what they came to, how the run ended, and what was asked."""
@@ -136,7 +136,7 @@ async def test_a_hook_approves_one_call_and_no_other(machine):
     yes = """case "$CRUSH_TOOL_INPUT_COMMAND" in *one) echo '{"decision": "allow"}';; esac"""
     machine.configure(hooks(yes))
     machine.answers += [[bash("touch one", id="c1"), bash("touch two", id="c2")], [Say("done")]]
-    async with machine.opened() as place:
+    async with machine.opened(interactive=True) as place:
         session = await place.create_session()
         with await place.watch(A) as events:
             await place.submit(session, "go", "r")
@@ -169,7 +169,9 @@ async def test_the_hooks_of_a_project_wait_for_its_user_to_trust_it(machine, tru
         [info], _, _ = await machine.call(place, CallTool("crush_info", {}))
     assert (machine.project() / "theirs").exists() is trusted
     assert (machine.project() / "mine").exists() is not trusted, "one list takes another's place"
-    notice = "hooks: ignored, because the file came with the project; to trust it, add "
+    notice = (
+        "hooks: ignored, because the file came with the project; to trust it: crush-trio trust "
+    )
     assert (notice in info["content"]) is not trusted
 
 

@@ -185,7 +185,7 @@ async def test_a_skill_does_not_open_up_what_is_private(machine):
     (machine.ours()).mkdir(parents=True)
     (machine.ours() / "mine").symlink_to(data)
     async with machine.serve() as server:
-        place = await server.create(A, str(machine.project()))
+        place = await server.create(A, str(machine.project()), interactive=True)
         [listed] = (await place.request("GET", "/skills")).json()
         assert listed["name"] == "mine"
         machine.answers += view(data / "keys")
@@ -207,4 +207,4 @@ async def test_the_agent_can_report_its_skills(machine):
         place = await server.create(A, str(machine.project()))
         [result], _ = await machine.ask(place, [CallTool("crush_info", {})], [Say("done")])
     assert f"jq = {file}, ok" in result["content"]
-    assert f"{bad}, error, the file does not begin" in result["content"]
+    assert f"{bad}, error, description is missing" in result["content"]

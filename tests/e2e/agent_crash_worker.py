@@ -152,7 +152,7 @@ async def open_sessions(store):
     known = {session.id for session in await store.sessions()}
     for name in SESSIONS:
         if name not in known:
-            session = Session(id=name, title=name, created_at=1, updated_at=1)
+            session = Session(id=name, title="New Session", created_at=1, updated_at=1)
             await store.commit(SessionCreated(session=session))
 
 

@@ -164,7 +164,7 @@ async def open_place(tmp_path, kind, script, *, sandbox="auto"):
             who = {"path": str(directory), "client_id": client_id(1)}
             path = f"/v1/workspaces/{(await post('/v1/workspaces', who))['id']}"
             await post(f"{path}/agent/init", {"interactive": True})
-            session = (await post(f"{path}/sessions", {"title": "s"}))["id"]
+            session = (await post(f"{path}/sessions", {"title": "New Session"}))["id"]
             with trio.fail_after(60):
                 yield Place(http, address, model, directory, path, session)
         stop.set()

@@ -194,6 +194,7 @@ async def kill_after(client, server, base, endings):
     server.process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.item("B1", "L3")
 async def test_an_ending_that_was_seen_is_not_told_again_however_soon_the_server_dies(tmp_path):
     """Nothing else is written that would take the place of the ending along to the disk."""

@@ -4,8 +4,10 @@ import json
 import shlex
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,10 @@ GRACE = 3.0
 
 
 @contextmanager
-def hypercorn(folder, *arguments):
+def hypercorn(folder, *arguments, extra=None):
     """Run the ASGI application under Hypercorn on a port of its choice."""
     command = ["hypercorn", "-k", "trio", "-b", "127.0.0.1:0", *arguments, "crush_trio.asgi:app"]
-    with started(command, folder) as process:
+    with started(command, folder, extra) as process:
         yield process, Server(process, f"Listening on {announced(process, folder)}. ")
 
 
@@ -53,6 +55,47 @@ def test_hypercorn_can_serve_the_application(tmp_path):
         assert server.stop()[0] == 0
     with serving(tmp_path) as server:
         server.create(tmp_path)
+
+
+@contextmanager
+def model_without_a_key():
+    """Serve a model that refuses every request; yield its address."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_error(401)
+
+        def log_message(self, *_given):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_under_hypercorn_a_failed_run_is_on_standard_error_with_its_sentence_and_id(tmp_path):
+    user = {"CRUSH_GLOBAL_CONFIG": str(tmp_path)}
+    with model_without_a_key() as address, hypercorn(tmp_path, extra=user) as (_, server):
+        provider = {"base_url": address, "models": [{"id": "m", "name": "M"}]}
+        (tmp_path / "crush.json").write_text(json.dumps({"providers": {"here": provider}}))
+        workspace = server.create(tmp_path)
+        stream = server.stream(workspace)
+        server.start_run(workspace)
+        while (run := stream.until("run"))["state"] not in {"errored", "completed"}:
+            pass
+        stream.close()
+        assert server.stop()[0] == 0
+    assert run["state"] == "errored"
+    lines = (tmp_path / "stderr.txt").read_text("utf-8").splitlines()
+    [line] = [line for line in lines if " run.failed " in line]
+    assert " WARNING " in line
+    assert f"run_id='{run['id']}'" in line
+    assert run["error"] in line
 
 
 def test_under_hypercorn_a_shutdown_that_a_client_asked_for_leaves_no_dead_server(tmp_path):
@@ -97,9 +140,9 @@ def test_a_second_worker_refuses_the_directory_of_the_first_and_says_who_has_it(
             body = {"path": str(tmp_path), "client_id": CLIENT}
             status, answer = server.ask("POST", "/workspaces", body)
             answers[status] = answer
-        assert answers.keys() == {200, 503}
+        assert answers.keys() == {200, 500}
         assert answers[200]["path"] == str(tmp_path)
-        refused = answers[503]
+        refused = answers[500]
         assert refused["code"] == "store_locked"
         assert "the data directory is in use" in refused["message"]
         owner = int(refused["message"].partition("belongs to process ")[2].partition(",")[0])

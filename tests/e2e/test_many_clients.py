@@ -126,6 +126,7 @@ async def open_session(server, directory):
     return workspace["id"], session["id"], base
 
 
+@pytest.mark.long
 @pytest.mark.item("E14", "G1", "G5")
 async def test_two_hundred_clients_see_one_answer_and_one_ending(server, tmp_path):
     workspace, session, base = await open_session(server, tmp_path)

@@ -1,7 +1,8 @@
 """A command that the agent runs cannot use the server it runs under, except to read.
 
 The command is a real one, granted by a person. It tries everything that changes something, over the Unix
-socket and over TCP, in the ways in which a process can hide where it comes from.
+socket and over TCP, in the ways in which a process can hide where it comes from; and in each kind of sandbox:
+bubblewrap gives it a PID namespace of its own, in which its processes have other ids.
 """
 
 import json
@@ -16,26 +17,34 @@ import pytest
 import trio
 import trio.testing
 
+from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.client import open_client
 from crush_trio.net.address import TcpAddress, UnixAddress
 from crush_trio.server.run import run_server
 from crush_trio.server.settings import ServerSettings
 from crush_trio.testing import open_model_server
 from crush_trio.testing.model.script import CallTool, Say
+from crush_trio.tools.sandbox.confinement import SandboxKind
+from crush_trio.tools.sandbox.landlock import MIN_VERSION
+from crush_trio.tools.sandbox.machine import MachineSandbox
+from crush_trio.tools.shell.guard.restriction import landlock_version
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
+from crush_trio.wire.messages import ToolResultPart
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
 
 ATTACK = Path(__file__).with_name("own_process_attack.py")
-HERD = 200
 REFUSED = [403, "own_process"]
 SKIP = "/permissions/skip"
 ALLOW = PermissionPolicy(mode=PermissionMode.ALLOW)
 
 
 @asynccontextmanager
-async def open_both(tmp_path, choose):
-    """Serve on a Unix socket and on TCP, with a scripted model; yield a workspace of an ordinary client."""
+async def open_both(tmp_path, choose, kind):
+    """Serve on a Unix socket and on TCP, with a scripted model; yield a workspace of an ordinary client.
+
+    Commands run in a sandbox of *kind*.
+    """
     directory, home = tmp_path / "project", tmp_path / "home"
     directory.mkdir()
     home.mkdir()
@@ -49,9 +58,11 @@ async def open_both(tmp_path, choose):
         stop = trio.Event()
         places = [UnixAddress(PurePosixPath(tmp_path, "s")), TcpAddress("127.0.0.1", 0)]
         settings = ServerSettings.from_environment(environment)
-        unix, tcp = await nursery.start(
-            partial(run_server, places, settings=settings, shutdown=stop.wait)
+        workspaces = WorkspaceSettings(
+            environment=environment, home=home, sandbox=MachineSandbox(kind)
         )
+        serve = partial(run_server, places, settings=settings, workspaces=workspaces)
+        unix, tcp = await nursery.start(partial(serve, shutdown=stop.wait))
         with trio.fail_after(30):
             async with (
                 open_client(tcp) as client,
@@ -96,14 +107,35 @@ async def herd_of_another_program(plan, address, request):
     return json.loads(done.stdout)
 
 
+async def held_by(workspace, session):
+    """Return the sandbox that the command of a session was in, as its record says."""
+    messages = await workspace.sessions.messages(session)
+    [result] = [
+        part for each in messages for part in each.parts if isinstance(part, ToolResultPart)
+    ]
+    return json.loads(result.metadata)["sandbox"]
+
+
 @pytest.mark.long
 @pytest.mark.item("L48")
-async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "herd"),
+    [
+        (SandboxKind.NONE, 200),
+        pytest.param(SandboxKind.BUBBLEWRAP, 20, marks=pytest.mark.needs("bwrap")),
+        pytest.param(
+            SandboxKind.LANDLOCK,
+            20,
+            marks=pytest.mark.skipif(landlock_version() < MIN_VERSION, reason="no Landlock"),
+        ),
+    ],
+)
+async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path, kind, herd):
     results, go = tmp_path / "results", tmp_path / "go"
     os.mkfifo(results)
     os.mkfifo(go)
     command = f"{sys.executable} {ATTACK} {tmp_path}/plan.json {results} {go}"
-    async with open_both(tmp_path, scripted(command)) as (unix, tcp, workspace, directory):
+    async with open_both(tmp_path, scripted(command), kind) as (unix, tcp, workspace, directory):
         session = await workspace.sessions.create(title="s")
         requests = changes(workspace, session.id, directory)
         plan = {
@@ -111,7 +143,7 @@ async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
             "port": tcp.port,
             "requests": requests,
             "reads": [["GET", f"/v1/workspaces/{workspace.id}/agent", None]],
-            "herd": HERD,
+            "herd": herd,
         }
         (tmp_path / "plan.json").write_bytes(orjson.dumps(plan))
         run = await workspace.submit("go", session=session.id, permissions=ALLOW)
@@ -119,17 +151,17 @@ async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
         text = await trio.to_thread.run_sync(results.read_text, abandon_on_cancel=True)
         found = json.loads(text)
         assert isinstance(found, dict), found
-        for kind in ("unix", "tcp"):
-            assert found[kind]["plain"] == [REFUSED] * len(requests)
-            assert found[kind]["reads"] == [[200, ""]]
-            assert found[kind]["handed_over"] == REFUSED
-            assert found[kind]["as_daemon"] == REFUSED
-            assert found[kind]["hidden"] == REFUSED
-            assert found[kind]["herd"] == [REFUSED] * HERD
+        for way in ("unix", "tcp"):
+            assert found[way]["plain"] == [REFUSED] * len(requests)
+            assert found[way]["reads"] == [[200, ""]]
+            assert found[way]["handed_over"] == REFUSED
+            assert found[way]["as_daemon"] == REFUSED
+            assert found[way]["hidden"] == REFUSED
+            assert found[way]["herd"] == [REFUSED] * herd
         for address in (plan["path"], plan["port"]):  # everybody else as ever
             request = ["POST", f"/v1/workspaces/{workspace.id}{SKIP}", {"skip": False}]
             answers = await herd_of_another_program(plan, address, request)
-            assert answers == [[200, ""]] * HERD
+            assert answers == [[200, ""]] * herd
         async with open_client(unix) as other, other.open_workspace(directory) as same:
             await same.permissions.skip(False)
         await trio.Path(go).write_text("go")
@@ -137,3 +169,4 @@ async def test_a_command_can_read_from_its_server_and_change_nothing(tmp_path):
         await trio.testing.wait_all_tasks_blocked(0.1)  # for what was sent without waiting
         assert not await workspace.permissions.skipping()
         assert not (directory / "owned").exists()
+        assert await held_by(workspace, session.id) == kind.value

@@ -255,7 +255,7 @@ def test_a_second_server_on_a_data_directory_is_refused_and_told_who_has_it(tmp_
         first.create(tmp_path)
         body = {"path": str(tmp_path), "client_id": CLIENT}
         status, said = second.ask("POST", "/workspaces", body)
-        assert (status, said["code"]) == (503, "store_locked")
+        assert (status, said["code"]) == (500, "store_locked")
         assert str(first.process.pid) in said["message"]
 
 

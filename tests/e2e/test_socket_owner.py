@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+import anyio
 import pytest
 import trio
 
@@ -105,6 +106,14 @@ async def open_refused_client(environ):
         yield str(caught.value)
 
 
+def refused_under_asyncio(environ):
+    async def refused():
+        async with open_refused_client(environ) as said:
+            return said
+
+    return anyio.run(refused)  # its default is asyncio
+
+
 # ── Squatters ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -120,15 +129,31 @@ async def test_a_squatted_default_socket_gets_nothing_and_the_user_is_told_whose
             assert f"process {squatter.pid} (python" in said
             assert f"user nobody ({NOBODY})" in said
             assert await heard() == "0\n"
-        for embed in (True, False):  # an embedded server is no answer: the user has to know
+        assert await trio.to_thread.run_sync(refused_under_asyncio, environ) == said
+        assert await heard() == "0\n"
+        for start in (True, False):  # a server of our own is no answer: the user has to know
             with pytest.raises(ServerForeign):
-                async with open_link(None, environ, embed=embed):
+                async with open_link(None, environ, start=start):
                     pytest.fail("it was used")
             assert await heard() == "0\n"
         async with open_client(f"unix://{path}", environ=environ) as client:  # named: as ever
             with pytest.raises(Exception, match="broke"):
                 await client.version()
             assert int(await heard()) > 0
+
+
+@needs_root
+@pytest.mark.item("G14")
+async def test_a_squatted_socket_of_the_server_in_the_background_gets_nothing_either(tmp_path):
+    tmp_path.chmod(0o777)
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    path = tmp_path / f"crush-trio-{os.getuid()}.sock"
+    with listening(SQUAT, path) as squatter, trio.fail_after(20):
+        heard = partial(trio.to_thread.run_sync, squatter.stdout.readline)
+        with pytest.raises(ServerForeign, match=f"process {squatter.pid}"):
+            async with open_link(None, environ, start=True):
+                pytest.fail("it was used")
+        assert [await heard() for _ in range(3)] == ["0\n"] * 3
 
 
 def spoil(folder, kind):
@@ -209,7 +234,7 @@ async def test_a_socket_of_another_program_is_recognised_and_named(tmp_path):
     with listening(MAIL, path) as other:
         named = rf"process {other.pid} \(python.*\), run by user"
         with pytest.raises(NotOurs, match=named):
-            async with open_link(f"unix://{path}", {"HOME": str(tmp_path)}, embed=False):
+            async with open_link(f"unix://{path}", {"HOME": str(tmp_path)}, start=False):
                 pytest.fail("it was used")
         with pytest.raises(AddressInUse, match=named):
             async with open_listeners([UnixAddress(PurePosixPath(path))]):

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 
+import anyio
 import pytest
 import trio
 
@@ -115,7 +117,13 @@ async def test_a_client_far_away_works_over_tls_with_its_token_and_leaves_its_na
         assert (sent.token, sent.client_id) == ("laptop", client.id)
         assert sent.address.startswith("127.0.0.1:")
 
-        unknown = "certificate verify failed"
+        under_asyncio = partial(anyio.run, works, address, token, ca, home, work)
+        _, records = await trio.to_thread.run_sync(under_asyncio)
+        assert [each.token for each in records if each.action == "sent"] == ["laptop"] * 2
+        distrusted = partial(anyio.run, partial(refused, address, token=token, environ=home))
+        assert "its certificate is not trusted" in await trio.to_thread.run_sync(distrusted)
+
+        unknown = "its certificate is not trusted"
         assert unknown in await refused(address, token=token, environ=home)
         assert unknown in await refused(address, token=token, environ=home, ca=foreign)
         missing = await refused(address, token=token, environ=home, ca=tmp_path / "none")

@@ -41,8 +41,8 @@ def test_an_address_is_read(text, address):
     ("text", "advice"),
     [
         ("", "no scheme"),
-        ("/run/crush.sock", "no scheme; write unix:///"),
-        ("localhost:8765", "no scheme"),
+        ("/run/crush.sock", "no scheme; write unix:///run/crush.sock"),
+        ("localhost:8765", "no scheme; write tcp://localhost:8765"),
         ("http://localhost:8765", "http:// is not a scheme we listen on"),
         ("npipe:////./pipe/crush", "npipe:// is not a scheme we listen on"),
         ("unix://crush.sock", "must be absolute: write unix:///crush.sock"),

@@ -348,9 +348,10 @@ async def test_the_beginning_of_a_body_can_be_read(most, read):
 # ── Connections that were closed while they were idle ───────────────────────────────────────────
 
 
-async def lose_idle(request, *, deaf=False, said=b""):
+async def lose_idle(request, *, deaf=False, said=b"", after=0.0):
     """Send *request* on a used connection that the server closes after *said*; then answer on a new one.
 
+    It does so *after* seconds.
     With *deaf* the server does not take the request either.
     """
     wire, to = connections()
@@ -360,6 +361,7 @@ async def lose_idle(request, *, deaf=False, said=b""):
         if deaf:
             old.receive_stream.close()
         await wait_all_tasks_blocked()
+        await trio.sleep(after)
         if said:
             await old.send_all(said)
         await old.aclose()
@@ -382,6 +384,11 @@ async def test_a_safe_request_is_sent_again_on_a_new_connection():
 
 async def test_a_request_that_may_be_repeated_is_sent_again():
     assert await lose_idle(post(repeatable=True)) == (200, b"ok")
+
+
+async def test_a_request_that_was_worked_on_for_a_while_is_not_sent_again_in_silence():
+    with pytest.raises(ConnectionLost):
+        await lose_idle(post(repeatable=True), after=60.0)
 
 
 async def test_a_request_that_may_have_been_carried_out_is_not_sent_again():

@@ -1,17 +1,20 @@
 """Streams over real sockets, TLS and proxies: whatever is opened is returned or closed at once."""
 
+import os
 import ssl
 import subprocess
+from contextlib import closing
 from ipaddress import ip_address
 from pathlib import PurePosixPath
 
 import pytest
 import trio
+import trio.testing
 from attrs import define, field
 
 from crush_trio.net.address import Origin, UnixAddress
 from crush_trio.net.client import READ_MOST, Request, open_http_client
-from crush_trio.net.dial import Dialer, UnixDialer, ViaProxy
+from crush_trio.net.dial import Dialer, FixedUnixDialer, UnixDialer, ViaProxy
 from crush_trio.net.errors import AddressRefused, ConnectFailed
 from tests.net.servers import make_certificate, open_deaf_server, open_proxy, open_secure_server
 
@@ -74,6 +77,61 @@ async def test_a_unix_socket_is_connected_to_and_a_missing_one_is_named(tmp_path
         nursery.start_soon(trio.serve_listeners, ok, [listener])
         assert await fetched(UnixDialer(UnixAddress(PurePosixPath(path))), ELSEWHERE) == b"ok"
         nursery.cancel_scope.cancel()
+
+
+async def listener_at(path):
+    sock = trio.socket.socket(trio.socket.AF_UNIX)
+    await sock.bind(str(path))
+    sock.listen()
+    return trio.SocketListener(sock)
+
+
+async def test_a_fixed_dialer_stays_with_its_server_until_that_ends_whatever_happens_to_the_file(
+    tmp_path,
+):
+    """The streams of a client were at one server and its requests at another."""
+    path = tmp_path / "s"
+    with closing(FixedUnixDialer(UnixAddress(PurePosixPath(path)))) as dial:
+        with pytest.raises(ConnectFailed, match="No such file"):
+            await dial()
+
+        async def reached(listener):
+            async with await dial(), await listener.accept():
+                return True
+
+        async with await listener_at(path) as first:
+            assert await reached(first)
+            path.unlink()
+            assert await reached(first)
+            async with await listener_at(path) as second:
+                assert await reached(first)
+                await first.aclose()
+                assert await reached(second)
+                path.unlink()
+                await second.aclose()
+                with pytest.raises(ConnectFailed):
+                    await dial()
+
+
+async def test_a_socket_with_too_many_waiting_clients_is_waited_for(tmp_path):
+    """The stream was not connected, and the socket seemed to belong to another user."""
+    path = str(tmp_path / "s")
+    with trio.socket.socket(trio.socket.AF_UNIX) as sock:
+        await sock.bind(path)
+        sock.listen(0)
+        dial = UnixDialer(UnixAddress(PurePosixPath(path), owner=os.getuid()))
+        async with await dial(ELSEWHERE), trio.open_nursery() as nursery:
+            nursery.start_soon(accepted_twice, sock)
+            async with await dial(ELSEWHERE) as stream:
+                assert await stream.receive_some() == b"hello"
+
+
+async def accepted_twice(sock):
+    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(2):
+        taken, _ = await sock.accept()
+        async with trio.SocketStream(taken) as stream:
+            await stream.send_all(b"hello")
 
 
 # ── Checked addresses ───────────────────────────────────────────────────────────────────────────
@@ -207,11 +265,23 @@ async def test_certificates_are_those_of_the_environment_and_not_of_the_process(
     async with open_secure_server(certificate, ok) as port:
         origin = here(port, secure=True, host="localhost")
         monkeypatch.setenv("SSL_CERT_FILE", file)
-        with pytest.raises(ConnectFailed, match="certificate verify failed"):
+        with pytest.raises(ConnectFailed, match=r"not trusted: .*in SSL_CERT_FILE") as refused:
             await fetched(Dialer(), origin)
+        assert refused.value.permanent
         monkeypatch.delenv("SSL_CERT_FILE")
         assert await fetched(Dialer({"SSL_CERT_FILE": file}), origin) == b"ok"
         assert await fetched(Dialer({"SSL_CERT_DIR": folder}), origin) == b"ok"
+
+
+@pytest.mark.needs("openssl")
+async def test_a_certificate_for_another_host_is_not_the_issuers_fault(certificate, resolve):
+    resolve(["127.0.0.1"])
+    dial = Dialer(trust=ssl.create_default_context(cafile=certificate[1]), check=Check())
+    async with open_secure_server(certificate, ok) as port:
+        with pytest.raises(ConnectFailed, match=r"not trusted: .*mismatch") as refused:
+            await dial(here(port, secure=True, host="two.test"))
+    assert refused.value.permanent
+    assert "SSL_CERT_FILE" not in str(refused.value)
 
 
 async def test_certificates_that_cannot_be_read_are_named(tmp_path):
@@ -296,6 +366,18 @@ async def test_a_proxy_that_refuses_is_named_without_its_password():
             await dial(ELSEWHERE)
         assert refused.value.status == 407
         assert "password" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "permanent"), [(b"403 Forbidden", True), (b"405 No", True), (b"502 Later", False)]
+)
+async def test_a_proxy_without_a_tunnel_is_told_with_the_next_step(status, permanent):
+    async with open_proxy(0, status=status) as (_, port):
+        with pytest.raises(ConnectFailed) as refused:
+            await Dialer({"https_proxy": f"http://127.0.0.1:{port}"})(ELSEWHERE)
+    said = str(refused.value)
+    assert f"the proxy 127.0.0.1:{port} answered {status[:3].decode()} to CONNECT" in said
+    assert ("list the host in NO_PROXY" in said, refused.value.permanent) == (permanent, permanent)
 
 
 async def test_a_cancel_while_a_proxy_thinks_closes_the_connection_at_once():

@@ -95,5 +95,5 @@ def test_a_malformed_proxy_is_named_by_its_variable_and_without_its_login(url, n
 
 
 def test_a_proxy_that_speaks_something_else_is_an_error():
-    with pytest.raises(ConnectFailed, match="socks5"):
+    with pytest.raises(ConnectFailed, match=r"socks5 proxy in all_proxy.*NO_PROXY"):
         proxy_for(origin_of("https://a.test"), {"all_proxy": "socks5://proxy:1080"})

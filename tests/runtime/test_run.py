@@ -9,8 +9,10 @@ from attrs.exceptions import FrozenInstanceError
 from outcome import Error
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.errors import AcceptanceNotStored, CancelSwallowed
+from crush_trio.config.errors import ExpansionFailed
+from crush_trio.errors import AcceptanceNotStored, AnswerTooLong, CancelSwallowed
 from crush_trio.events.facts import Fact, MessageChange, RunChange, agent_error
+from crush_trio.providers.errors import ProviderError
 from crush_trio.runtime import (
     Completion,
     Limits,
@@ -291,7 +293,7 @@ async def test_an_ending_is_owed_until_it_is_stored_and_announced_only_then(erro
         slow, behind = (bench.accept(text, run_id=text) for text in ("slow", "behind"))
         elsewhere = bench.accept("elsewhere", "another session")
         assert (await elsewhere.wait()).state is COMPLETED
-        await trio.sleep(3600)
+        await trio.sleep(300)
         assert (slow.state, slow.view.outcome, slow.view.text) == (ENDING, COMPLETED, "the answer")
         assert behind.state is RunState.QUEUED, "the session goes on when the ending is stored"
         assert bench.workspace.session_busy(slow.session_id)
@@ -375,7 +377,28 @@ async def test_what_fails_while_a_run_is_cancelled_does_not_make_it_a_failure(wh
         assert (outcome.state, outcome.text) == (CANCELLED, "so far")
         assert bench.recorder.errors == []
         check_promises(bench, [run])
-    assert [record.message for record in caplog.records] == ["run.failed_while_cancelled"]
+    [line] = caplog.records
+    assert line.message.startswith("run.failed_while_cancelled: ")
+    assert line.message.endswith(f" (run {run.id})")
+
+
+@pytest.mark.parametrize(
+    "error", [AnswerTooLong("so much"), ProviderError("so much"), ExpansionFailed("so much")]
+)
+async def test_an_error_with_a_heading_is_one_line_in_the_log(error, caplog):
+    """A model provider's error is not a defect of the program, and a traceback tells no more."""
+
+    async def turn(run):
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    async with open_test_workspace(turn) as bench:
+        await bench.accept("hello", run_id="r").wait()
+    [line] = caplog.records
+    assert (line.levelname, line.code) == ("WARNING", error.code)
+    assert line.message == f"run.failed: {error} (run {line.run_id})"
+    assert line.exc_info is None
+    assert line.error.endswith("so much")
 
 
 @pytest.mark.item("B19", "D28")
@@ -501,3 +524,50 @@ async def test_with_courtesy_a_sender_goes_on_before_the_run_begins_to_work(seed
         order.append("sender")
         await accepted.wait()
     assert order == ["sender", "run"]
+
+
+# ── Mistakes in a turn ──────────────────────────────────────────────────────────────────────────
+
+
+async def says_text(run):
+    await trio.lowlevel.checkpoint()
+    return "text"
+
+
+def is_not_async(run):
+    return Completion(text="text")
+
+
+@pytest.mark.parametrize(
+    ("turn", "told"),
+    [
+        (says_text, "the turn returned a str: write `return Completion(text=…)`, or return None"),
+        (is_not_async, "the turn returned a Completion without being awaited: write `async def`"),
+    ],
+)
+async def test_a_turn_that_returns_something_else_is_told_what_to_write(turn, told):
+    async with open_test_workspace(turn) as bench:
+        outcome = await bench.accept("hello", run_id="r").wait()
+    assert (outcome.state, outcome.error) == (RunState.ERRORED, told)
+
+
+async def takes_two(run, more):
+    raise NotImplementedError
+
+
+async def generates(run):
+    yield
+
+
+@pytest.mark.parametrize(
+    ("turn", "told"),
+    [
+        (takes_two, "the turn takes_two does not take one argument, the run: write `async def"),
+        (generates, "the turn generates is an async generator: write `async def"),
+        (7, "the turn is a int, not a function: write `async def"),
+    ],
+)
+async def test_a_turn_that_cannot_be_called_is_refused_when_the_workspace_opens(turn, told):
+    with pytest.raises(TypeError, match=told):
+        async with open_workspace(turn):
+            raise NotImplementedError

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.runtime.tasks import CancelWatch
+from crush_trio.runtime.watch import CancelWatch
 
 MINE = "run a was cancelled"
 

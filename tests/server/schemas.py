@@ -1,6 +1,8 @@
 """As much of JSON Schema as the OpenAPI document uses: checking values, and making some up."""
 
 from base64 import b64encode
+from functools import reduce
+from operator import getitem
 
 from hypothesis import strategies as st
 
@@ -19,6 +21,7 @@ PYTHON = {
 KNOWN = {
     "$ref", "oneOf", "anyOf", "discriminator", "const", "enum", "type", "format", "properties",
     "required", "additionalProperties", "items", "contentEncoding", "description", "default",
+    "x-enum-varnames", "x-extensible-enum",
 }  # fmt: skip
 
 
@@ -26,7 +29,7 @@ def resolved(schema, document):
     """Return what a reference refers to."""
     if "$ref" not in schema:
         return schema
-    return document["components"]["schemas"][schema["$ref"].removeprefix("#/components/schemas/")]
+    return reduce(getitem, schema["$ref"].removeprefix("#/").split("/"), document)
 
 
 def problem(value, schema, document, at="$"):

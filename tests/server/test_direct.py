@@ -152,7 +152,7 @@ async def test_a_crash_is_answered_and_logged_directly_as_through_quart(route, m
 
 PROMPTS = {
     "a prompt": (202, lambda session: prompt(session)),
-    "one that was sent before": (202, lambda session: prompt(session, run_id="same")),
+    "one that was sent before": (200, lambda session: prompt(session, run_id="same")),
     "a prompt that says nothing": (400, lambda session: prompt(session, prompt="")),
     "a prompt that is too long": (413, lambda session: prompt(session, prompt="x" * 2000)),
     "a wrong type": (400, lambda _: b'{"session_id":1}'),

@@ -127,7 +127,7 @@ async def test_what_makes_no_sense_is_refused_with_a_sentence(query, words):
         session = await place.create_session()
         answer = await place.request("GET", f"/sessions/{session}/messages?{query}")
         assert (answer.status, answer.json()["code"]) == (400, "bad_request")
-        assert words in answer.json()["message"]
+        assert words in answer.json()["detail"]
 
 
 @pytest.mark.item("D12")

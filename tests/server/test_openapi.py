@@ -12,7 +12,8 @@ from crush_trio.server.app import create_app
 from crush_trio.server.openapi import Schemas, docs_page, openapi_document
 from crush_trio.server.routes import ROUTES
 from crush_trio.server.routing import EVENTS
-from crush_trio.server.status import STATUS, error_body
+from crush_trio.server.status import error_body
+from crush_trio.testing import client_id, open_test_server
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.messages import BinaryPart, FinishPart, FinishReason
 from crush_trio.wire.requests import AgentMessage
@@ -51,10 +52,46 @@ def test_every_reference_leads_somewhere_and_every_schema_is_referred_to():
     assert named == set(SCHEMAS)
 
 
-def test_operations_have_names_of_their_own():
+def test_operations_have_names_of_their_own_that_begin_with_a_verb():
     names = [operation(route)["operationId"] for route in ROUTES]
     assert len(set(names)) == len(names)
-    assert all(name.isidentifier() for name in names)
+    for name in names:
+        assert re.fullmatch("[a-z]+(_[a-z]+)+", name)
+        assert len(name) <= 28
+    assert {"submit_prompt", "cancel_session", "answer_permission", "stream_events"} < {*names}
+
+
+def test_a_status_has_a_body_always_or_never():
+    for route in ROUTES:
+        for status, shape in route.answers.items():
+            assert ("content" in operation(route)["responses"][str(status)]) == (shape is not None)
+    [submit] = [route for route in ROUTES if route.name == "submit_prompt"]
+    assert set(submit.answers) == {200, 202}
+    assert "content" not in operation(submit)["responses"]["202"]
+
+
+def test_parameters_of_queries_have_types():
+    described = {
+        (route.name, each["name"]): each["schema"]
+        for route in ROUTES
+        for each in operation(route).get("parameters", ())
+    }
+    assert described["stream_events", "form"] == {
+        "type": "string", "enum": ["crush", "native"], "default": "crush",
+    }  # fmt: skip
+    assert described["list_runs", "limit"] == {
+        "type": "integer", "format": "int64", "minimum": 1, "maximum": 1000, "default": 100,
+    }  # fmt: skip
+    assert described["cancel_session", "queue"]["enum"] == ["cancel", "keep"]
+    assert described["cancel_session", "receipt"] == {"type": "boolean"}
+    assert described["stream_events", "client_id"]["format"] == "uuid"
+
+
+def test_the_id_to_resume_after_is_described():
+    [stream] = [route for route in ROUTES if route.media == EVENTS]
+    [header] = [each for each in operation(stream)["parameters"] if each["in"] == "header"]
+    assert (header["name"], header["required"]) == ("Last-Event-ID", False)
+    assert "`<boot>-<number>`" in header["description"]
 
 
 def test_every_parameter_of_a_path_is_described():
@@ -68,7 +105,8 @@ def test_every_code_of_a_route_stands_under_its_status():
     for route in ROUTES:
         for code in route.codes:
             assert (
-                f"`{code}`" in operation(route)["responses"][str(int(STATUS[code]))]["description"]
+                f"`{code}`"
+                in operation(route)["responses"][str(route.error_status(code))]["description"]
             )
 
 
@@ -80,14 +118,30 @@ def test_a_key_of_an_answer_is_required_if_it_is_always_written():
 
 
 def test_a_key_of_a_body_is_required_if_it_has_no_default():
-    assert SCHEMAS["SessionInput"]["required"] == ["id"]
+    assert "required" not in SCHEMAS["SessionCreate"]
+    assert "todos" not in SCHEMAS["SessionUpdate"]["required"]
     assert SCHEMAS["AgentMessage"]["required"] == ["session_id", "prompt"]
+
+
+def test_a_body_has_the_types_that_its_route_accepts():
+    grant = SCHEMAS["GrantRequest"]["properties"]
+    assert grant["permission"] == {"$ref": "#/components/schemas/PermissionReference"}
+    assert SCHEMAS["PermissionReference"]["required"] == ["id"]
+    assert grant["action"] == {"$ref": "#/components/schemas/PermissionAction"}
+    command = SCHEMAS["ControlRequest"]["properties"]["command"]
+    assert command == {"$ref": "#/components/schemas/ControlCommand"}
+
+
+def test_a_key_that_is_left_out_instead_of_null_is_never_null():
+    run = SCHEMAS["RunView"]
+    assert run["properties"]["run_id"] == {"type": "string"}
+    assert "run_id" not in run["required"]
 
 
 def test_keys_and_values_are_spelt_as_the_wire_spells_them():
     binary = Schemas()
     binary.of(BinaryPart)
-    data = binary.components["BinaryPart"]["properties"]["data"]["properties"]
+    data = binary.components["BinaryPartData"]["properties"]
     assert list(data) == ["Path", "MIMEType", "Data"]
     assert data["Data"] == {"type": "string", "contentEncoding": "base64"}
     finish = Schemas()
@@ -98,10 +152,32 @@ def test_keys_and_values_are_spelt_as_the_wire_spells_them():
     assert SCHEMAS["LspState"]["enum"] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_part_is_one_of_its_kinds_and_says_which():
+@pytest.mark.parametrize("union", ["Part", "Envelope", "NativeEvent"])
+def test_the_members_of_a_union_have_names_and_say_which_one_they_are(union):
+    union = SCHEMAS[union]
+    key, mapping = union["discriminator"]["propertyName"], union["discriminator"]["mapping"]
+    assert [ref["$ref"] for ref in union["oneOf"]] == list(mapping.values())
+    for value, ref in mapping.items():
+        member = SCHEMAS[ref.rpartition("/")[2]]
+        assert member["properties"][key] == {"type": "string", "const": value, "enum": [value]}
+        assert key in member["required"]
+    assert "oneOf" not in {key for name in mapping.values() for key in SCHEMAS[name[21:]]}
+
+
+def test_no_object_is_without_a_name():
+    def inline(schema):
+        values = schema.values() if isinstance(schema, dict) else schema
+        found = isinstance(schema, dict) and "properties" in schema
+        return found or any(inline(each) for each in values if isinstance(each, dict | list))
+
+    for name, schema in SCHEMAS.items():
+        members = {**schema, "properties": None, "each": [*schema.get("properties", {}).values()]}
+        del members["properties"]
+        assert not inline(members), name
+
+
+def test_a_part_fits_its_own_kind_only():
     part = SCHEMAS["Part"]
-    mapping = part["discriminator"]["mapping"]
-    assert [ref["$ref"] for ref in part["oneOf"]] == list(mapping.values())
     text = {"type": "text", "data": {"text": "hello"}}
     assert problem(text, part, DOCUMENT) is None
     assert problem({**text, "type": "finish"}, part, DOCUMENT) is not None
@@ -114,6 +190,13 @@ def test_the_body_of_an_error_matches_its_schema():
 def answer_schema(route):
     [media] = operation(route)["responses"][str(route.status)]["content"].values()
     return media.get("x-event-schema", media["schema"])
+
+
+def test_a_remark_is_described_beside_an_answer_without_a_body():
+    [health] = [route for route in ROUTES if route.remark is not None]
+    told = operation(health)["responses"]["200"]
+    assert "content" not in told
+    assert told["x-remark-schema"] == {"$ref": "#/components/schemas/Health"}
 
 
 @cache
@@ -212,6 +295,8 @@ def test_the_page_takes_no_text_for_markup():
 def test_the_stream_is_described_by_its_events():
     [route] = [route for route in ROUTES if route.media == EVENTS]
     assert answer_schema(route) == {"$ref": "#/components/schemas/Envelope"}
+    media = operation(route)["responses"]["200"]["content"][EVENTS]
+    assert media["x-native-event-schema"] == {"$ref": "#/components/schemas/NativeEvent"}
 
 
 def test_a_body_that_may_be_left_out_is_marked_so():
@@ -221,7 +306,19 @@ def test_a_body_that_may_be_left_out_is_marked_so():
         if route.body is not None and not operation(route)["requestBody"]["required"]
     ]
     assert optional == [
+        "/v1/workspaces/{wid}/sessions",
         "/v1/workspaces/{wid}/agent/init",
         "/v1/workspaces/{wid}/questions/cancel",
+        "/v1/workspaces/{wid}/agent/sessions/{sid}/queue/{rid}",
     ]
     assert decode(b"{}", AgentMessage).prompt == ""
+
+
+async def test_a_session_needs_a_title_at_most_and_a_whole_one_is_understood():
+    async with open_test_server() as server:
+        place = await server.create(client_id(1))
+        whole = json.loads(encode(Session(id="mine", title="whole", cost=5)))
+        for body, title in [({"title": "short"}, "short"), (b"", ""), (whole, "whole")]:
+            created = await place.request("POST", "/sessions", body)
+            assert (created.status, created.json()["title"]) == (200, title)
+            assert (created.json()["id"] != "mine", created.json()["cost"]) == (True, 0)

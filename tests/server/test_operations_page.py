@@ -41,7 +41,10 @@ def rows(heading):
 def logged():
     """Return every event of the code with the level it is logged at."""
     return {
-        (node.args[0].value, {"exception": "error"}.get(node.func.attr, node.func.attr))
+        (
+            node.args[0].value.partition(": ")[0],
+            {"exception": "error"}.get(node.func.attr, node.func.attr),
+        )
         for source in SOURCES
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from attrs import define
 
-from crush_trio.agent.asks.pending import DEFAULT_PATIENCE
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.backend import open as opening
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import BackendSettings, WorkspaceSettings

@@ -1,12 +1,21 @@
 """A submission may say what is to answer it, and nobody else has that model for it."""
 
+import os
+from types import SimpleNamespace
+
 import orjson
 import pytest
+import trio
 
+from crush_trio.backend.workspace import INITS_KEPT
+from crush_trio.server.http.outgoing import CARRIER
+from crush_trio.server.http.peer import Peer
+from crush_trio.server.routes import agent
 from crush_trio.testing.model.provider import ScriptedProvider
 from crush_trio.testing.model.script import CallTool, Say, text_of
-from crush_trio.testing.server.server import client_id
+from crush_trio.testing.server.server import client_id, open_test_server
 from crush_trio.wire.messages import Role
+from crush_trio.wire.requests import AgentInitRequest, AgentMessage
 from tests.server.brought import open_server_with
 
 # Configurations are read in threads, and the virtual clock does not see those.
@@ -92,3 +101,45 @@ async def test_a_model_that_is_not_configured_is_refused_and_nothing_is_accepted
     assert "'p1/none'" in answer.json()["message"]
     assert (await bench.place.request("GET", "/runs")).json() == []
     assert bench.model.requests == []
+
+
+@pytest.mark.item("F17")
+async def test_questions_can_be_asked_by_named_runs_too_after_an_interactive_start(bench):
+    for number, (interactive, more) in enumerate(
+        [(False, {}), (True, {}), (True, {"interactive": False}), (False, {"interactive": True})]
+    ):
+        body = {"interactive": interactive}
+        assert (await bench.place.request("POST", "/agent/init", body)).status == 200
+        await bench.play(f"prompt {number}", f"r{number}", **more)
+    asked = [r for r in bench.model.requests if r.tools and text_of(r).startswith("prompt")]
+    offers = ["question" in {tool.name for tool in request.tools} for request in asked]
+    assert offers == [False, True, False, True]
+
+
+@pytest.mark.item("F17")
+async def test_another_clients_start_does_not_make_a_run_of_a_script_interactive():
+    """The requests carry no client id; on a Unix socket the process of the client is known."""
+    ours, _ = pair = trio.socket.socketpair()
+    peers = [Peer(ours), Peer(ours)]
+    assert peers[0].pid == os.getpid()
+    peers[1].pid = 1
+    script, terminal = (
+        {"state": {CARRIER: SimpleNamespace(peer=peer)}, "query_string": b""} for peer in peers
+    )
+    async with open_test_server() as server:
+        place = await server.create(A)
+        hosted = server.backend.workspace(place.id)
+        for scope, interactive in ((script, False), (terminal, True), ({}, True)):
+            body = AgentInitRequest(interactive=interactive)
+            agent.init(SimpleNamespace(scope=scope, body=body, workspace=hosted))
+        body = AgentMessage(session_id="s", prompt="go", run_id="r")
+        found = []
+        for scope in (script, terminal, {}):
+            process = agent._process(SimpleNamespace(scope=scope))
+            found.append(agent._submission(body, hosted, process).interactive)
+        assert found == [False, True, True]
+        for process in range(100, 300):
+            hosted.init_agent(process=process)
+        assert len(hosted._inits) == INITS_KEPT
+    for each in pair:
+        each.close()

@@ -9,6 +9,7 @@ import pytest
 
 import crush_trio
 from crush_trio import errors
+from crush_trio.client.http import refusal
 from crush_trio.errors import CrushError
 from crush_trio.server.bodies import BodyTooLarge
 from crush_trio.server.guard import HostForbidden, Unauthorized
@@ -29,9 +30,15 @@ def leaves(cls=CrushError):
 
 
 def is_ours(leaf):
-    """Whether a server can raise it; clients and `net` raise theirs for others to translate."""
+    """Whether a server can raise it; clients, handles of runs and `net` raise theirs."""
     return not leaf.__module__.startswith(
-        ("crush_trio.client.", "crush_trio.cli.", "crush_trio.net.errors")
+        (
+            "crush_trio.client.",
+            "crush_trio.cli.",
+            "crush_trio.net.errors",
+            "crush_trio.testing.",
+            "crush_trio.backend.run_handle",
+        )
     )
 
 
@@ -78,7 +85,6 @@ WIRE = [
     ("path is required", 400),
     ("unknown command", 400),
     ("invalid permission action", 400),
-    ("agent coordinator not initialized", 400),
     ("name is required", 400),
     ("workspace not found", 404),
     ("LSP client not found", 404),
@@ -118,11 +124,21 @@ def test_a_status_is_a_plain_number():
     assert type(status_of(errors.SessionNotFound())) is int
 
 
+@pytest.mark.parametrize(
+    "error", [errors.UnknownCommand, errors.PermissionActionInvalid, errors.LspNotFound]
+)
+def test_messages_that_clients_compare_have_their_detail_beside_them(error):
+    body = {"message": error.message, "code": error.code, "detail": "why"}
+    assert orjson.loads(error_body(error("why"))) == body
+    assert str(refusal(400, error_body(error("why")))) == f"{error.message}: why"
+
+
 def test_the_answer_tells_the_detail():
     error = errors.DecodeError("scope: expected an integer, got a string")
     assert orjson.loads(error_body(error)) == {
-        "message": "failed to decode request: scope: expected an integer, got a string",
+        "message": "failed to decode request",
         "code": "bad_request",
+        "detail": "scope: expected an integer, got a string",
     }
 
 

@@ -9,6 +9,7 @@ import trio
 
 from crush_trio import __version__
 from crush_trio.backend.settings import BackendSettings
+from crush_trio.client.http import refusal
 from crush_trio.server.bodies import LIMITS
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
@@ -49,7 +50,7 @@ TABLE = [
             "bad_request",
             f"{_DECODE}: {name}",
         )
-        for name in ("prompt_tokens", "completion_tokens", "cost", "message_count", "created_at")
+        for name in ("prompt_tokens", "completion_tokens", "cost")
     ),
     ("POST W/config/set", b"{", 400, "bad_request", "failed to decode request"),
     ("POST W/permissions/skip", b'{"skip": "yes"}', 400, "bad_request", "failed to decode"),
@@ -99,8 +100,6 @@ TABLE = [
         "provider_key_invalid",
         "invalid provider key",
     ),
-    ("POST C/agent", GOOD_AGENT, 400, "agent_not_initialized", "agent coordinator not initialized"),
-    ("POST C/agent/sessions/S/summarize", b"", 400, "agent_not_initialized", "agent coordinator"),
     ("GET W/mcp/auth-url", b"", 400, "name_missing", "name is required"),
     ("POST W/agent", body_of(session_id="S", prompt=""), 400, "prompt_empty", "prompt is empty"),
     ("POST W/agent", body_of(prompt="hi"), 400, "session_missing", "session id is missing"),
@@ -202,7 +201,7 @@ async def test_a_refusal_has_its_status_its_code_and_its_words(case):
             target = target.replace(letter, meaning)
         answer = await server.request(method, target, body.replace(b'"S"', f'"{session}"'.encode()))
         assert (answer.status, answer.json()["code"]) == (status, code)
-        assert answer.json()["message"].startswith(words)
+        assert str(refusal(status, answer.body)).startswith(words)
         assert answer.headers["content-type"] == "application/json"
         assert (await server.request("GET", "/v1/health")).status == 200
 

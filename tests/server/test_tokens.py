@@ -12,7 +12,9 @@ from crush_trio.server.routes import ROUTES
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.tokens import (
     ENVIRONMENT_TOKEN,
+    ClientTokens,
     Right,
+    RightMissing,
     TokenFile,
     TokenNameInvalid,
     TokenNameTaken,
@@ -21,7 +23,8 @@ from crush_trio.server.tokens import (
     TokensUnusable,
     tokens_path,
 )
-from crush_trio.testing.server.server import client_id, open_test_server
+from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
+from crush_trio.testing.server.turns import Pause
 
 ENVIRONMENT = "the-token-of-the-environment"
 
@@ -173,11 +176,14 @@ ANSWER = {
 }
 
 
+READ_BY_ADMIN = {("GET", "/v1/audit"), ("GET", f"{W}/runs/{{rid}}/capsule")}
+
+
 def right_of(route):
     place = route.method, route.path
     if place in ANSWER:
         return Right.ANSWER
-    reads = route.method == "GET" and route.path != "/v1/audit"
+    reads = route.method == "GET" and place not in READ_BY_ADMIN
     return Right.WATCH if reads or place in WATCH else Right.ADMIN
 
 
@@ -242,6 +248,115 @@ async def test_a_watcher_joins_what_is_open_and_opens_nothing(file, path, tmp_pa
         assert joined.json()["id"] == opened.json()["id"]
         [hosted] = server.backend.workspaces()
         assert not hosted.plan.terms.yolo
+
+
+@pytest.mark.real_clock
+async def test_a_run_that_does_not_ask_needs_an_administrator(file, path, tmp_path):
+    admin, answer = file.add("a", Right.ADMIN), file.add("phone", Right.ANSWER)
+    gate = trio.Event()
+    turns = WrittenTurns({"wait": [Pause(gate)]})
+    async with open_test_server(turns, guard=GuardSettings(token_file=path)) as server:
+
+        async def ask(method, target, body, token):
+            return await server.driver.request(method, target, body, headers=bearer(token))
+
+        async def send(token, prompt, **more):
+            body = {"session_id": session, "prompt": prompt, **more}
+            return await ask("POST", f"{place}/agent", body, token)
+
+        opening = {"path": str(tmp_path), "client_id": client_id(1)}
+        opened = await ask("POST", "/v1/workspaces", opening, admin)
+        place = f"/v1/workspaces/{opened.json()['id']}"
+        await ask("POST", f"{place}/agent/init", b"", answer)
+        made = await ask("POST", f"{place}/sessions", {"title": "t"}, answer)
+        session = made.json()["id"]
+        for policy in ({"mode": "allow"}, {"mode": "ask", "allow_list": ["bash"]}):
+            refused = await send(answer, "hello", permissions=policy)
+            assert (refused.status, refused.json()["code"]) == (403, "right_missing")
+            assert "phone may answer" in refused.json()["message"]
+            assert "needs admin" in refused.json()["message"]
+        for policy in ({"mode": "ask"}, {"mode": "deny"}):
+            assert (await send(answer, "wait", permissions=policy)).status == 202
+        allowed = await send(admin, "mine", run_id="mine", permissions={"mode": "allow"})
+        assert allowed.status == 202
+        queued = (await ask("GET", f"{place}/agent/sessions/{session}/queue", b"", answer)).json()
+        own, foreign = (f"{place}/agent/sessions/{session}/queue/{each['id']}" for each in queued)
+        refused = await ask("PATCH", foreign, {"prompt": "rm -rf"}, answer)
+        assert (refused.status, refused.json()["code"]) == (403, "right_missing")
+        assert (await ask("PATCH", foreign, {"index": 0}, answer)).status == 200
+        assert (await ask("PATCH", own, {"prompt": "other"}, answer)).status == 200
+        gate.set()
+
+
+@pytest.mark.real_clock
+@pytest.mark.item("F21")
+@pytest.mark.parametrize("right", [Right.WATCH, Right.ANSWER])
+async def test_only_who_may_answer_is_a_person_that_asks_wait_for(file, path, tmp_path, right):
+    admin, headers = bearer(file.add("a", Right.ADMIN)), bearer(file.add("p", right))
+    made = {"path": str(tmp_path), "client_id": client_id(1)}
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+        await server.driver.request("POST", "/v1/workspaces", made, headers=admin)
+        [hosted] = server.backend.workspaces()
+        place, attendance = f"/v1/workspaces/{hosted.id}", hosted.asks.permissions.attendance
+
+        async def refused(number, more=""):
+            target = f"{place}/events?client_id={client_id(number)}{more}"
+            with server.driver.open("GET", target, headers=headers) as stream:
+                assert await stream.head() == 200
+                if not more:
+                    select = f"{place}/current-session?client_id={client_id(number)}"
+                    body = {"session_id": "s"}
+                    await server.driver.request("POST", select, body, headers=headers)
+                return attendance.refuses(interactive=False)
+
+        assert await refused(2) is (right is Right.WATCH)
+        server.backend.retire(client_id(2))
+        assert await refused(3, "&form=native&interactive=1") is (right is Right.WATCH)
+
+
+@pytest.mark.real_clock
+async def test_a_client_is_retired_by_its_own_token_or_an_administrator(file, path, tmp_path):
+    admin, watch = file.add("a", Right.ADMIN), file.add("w", Right.WATCH)
+    other = file.add("o", Right.ANSWER)
+    async with open_test_server(guard=GuardSettings(token_file=path)) as server:
+
+        async def ask(method, target, token, body=b""):
+            answer = await server.driver.request(method, target, body, headers=bearer(token))
+            return answer.json().get("code") if answer.status == 403 else answer.status
+
+        async def create(token, number):
+            body = {"path": str(tmp_path), "client_id": client_id(number)}
+            return await ask("POST", "/v1/workspaces", token, body)
+
+        def clients():
+            return server.backend.clients()
+
+        assert [await create(admin, 1), await create(other, 2), await create(watch, 3)] == [200] * 3
+        place = f"/v1/workspaces/{server.backend.workspaces()[0].id}"
+        for number in (1, 2):
+            for method, target in [
+                ("DELETE", f"/v1/clients/{client_id(number)}"),
+                ("DELETE", f"{place}?client_id={client_id(number)}"),
+                ("GET", f"{place}/events?client_id={client_id(number)}"),
+            ]:
+                assert await ask(method, target, watch) == "right_missing"
+            assert await create(watch, number) == "right_missing"
+        assert clients() == {client_id(1), client_id(2), client_id(3)}
+        assert await ask("DELETE", f"/v1/clients/{client_id(3)}", watch) == 200
+        assert await ask("DELETE", f"/v1/clients/{client_id(3)}", watch) == 200, "again is fine"
+        assert await ask("DELETE", f"/v1/clients/{client_id(2)}", admin) == 200
+        assert clients() == {client_id(1)}
+
+
+def test_clients_without_a_claim_are_forgotten_when_there_are_many():
+    held = {"1"}
+    clients = ClientTokens(lambda: held)
+    for number in range(5000):
+        clients.check(str(number), "a", Right.WATCH)
+    assert len(clients._tokens) <= 1002
+    with pytest.raises(RightMissing, match="belongs to another token"):
+        clients.check("1", "b", Right.WATCH)
+    clients.check("1", "b", Right.ADMIN)
 
 
 async def test_the_stream_of_a_revoked_token_ends_before_its_next_event(file, path, tmp_path):

@@ -33,7 +33,8 @@ async def create(server, **more):
     assert view["id"] == place.id != ""
     assert view["path"] == "/p"
     config = view["config"]
-    assert config["options"]["tui"] == {}
+    assert config["options"]["tui"]["completions"] == {"max_depth": 0, "max_items": 1000}
+    assert config["models"]["large"]["max_tokens"] > 0
     assert config["options"]["disable_metrics"] is True
     enabled = [name for name, p in config["providers"].items() if not p.get("disable")]
     assert enabled

@@ -40,7 +40,7 @@ class Bench:
         file.write_bytes(orjson.dumps({**large("mine"), "providers": {"p1": {"models": MODELS}}}))
 
     async def open(self, server):
-        self.place = await server.create(A, str(self.work))
+        self.server, self.place = server, await server.create(A, str(self.work))
         self.watcher = await self.place.watch(A)
 
     async def send(self, prompt, **more):
@@ -144,4 +144,7 @@ async def test_a_run_that_cannot_ask_says_what_was_ignored(bench):
     assert f"crush-trio trust {bench.work}" in str(ended)
     view = (await bench.place.request("GET", "/runs/script")).json()
     assert view["notices"][0].startswith("This project is not trusted")
+    [hosted] = bench.server.backend.workspaces()
+    [stored] = await hosted.store.runs()
+    assert list(stored.notices) == view["notices"]
     assert bench.models_asked() == {"first": "mine"}

@@ -20,7 +20,7 @@ AUTOMATIC = {"HEAD", "OPTIONS"}
 
 
 def test_every_route_of_the_wire_is_listed_once():
-    assert (len(WIRE), len(ROUTES)) == (70, 90)
+    assert (len(WIRE), len(ROUTES)) == (70, 92)
     assert set(Counter((route.method, route.path) for route in ROUTES).values()) == {1}
 
 
@@ -93,9 +93,11 @@ EMPTY = {
 }
 ABSENT = {
     "lsps/{name}/diagnostics": "lsp_not_found",
+    "mcp/auth": "mcp_not_found",
     "skills/read": "skill_not_found",
     "config/refresh-oauth": "not_configured",
 }
+UNBUILT = {"config/import-copilot": "does not reach GitHub Copilot"}
 
 
 async def test_a_route_that_does_nothing_yet_is_neither_missing_nor_broken():
@@ -119,6 +121,9 @@ async def ask(app, route, wid):
 def check_silent(route, answer):
     if within(route) in ABSENT:
         assert (answer.status, answer.json()["code"]) == (404, ABSENT[within(route)])
+    elif within(route) in UNBUILT:
+        assert (answer.status, answer.json()["code"]) == (501, "not_built")
+        assert UNBUILT[within(route)] in answer.json()["message"]
     else:
         assert answer.status == route.status, (route, answer)
         assert bool(answer.body) == (route.answer is not None), (route, answer)

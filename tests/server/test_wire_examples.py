@@ -238,7 +238,7 @@ ACCEPTED = [
     (
         "POST W/config/model",
         f'{{"scope":1,"model_type":"large","model":{SAID["6.9 default small model"]}}}',
-        200,
+        400,  # it is understood, but there is no such provider here
     ),
     ("POST W/config/compact", '{"scope":1,"enabled":true}', 200),
     (
@@ -294,6 +294,13 @@ ANNOUNCED = {
 }
 
 
+READ_IN_PART = {
+    "2.3 create session": lambda said: {"title": said["title"]},
+    "6.3 grant": lambda said: said | {"permission": {"id": said["permission"]["id"]}},
+}
+"""What is used of bodies that peers fill with more; the document describes no more than that."""
+
+
 def route_of(section):
     method, path = ANNOUNCED[section].replace("W", "/v1/workspaces/{wid}").split(" ")
     return next(route for route in ROUTES if (route.method, route.path) == (method, path))
@@ -306,7 +313,11 @@ def test_the_published_document_describes_an_example(section):
     sent = route.body is not None and section != "3.7 shell"
     place = operation["requestBody"] if sent else operation["responses"][str(route.status)]
     [media] = place["content"].values()
-    assert problem(example(section), media["schema"], DOCUMENT) is None
+    said = example(section)
+    assert (
+        problem(READ_IN_PART.get(section, lambda said: said)(said), media["schema"], DOCUMENT)
+        is None
+    )
 
 
 def test_no_example_is_left_out():

@@ -49,7 +49,11 @@ async def test_the_minimal_configuration_is_served_as_it_is_written(tmp_path):
     chosen = {"model": "m1", "provider": "p1"}
     config = {"models": {"large": chosen, "small": chosen}, "providers": {"p1": {}}}
     models = catalogue(model(context_window=128_000, default_max_tokens=4096))
-    assert await asked(tmp_path, "/config", config, models) == SAID["2.2 minimal config"]
+    told, said = await asked(tmp_path, "/config", config, models), SAID["2.2 minimal config"]
+    assert told["providers"] == said["providers"]
+    assert told["models"] == {slot: {**chosen, "max_tokens": 4096} for slot in ("large", "small")}
+    assert told["options"].items() >= (said["options"] | {"tui": told["options"]["tui"]}).items()
+    assert not {"mcp", "lsp"} & told.keys()
 
 
 async def test_the_agent_is_served_as_it_is_written(tmp_path):

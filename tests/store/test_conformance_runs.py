@@ -11,6 +11,7 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
+    RunRecorded,
     RunRetracted,
     SessionDeleted,
 )
@@ -47,6 +48,33 @@ async def test_an_accepted_run_is_read_back_with_all_that_is_needed_to_end_it(op
             view=accepted.run, boot_id="boot-1", prompt="do it", attachments=(FILE,)
         )
         assert await store.run(RunId("mine")) == await store.run(R)
+
+
+def piece(n, data, session_id=S):
+    return RunRecorded(run_id=R, session_id=session_id, n=n, data=data)
+
+
+async def test_a_recording_is_read_back_in_order_and_deleted_with_its_session(openings):
+    async with openings.open() as store:
+        await store.commit(session(), run("r"), piece(0, "a\n"), piece(10, "c\n"), piece(2, "b\n"))
+    async with openings.open() as store:
+        assert await store.recording(R) == ["a\n", "b\n", "c\n"]
+        assert await store.recording(RunId("other")) == []
+        await store.commit(SessionDeleted(id=S))
+        store.post(piece(11, "late\n"))
+        await store.commit()
+        assert await store.recording(R) == []
+        assert store.degraded is None
+
+
+async def test_an_ended_run_is_read_back_with_its_notices(openings):
+    async with openings.open() as store:
+        await store.commit(run("r"), ended(notices=("one", "\u201ctwo\u201d")))
+        await store.commit(ended(notices=("late",)))
+    async with openings.open() as store:
+        assert (await store.run(R)).view.notices == ("one", "\u201ctwo\u201d")
+        [listed] = await store.runs()
+        assert listed.notices == ("one", "\u201ctwo\u201d")
 
 
 async def test_a_run_needs_no_session(openings):

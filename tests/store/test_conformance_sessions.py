@@ -75,6 +75,17 @@ async def test_editing_sets_what_is_given_and_leaves_the_rest(openings):
         )
 
 
+async def test_a_title_that_may_replace_only_some_titles_replaces_no_other(openings):
+    async with openings.open() as store:
+        await store.commit(session("s", title="New Session"))
+        for title, over in (("made", ("", "New Session")), ("late", ("New Session",))):
+            await store.commit(SessionEdited(id=S, at=101, title=title, title_over=over, cost=2.0))
+            stored = await store.session(S)
+            assert (stored.title, stored.cost) == ("made", 2.0)
+        with pytest.raises(SessionNotFound):
+            await store.commit(SessionEdited(id="x", at=1, title="a", title_over=("b",)))
+
+
 async def test_editing_can_empty_a_column(openings):
     async with openings.open() as store:
         await store.commit(

@@ -1,5 +1,6 @@
 """The pytest plugin, seen from suites that use it and from suites that do not."""
 
+import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec
 
@@ -35,8 +36,11 @@ async def trace():
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
     """Run a suite of one file and return pytest's result."""
+    # In CI pytest's short summary repeats whole messages instead of their first lines.
+    for variable in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(variable, raising=False)
 
     def run_suite(source: str, *args: str, ini: str = TRIO_MODE) -> pytest.RunResult:
         pytester.makeini(ini)
@@ -318,6 +322,301 @@ def test_a_suite_without_trio_mode_needs_the_trio_marker_as_well(run):
     ).assert_outcomes(passed=2)
 
 
+LOST_UPDATE = """
+        import pytest, trio
+        async def add_up(times):
+            value = 0
+            async def add():
+                nonlocal value
+                seen = value
+                await trio.lowlevel.checkpoint()
+                value = seen + 1
+            async with trio.open_nursery() as nursery:
+                for _ in range(times):
+                    nursery.start_soon(add)
+            return value
+"""
+
+
+def test_an_explored_test_fails_with_a_story_and_the_command_that_repeats_it(run, pytester):
+    source = (
+        LOST_UPDATE
+        + """
+        @pytest.fixture
+        def step():
+            return 1
+        @pytest.mark.explore(deviations=1)
+        @pytest.mark.parametrize("times", [1, 2])
+        async def test_sum(times, step):
+            assert await add_up(times) == times * step
+        async def test_not_explored():
+            assert await add_up(1) == 1
+        """
+    )
+    result = run(source)
+    result.assert_outcomes(failed=1, passed=2)
+    name = "test_an_explored_test_fails_with_a_story_and_the_command_that_repeats_it.py"
+    command = f'pytest "{name}::test_sum[2]" --replay x1-1.1'
+    result.stdout.fnmatch_lines(
+        [
+            ">       assert await add_up(times) == times [*] step",
+            "E   *ScheduleFailure: schedule x1-1.1, number 3 tried, failed: AssertionError: assert 1*",
+            "*What happened under schedule x1-1.1 (3 tasks, 6 steps, 1 deviation from the usual order):",
+            "*>   3 * add (2) *ahead of add: begins → *",
+            "*!   6 * test_sum *raises AssertionError*",
+            "*First bad step: 6, test_sum at *",
+            "*To repeat it:",
+            f"*{command.replace('[', '[[]', 1)}",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*walk.py*")
+    again = pytester.runpytest_inprocess(*LOAD, f"{name}::test_sum[2]", "--replay", "x1-1.1")
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(
+        ["E   *assert 1 == *", "*- Story of a schedule -*", "What happened*"]
+    )
+    again.stdout.no_fnmatch_line("*ScheduleFailure*")
+    usual = pytester.runpytest_inprocess(*LOAD, f"{name}::test_sum[2]", "--replay", "x1")
+    usual.assert_outcomes(passed=1)
+    usual.stdout.fnmatch_lines(["*= Story of a schedule: *", "The scenario passes under this*"])
+    wrong = pytester.runpytest_inprocess(*LOAD, f"{name}::test_sum[2]", "--replay", "x1-99.1")
+    wrong.assert_outcomes(failed=1)
+    wrong.stdout.fnmatch_lines(["ExplorerBroken: schedule x1-99.1 does not fit: *"])
+
+
+def test_a_failure_of_pytest_itself_has_a_story_as_well(run):
+    result = run(
+        LOST_UPDATE
+        + """
+        @pytest.mark.explore
+        class TestRaises:
+            async def test_it(self):
+                with pytest.raises(ZeroDivisionError):
+                    1 / (await add_up(2) - 2)
+        @pytest.mark.explore
+        async def test_skipped():
+            pytest.skip("not today")
+        @pytest.mark.explore
+        async def test_expected():
+            pytest.xfail("known")
+        """
+    )
+    result.assert_outcomes(failed=1, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines(
+        ["*failed: AssertionError: DID NOT RAISE*", "*!   6 *test_it *raises Failed: DID NOT*"]
+    )
+
+
+def test_a_failure_of_pytest_in_a_child_task_has_one_story(run):
+    result = run(
+        """
+        import pytest, trio
+        @pytest.mark.explore
+        async def test_it():
+            seen = []
+            async def see(number):
+                await trio.lowlevel.checkpoint()
+                seen.append(number)
+                if seen == [2]:
+                    pytest.fail("two came first")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(see, 1)
+                nursery.start_soon(see, 2)
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ['>  *pytest.fail("two came first")', "*!   3 * see (2) *raises Failed: two came first*"]
+    )
+    assert result.stdout.str().count("What happened under") == 1
+
+
+@pytest.mark.heavy
+def test_examples_of_hypothesis_are_explored_each(run):
+    result = run(
+        LOST_UPDATE
+        + """
+        from hypothesis import given, settings, strategies as st
+        @pytest.mark.explore(deviations=1)
+        @settings(max_examples=5, deadline=None, database=None)
+        @given(times=st.integers(0, 1))
+        async def test_few(times):
+            assert await add_up(times) == times
+        @pytest.mark.explore(deviations=1)
+        @settings(max_examples=5, deadline=None, database=None, derandomize=True)
+        @given(times=st.just(2))
+        async def test_two(times):
+            assert await add_up(times) == times
+        """
+    )
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*What happened under schedule x1-1.1 *"])
+
+
+def test_what_cannot_be_explored_says_why(run):
+    result = run(
+        """
+        import pytest, trio
+        @pytest.fixture
+        async def thing():
+            yield 1
+        @pytest.mark.explore
+        async def test_async_fixture(thing): pass
+        @pytest.mark.explore
+        async def test_clock(autojump_clock): pass
+        @pytest.mark.explore
+        @pytest.mark.real_clock
+        async def test_real(): pass
+        @pytest.mark.explore
+        def test_sync(): pass
+        @pytest.mark.explore(3)
+        async def test_positional(): pass
+        @pytest.mark.explore(deviation=3)
+        async def test_misspelt(): pass
+        @pytest.mark.explore
+        async def test_thread():
+            await trio.to_thread.run_sync(int)
+        """
+    )
+    result.assert_outcomes(failed=7)
+    result.stdout.fnmatch_lines(
+        [
+            "*takes the async fixture 'thing', which is made once*open it in the test*",
+            "*each schedule has its own clock, not 'autojump_clock'",
+            "*explored time is virtual",
+            "*is not async: call explore() in it instead",
+            "*takes keywords only, such as deviations=2",
+            "*unexpected keyword argument 'deviation'*",
+            "NotUnderControl: test_thread waits for a thread in *to_thread.run_sync(int)",
+        ]
+    )
+
+
+def test_a_marked_test_is_explored_without_the_ini_key_and_without_pytest_trio(run, pytester):
+    source = (
+        LOST_UPDATE
+        + """
+        @pytest.mark.crush_trio
+        @pytest.mark.explore
+        async def test_sum():
+            assert await add_up(2) == 2
+        """
+    )
+    ini = "[pytest]\naddopts = --strict-markers -p no:anyio\nmarkers =\n    explore: our own\n"
+    result = run(source, "-p", "no:trio", ini=ini)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_sum* --crush-trio-replay x1-1.1"])
+    again = pytester.runpytest_inprocess(*LOAD, "-p", "no:trio", "--crush-trio-replay", "x1")
+    again.assert_outcomes(passed=1)
+
+
+OWN_OPTION = """
+        def pytest_addoption(parser):
+            parser.addoption("--replay", type=int, default=0)
+"""
+
+
+@pytest.mark.parametrize("ini", [FOREIGN, TRIO_MODE])
+def test_a_project_may_have_an_option_replay_of_its_own(run, pytester, ini):
+    pytester.makeconftest(OWN_OPTION)
+    source = "def test_it(pytestconfig): assert pytestconfig.getoption('--replay') == 7\n"
+    run(source, "--replay", "7", ini=ini).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("marker", ["real_clock", "explore"])
+def test_markers_of_general_names_are_not_ours_in_a_project_that_did_not_ask(run, marker):
+    source = f"import pytest\n@pytest.mark.{marker}\nasync def test_it(): pass\n"
+    result = run(source, "--markers", ini=FOREIGN)
+    result.stdout.fnmatch_lines(["@pytest.mark.crush_trio: *"])
+    result.stdout.no_fnmatch_line(f"@pytest.mark.{marker}*")
+    run(source, "--markers").stdout.fnmatch_lines([f"@pytest.mark.{marker}*"])
+    own = f"{FOREIGN}markers =\n    {marker}: our own\n"
+    run(source, ini=own).assert_outcomes(passed=1)
+
+
+FOREIGN_SUITE = {
+    "conftest.py": """
+        import pytest
+        def pytest_addoption(parser):
+            parser.addoption("--replay", action="store_true", help="replay recorded answers")
+        @pytest.fixture
+        def explore():
+            return "a fixture"
+        @pytest.fixture
+        async def ready():
+            import trio
+            event = trio.Event()
+            event.set()
+            yield event
+    """,
+    "test_sync.py": """
+        import logging, pytest, warnings
+        def test_passes(): print("out")
+        def test_fails(tmp_path):
+            logging.getLogger("app").warning("about to fail")
+            assert {"a": 1, "b": [1, 2]} == {"a": 1, "b": [1, 3]}
+        def test_warns(): warnings.warn("an old thing", DeprecationWarning)
+        @pytest.mark.skip(reason="not now")
+        def test_skipped(): pass
+        @pytest.mark.xfail
+        def test_xfails(): raise KeyError("x")
+        @pytest.mark.parametrize("seed", [1, 2])
+        def test_seed(seed): assert seed == 1
+        def test_option(pytestconfig, explore): assert not pytestconfig.getoption("--replay")
+        class TestUnclosed:
+            def test_error(self, no_such_fixture): pass
+    """,
+    "test_trio.py": """
+        import pytest, trio, random
+        async def test_process():
+            with trio.fail_after(60):
+                await trio.run_process(["true"])
+        async def test_time():
+            before = trio.current_time()
+            with trio.move_on_after(0.01):
+                await trio.sleep_forever()
+            assert 0.01 <= trio.current_time() - before < 60
+        async def test_fixture(ready, nursery):
+            await ready.wait()
+        async def test_fails():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, 0)
+                raise ValueError("wrong")
+        @pytest.mark.real_clock
+        async def test_marked(): pass
+        @pytest.mark.explore(rooms=3)
+        async def test_explored(autojump_clock): await trio.sleep(60)
+        async def test_thread():
+            assert await trio.to_thread.run_sync(lambda: 3) == 3
+    """,
+}
+
+
+def told(result):
+    """Return what a run printed, without what differs from run to run: times, addresses, plugins."""
+    text = "\n".join([*result.outlines, "--", *result.errlines])
+    text = re.sub(r"^plugins: .*$", "plugins:", text, flags=re.MULTILINE)
+    text = re.sub(r"=+ (.*) in \d+\.\d+s.*", r"\1", text)
+    text = re.sub(r"0x[0-9a-f]+|pytest-\d+", "N", text)
+    return re.sub(r"basetemp=\S+", "", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", ["", "--strict-markers"])
+def test_a_foreign_suite_prints_the_same_with_and_without_the_plugin(pytester, strict):
+    pytester.makeini(f"[pytest]\ntrio_mode = true\naddopts = -ra -v -p no:anyio {strict}\n")
+    for name, source in FOREIGN_SUITE.items():
+        pytester.makepyfile(**{name.removesuffix(".py"): source})
+    with_plugin = pytester.runpytest_subprocess(*LOAD)
+    without = pytester.runpytest_subprocess("-p", "no:crush_trio")
+    assert with_plugin.ret == without.ret
+    assert told(with_plugin) == told(without)
+    if strict:
+        with_plugin.assert_outcomes(errors=1)
+    else:
+        with_plugin.assert_outcomes(passed=10, failed=3, skipped=1, xfailed=1, errors=1, warnings=3)
+
+
 @pytest.mark.slow
 def test_a_foreign_suite_does_not_load_trio(pytester):
     pytester.makeini("[pytest]\naddopts = -p no:anyio -p no:trio -p no:hypothesispytest\n")
@@ -327,6 +626,25 @@ def test_a_foreign_suite_does_not_load_trio(pytester):
 
 def test_a_suite_without_pytest_trio_is_left_alone(run):
     run("def test_sync(): pass\n", "-p", "no:trio", ini="[pytest]\n").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("asks", ["", "@pytest.mark.crush_trio"])
+def test_an_async_test_that_asks_without_pytest_trio_is_told_what_to_install(run, asks):
+    mode = "" if asks else "crush_trio_mode = true\n"
+    result = run(
+        f"""
+        import pytest, sys
+        sys.modules["pytest_trio"] = None
+        {asks or "# by the ini key"}
+        async def test_it(): pass
+        def test_sync(): pass
+        """,
+        "-p",
+        "no:trio",
+        ini=f"[pytest]\n{mode}",
+    )
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines(["*not installed: pip install 'crush-trio[[]testing]'*"])
 
 
 def test_a_sync_test_with_a_seed_is_left_alone(run):

@@ -19,13 +19,15 @@ _numbers = count(1)
 class Probe:
     """A number that no other process has in its arguments, and who has it now.
 
-    `sleep` sleeps for that number of seconds, which is longer than anybody waits.
+    `sleep` sleeps for that number of seconds, which is longer than anybody waits. Children that this
+    process had before, of other tests, do not count.
     """
 
     def __init__(self, directory):
         self.directory = directory
         self.token = f"9{os.getpid():07d}{next(_numbers):04d}"
         self.sleep = f"sleep {self.token}"
+        self._before = {pid for pid in _pids() if _parent_and_state(pid)[0] == os.getpid()}
 
     def command(self, script, **env):
         env = tool_environment({"PATH": os.environ["PATH"]}, env)
@@ -44,13 +46,21 @@ class Probe:
     def _is_ours(self, pid, *, guards):
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
         except OSError:
             return False
+        parent, state = _parent_and_state(pid)
         if self.token.encode() in arguments:
             return state != "Z"
-        ours = int(parent) == os.getpid() and (state == "Z" or b"tools/guard/" in arguments)
-        return guards and ours
+        child = parent == os.getpid() and pid not in self._before
+        return guards and child and (state == "Z" or b"tools/guard/" in arguments)
+
+
+def _parent_and_state(pid):
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return 0, "Z"
+    return int(parent), state
 
 
 def _pids():

@@ -20,23 +20,25 @@ from crush_trio.wire.codec import (
     wrap_change,
 )
 from crush_trio.wire.config import (
+    AgentInfo,
     Config,
     ModelOptions,
     OAuthToken,
     Options,
     ProviderConfig,
     SelectedModel,
+    WorkspaceView,
 )
-from crush_trio.wire.events import (
-    AgentEvent,
-    AgentEventType,
-    EventType,
-    PayloadType,
-    RunComplete,
+from crush_trio.wire.events import AgentEvent, AgentEventType, EventType, PayloadType, RunComplete
+from crush_trio.wire.fields import timestamp
+from crush_trio.wire.integrations import (
+    AuthUrl,
+    LspState,
+    McpClientInfo,
+    McpResource,
+    McpState,
     SkillsEvent,
 )
-from crush_trio.wire.fields import timestamp
-from crush_trio.wire.integrations import AuthUrl, LspState, McpClientInfo, McpResource, McpState
 from crush_trio.wire.messages import (
     EMPTY_MESSAGE,
     BinaryPart,
@@ -50,7 +52,7 @@ from crush_trio.wire.messages import (
     ToolResultPart,
 )
 from crush_trio.wire.requests import AgentMessage, ConfigSetRequest, Scope, WorkspaceRequest
-from crush_trio.wire.views import AgentInfo, Session, WorkspaceView
+from crush_trio.wire.views import Session
 
 
 def keys(value):
@@ -118,7 +120,7 @@ def test_lists_that_peers_expect_are_written_empty():
 
 
 def test_config_has_what_clients_look_at_without_asking():
-    assert encode(Config()) == b'{"providers":{},"mcp":{},"lsp":{},"options":{"tui":{}}}'
+    assert encode(Config()) == b'{"providers":{},"options":{"tui":{}}}'
 
 
 def test_permission_request_has_params_even_when_it_has_none():

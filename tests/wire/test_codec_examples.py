@@ -11,8 +11,9 @@ import orjson
 import pytest
 from attrs import frozen
 
+from crush_trio.wire.answers import ErrorBody, NeedsInit, ShellResult, Version
 from crush_trio.wire.codec import decode, encode, encode_envelope
-from crush_trio.wire.config import Config, SelectedModel
+from crush_trio.wire.config import AgentInfo, Config, SelectedModel, WorkspaceView
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, McpPrompt, SkillInfo
@@ -25,15 +26,7 @@ from crush_trio.wire.requests import (
     GrantRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import (
-    AgentInfo,
-    ErrorBody,
-    NeedsInit,
-    Session,
-    ShellResult,
-    Version,
-    WorkspaceView,
-)
+from crush_trio.wire.views import Session
 
 
 @frozen
@@ -63,9 +56,8 @@ BODIES = [
  "providers":{"p1":{"id":"p1","name":"P One","type":"openai-compat","models":[{"id":"m1","name":"M One",
    "cost_per_1m_in":0,"cost_per_1m_out":0,"cost_per_1m_in_cached":0,"cost_per_1m_out_cached":0,
    "context_window":128000,"default_max_tokens":4096,"can_reason":false,"supports_attachments":false}]}},
- "mcp":{},"lsp":{},
  "options":{"tui":{},"data_directory":"/abs/cwd/.crush","disable_metrics":true,
-   "disable_provider_auto_update":true,"disable_default_providers":true,"initialize_as":"AGENTS.md"}}""",
+   "disable_provider_auto_update":true,"initialize_as":"AGENTS.md"}}""",
         exact=False,
     ),
     Example("2.3 init", AgentInitRequest, '{"interactive":false}'),
@@ -95,7 +87,7 @@ BODIES = [
         "6.1 workspace",
         WorkspaceView,
         '{"id":"6e3c1c1e-0000-4000-8000-000000000000","path":"/abs/cwd","data_dir":"/abs/cwd/.crush",'
-        '"version":"v0.90.0","config":{"providers":{},"mcp":{},"lsp":{},"options":{"tui":{}}},'
+        '"version":"v0.90.0","config":{"providers":{},"options":{"tui":{}}},'
         '"env":["PATH=/usr/bin"],"skills":[{"name":"jq","path":"/x/SKILL.md","state":0}]}',
     ),
     Example(

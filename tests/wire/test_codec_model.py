@@ -32,7 +32,7 @@ from crush_trio.wire.codec import (
     message_frame,
 )
 from crush_trio.wire.events import ENTITIES, Envelope, EventType
-from crush_trio.wire.fields import ZERO_TIME, Key, Marker, Timestamp, WireField, wire_fields
+from crush_trio.wire.fields import ZERO_TIME, Key, Marker, Shown, Timestamp, WireField, wire_fields
 from crush_trio.wire.messages import (
     FinishPart,
     FinishReason,
@@ -49,7 +49,7 @@ same_every_time = settings(
 )
 few_of_each = settings(same_every_time, max_examples=20)
 
-NOT_ON_THE_WIRE = {Key, WireField, MessageEncoder, Schemas, TcpAddress, UnixAddress}
+NOT_ON_THE_WIRE = {Key, Shown, WireField, MessageEncoder, Schemas, TcpAddress, UnixAddress}
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e9, 1e9) | st.text(),

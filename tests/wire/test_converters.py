@@ -1,5 +1,6 @@
 """What is refused, where the refusal points to, and what is forgiven."""
 
+import re
 from collections.abc import Mapping
 
 import orjson
@@ -162,12 +163,12 @@ def test_refusal_shows_no_more_than_a_stretch_of_what_was_sent():
         pytest.param(b'{"id":"a"}\n{', "line 2 column 1", id="two documents"),
         pytest.param(b'{"id":"\xff"}', "position 7", id="not UTF-8"),
         pytest.param('{"id":"\ud800"}', "position 7", id="not Unicode"),
-        pytest.param(b'{"id":"\\ud800"}', "line 1 column 8", id="half a surrogate pair"),
+        pytest.param(b'{"id":"\\ud800"}', "line 1 column (8|14)", id="half a surrogate pair"),
         pytest.param(b"[" * 100_000, "line 1 column 1026", id="too deep"),
     ],
 )
 def test_broken_json_is_refused_with_its_position(data, position):
-    assert refusal(data, Session).startswith(f"{position}: ")
+    assert re.match(f"{position}: ", refusal(data, Session))  # older orjson: behind the escape
 
 
 def test_open_value_may_nest_only_as_deep_as_it_can_be_written_again():

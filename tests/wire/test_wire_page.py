@@ -11,8 +11,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from crush_trio.wire.answers import ErrorBody, ShellResult, Version
 from crush_trio.wire.codec import decode, encode
-from crush_trio.wire.config import Config, SelectedModel
+from crush_trio.wire.config import AgentInfo, Config, SelectedModel, WorkspaceView
 from crush_trio.wire.events import Envelope, PayloadType
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import LspClientInfo, McpClientInfo, McpPrompt, SkillInfo
@@ -24,7 +25,7 @@ from crush_trio.wire.requests import (
     GrantRequest,
     WorkspaceRequest,
 )
-from crush_trio.wire.views import AgentInfo, ErrorBody, Session, ShellResult, Version, WorkspaceView
+from crush_trio.wire.views import Session
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text("utf-8")
 

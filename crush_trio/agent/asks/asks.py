@@ -5,10 +5,9 @@ from typing import Protocol
 
 from attrs import define, field
 
+from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE, Attendance
 from crush_trio.agent.asks.pending import (
-    DEFAULT_PATIENCE,
     AskKind,
-    Attendance,
     Publish,
     Resolution,
     permission_notice,
@@ -17,12 +16,16 @@ from crush_trio.agent.asks.pending import (
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.asks.questions import Questions
 from crush_trio.agent.asks.trust import TrustQuestion
+from crush_trio.agent.record.capsule import Entry
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import private_paths
 from crush_trio.events.facts import Fact
+from crush_trio.runtime.run import Run
 from crush_trio.store.base import AskReads, Changes, PendingAsk
 from crush_trio.store.changes import AskResolved
+from crush_trio.wire.asks import GrantScope
+from crush_trio.wire.codec import unstructure
 
 
 @define(eq=False, kw_only=True)
@@ -33,6 +36,20 @@ class Asks:
     questions: Questions
     trust: TrustQuestion
     attendance: Attendance = field(repr=False)
+
+    def described(self, run: Run) -> Entry:
+        """Return what the recording of *run* says about permissions when it begins."""
+        session_id, permissions = run.session_id, self.permissions
+        granted = any(
+            each.scope is GrantScope.PROJECT or each.session_id == session_id
+            for each in permissions.grants
+        )
+        return {
+            "rules": [unstructure(each.rule) for each in permissions.rules()],
+            "skip_permissions": permissions.skip,
+            "granted": granted or permissions.approves(session_id),
+            "refuses": self.attendance.refuses(interactive=run.submission.interactive),
+        }
 
 
 def make_asks(

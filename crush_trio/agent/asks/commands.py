@@ -19,7 +19,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from crush_trio.agent.asks.places import Ground, mentions_protected, names_protected
+from crush_trio.agent.asks.path_policy import PathPolicy, mentions_protected, names_protected
 from crush_trio.config.rules.patterns import (
     CommandPattern,
     ExactLine,
@@ -101,10 +101,10 @@ class CommandLine:
 # ── Patterns that cover a line ──────────────────────────────────────────────────────────────────
 
 
-def patterns_of(line: CommandLine, ground: Ground) -> tuple[CommandPattern, ...]:
+def patterns_of(line: CommandLine, paths: PathPolicy) -> tuple[CommandPattern, ...]:
     """Return the patterns of a grant for *line*: of each command, or exactly its text."""
     exact = (ExactLine(line.text),)
-    parts = _parts(line, ground)
+    parts = _parts(line, paths)
     if parts is None:
         return exact
     acting = (words for words in parts.commands if words[0] not in READERS)
@@ -112,11 +112,11 @@ def patterns_of(line: CommandLine, ground: Ground) -> tuple[CommandPattern, ...]
     return (*found, *([Output()] if parts.writes else [])) or exact
 
 
-def is_covered(line: CommandLine, patterns: Collection[CommandPattern], ground: Ground) -> bool:
+def is_covered(line: CommandLine, patterns: Collection[CommandPattern], paths: PathPolicy) -> bool:
     """Whether *patterns* cover every command of *line*, and every output to a file."""
     if ExactLine(line.text) in patterns:
         return True
-    parts = _parts(line, ground)
+    parts = _parts(line, paths)
     if parts is None or (parts.writes and Output() not in patterns):
         return False
     invocations = [each for each in patterns if isinstance(each, Invocation)]
@@ -134,10 +134,10 @@ class _Parts:
     writes: bool
 
 
-def _parts(line: CommandLine, ground: Ground) -> _Parts | None:
+def _parts(line: CommandLine, paths: PathPolicy) -> _Parts | None:
     """Return the parts of a line; None if only its exact text can be covered."""
     script = line.script
-    if script is None or not script.commands or not ground.holds(line.directory):
+    if script is None or not script.commands or not paths.holds(line.directory):
         return None
     if not all(
         each.literal and not each.scripts and "\\\n" not in each.text for each in script.documents
@@ -148,8 +148,8 @@ def _parts(line: CommandLine, ground: Ground) -> _Parts | None:
     writes = False
     for command in script.commands:
         words = _plain_words(command)
-        outputs = _outputs(command, directories, ground)
-        if words is None or outputs is None or not _may_vary(words, directories, ground):
+        outputs = _outputs(command, directories, paths)
+        if words is None or outputs is None or not _may_vary(words, directories, paths):
             return None
         if words[:1] == ("cd",):
             # A `cd` that fails leaves the following commands where they were: both places count.
@@ -170,7 +170,7 @@ def _is_plain(word: Word) -> bool:
     return word.literal and not (word.exotic or word.globs or word.scripts)
 
 
-def _outputs(command: SimpleCommand, directories: Sequence[Path], ground: Ground) -> bool | None:
+def _outputs(command: SimpleCommand, directories: Sequence[Path], paths: PathPolicy) -> bool | None:
     """Return whether a command writes files; None if a redirection leads anywhere else."""
     writes = False
     for each in command.redirections:
@@ -180,14 +180,14 @@ def _outputs(command: SimpleCommand, directories: Sequence[Path], ground: Ground
         if each.operator in _DOCUMENTS or (each.operator in {">&", "<&"} and target in _STREAMS):
             continue
         if each.operator not in _OUTPUTS | {"<"} or not (
-            target == _NULL or _is_inside(target, directories, ground)
+            target == _NULL or _is_inside(target, directories, paths)
         ):
             return None
         writes = writes or (each.operator in _OUTPUTS and target != _NULL)
     return writes
 
 
-def _may_vary(words: tuple[str, ...], directories: Sequence[Path], ground: Ground) -> bool:
+def _may_vary(words: tuple[str, ...], directories: Sequence[Path], paths: PathPolicy) -> bool:
     """Whether a pattern can describe a command, and all its paths are inside the workspace."""
     if not words:
         return True
@@ -196,7 +196,7 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], ground: Groun
         return False
     if name == "cd":
         usual = len(words) == 2 and not words[1].startswith("-")
-        return usual and len(directories) < 8 and _is_inside(words[1], directories, ground)
+        return usual and len(directories) < 8 and _is_inside(words[1], directories, paths)
     rest = words[1:]
     known = SUBCOMMANDS.get(name)
     if known is not None:
@@ -206,18 +206,18 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], ground: Groun
         rest = words[depth:]
         if words[1] in known.never or not known.accepts(rest) or any(map(_is_remote, rest)):
             return False
-    return all(_is_argument(word, directories, ground) for word in rest)
+    return all(_is_argument(word, directories, paths) for word in rest)
 
 
 def _is_remote(word: str) -> bool:
     return _REMOTE.match(word.partition("=")[2] or word) is not None
 
 
-def _is_argument(word: str, directories: Sequence[Path], ground: Ground) -> bool:
+def _is_argument(word: str, directories: Sequence[Path], paths: PathPolicy) -> bool:
     """Whether an argument names no other machine, no file of options, and no path outside."""
     if word.startswith("@") or _ADDRESS.match(word) or (word.startswith("-") and "://" in word):
         return False
-    return all(_is_inside(path, directories, ground) for path in _paths_in(word))
+    return all(_is_inside(path, directories, paths) for path in _paths_in(word))
 
 
 def _paths_in(word: str) -> Iterator[str]:
@@ -233,8 +233,8 @@ def _paths_in(word: str) -> Iterator[str]:
         yield value
 
 
-def _is_inside(text: str, directories: Sequence[Path], ground: Ground) -> bool:
-    return all(ground.holds(directory / text) for directory in directories)
+def _is_inside(text: str, directories: Sequence[Path], paths: PathPolicy) -> bool:
+    return all(paths.holds(directory / text) for directory in directories)
 
 
 # ── One command ─────────────────────────────────────────────────────────────────────────────────

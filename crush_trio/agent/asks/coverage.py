@@ -1,7 +1,7 @@
 """What a grant covers, and what the rules of the configuration decide.
 
 A `Subject` is a permission request in the terms of patterns: a command line, a path, the origin of a
-URL. `Coverage` is what a grant was given for. Neither has I/O, except that `Ground` resolves links.
+URL. `Coverage` is what a grant was given for. Neither has I/O, except that `PathPolicy` resolves links.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from crush_trio.agent.asks.commands import CommandLine, is_covered, is_touched, patterns_of
-from crush_trio.agent.asks.places import Ground
+from crush_trio.agent.asks.path_policy import PathPolicy
 from crush_trio.config.rules.patterns import (
     ExactLine,
     HostPattern,
@@ -40,16 +40,16 @@ OUTSIDE_SANDBOX = "outside_sandbox"
 
 @frozen(kw_only=True)
 class Subject:
-    """What a request is about. With `firm`, it is asked whatever grants and lists say."""
+    """What a request is about. With `always_asks`, it is asked whatever grants and lists say."""
 
     request: PermissionRequest
     line: CommandLine | None = None
     path: Path | None = None
     origin: HostPattern | None = None
-    firm: bool = False
+    always_asks: bool = False
 
 
-def subject_of(request: PermissionRequest, ground: Ground) -> Subject:
+def subject_of(request: PermissionRequest, paths: PathPolicy) -> Subject:
     """Return what *request* is about."""
     params = request.params or {}
 
@@ -64,15 +64,17 @@ def subject_of(request: PermissionRequest, ground: Ground) -> Subject:
         case PatternKind.COMMAND if text("command"):
             line = CommandLine.parse(text("command"), Path(text("working_dir") or request.path))
             leaves = request.action == LEAVE_SANDBOX or bool(params.get(OUTSIDE_SANDBOX))
-            firm = leaves or line.is_protected or ground.is_protected(line.directory)
-            return Subject(request=request, line=line, firm=firm)
+            always_asks = leaves or line.is_protected or paths.is_protected(line.directory)
+            return Subject(request=request, line=line, always_asks=always_asks)
         case PatternKind.HOST if text("url"):
-            firm = any(map(ground.is_protected, touches))
-            return Subject(request=request, path=path, origin=origin_of(text("url")), firm=firm)
+            always_asks = any(map(paths.is_protected, touches))
+            return Subject(
+                request=request, path=path, origin=origin_of(text("url")), always_asks=always_asks
+            )
         case PatternKind.PATH:
             path = Path(request.path, text("file_path"))
-            return Subject(request=request, path=path, firm=ground.is_protected(path))
-    return Subject(request=request, firm=any(map(ground.is_protected, touches)))
+            return Subject(request=request, path=path, always_asks=paths.is_protected(path))
+    return Subject(request=request, always_asks=any(map(paths.is_protected, touches)))
 
 
 # ── Grants ──────────────────────────────────────────────────────────────────────────────────────
@@ -86,12 +88,12 @@ class Coverage:
     patterns: tuple[Pattern, ...] = ()
 
     @classmethod
-    def of(cls, subject: Subject, ground: Ground) -> "Coverage":
-        """Return what an answer to a request that is not `firm` covers."""
+    def of(cls, subject: Subject, paths: PathPolicy) -> "Coverage":
+        """Return what an answer covers; *subject* is not one that always asks."""
         request, line, path, origin = subject.request, subject.line, subject.path, subject.origin
         patterns: tuple[Pattern, ...] = ()
         if line is not None:
-            patterns = patterns_of(line, ground)
+            patterns = patterns_of(line, paths)
         elif origin is not None:
             below = () if path is None else (PathPattern(str(path.parent), below=True),)
             patterns = (origin, *below)
@@ -111,7 +113,7 @@ class Coverage:
         shown = self.shown
         return (shown.tool_name, shown.action) == (request.tool_name, request.action)
 
-    def covers(self, subject: Subject, ground: Ground) -> bool:
+    def covers(self, subject: Subject, paths: PathPolicy) -> bool:
         """Whether a request about the same action is covered; not for command lines."""
         request, path, origin = subject.request, subject.path, subject.origin
         if not self.patterns or (path is None and origin is None):
@@ -120,7 +122,7 @@ class Coverage:
             if isinstance(pattern, HostPattern) and pattern != origin:
                 return False
             if isinstance(pattern, PathPattern) and not (
-                path is not None and ground.reaches(Path(pattern.path), path)
+                path is not None and paths.reaches(Path(pattern.path), path)
             ):
                 return False
         return True
@@ -144,13 +146,13 @@ class Grants:
         """All grants, oldest first."""
         return tuple(grant for grant, _ in self._by_id.values())
 
-    def cover(self, subject: Subject, run_id: RunId, ground: Ground) -> bool:
+    def cover(self, subject: Subject, run_id: RunId, paths: PathPolicy) -> bool:
         """Whether the grants settle a request of a run.
 
         The commands of one line may be covered by different grants.
         """
         request, line = subject.request, subject.line
-        if subject.firm:
+        if subject.always_asks:
             return False
         reaching = [
             coverage
@@ -158,7 +160,7 @@ class Grants:
             if reaches(grant, request, run_id) and coverage.is_about(request)
         ]
         if line is None or not reaching:
-            return any(each.covers(subject, ground) for each in reaching)
+            return any(each.covers(subject, paths) for each in reaching)
         patterns = {
             pattern
             for each in reaching
@@ -166,7 +168,7 @@ class Grants:
             if isinstance(pattern, Invocation | Output)
             or (isinstance(pattern, ExactLine) and each.shown.path == request.path)
         }
-        return is_covered(line, patterns, ground)
+        return is_covered(line, patterns, paths)
 
     def remember(self, grant: Grant, coverage: Coverage) -> None:
         """Add *grant*."""
@@ -211,51 +213,54 @@ def in_allow_list(entries: Collection[str], tool_name: str, action: str) -> bool
     return tool_name in entries or f"{tool_name}:{action}" in entries
 
 
-def decide(rules: Sequence[LoadedRule], subject: Subject, ground: Ground) -> RuleDecision | None:
+def decide(rules: Sequence[LoadedRule], subject: Subject, paths: PathPolicy) -> RuleDecision | None:
     """Return what the rules decide: a denial wins, then asking, then allowing; None if none applies."""
-    here = [each for each in rules if _applies(each.rule, subject.request.tool_name, ground)]
+    here = [each for each in rules if _applies(each.rule, subject.request.tool_name, paths)]
     for decision in (RuleDecision.DENY, RuleDecision.ASK):
-        if any(each.rule.decision is decision and _touches(each, subject, ground) for each in here):
+        if any(each.rule.decision is decision and _touches(each, subject, paths) for each in here):
             return decision
     allowing = [each for each in here if each.rule.decision is RuleDecision.ALLOW]
-    if allowing and not subject.firm and _allow(allowing, subject, ground):
+    if allowing and not subject.always_asks and _allow(allowing, subject, paths):
         return RuleDecision.ALLOW
     return None
 
 
-def _applies(rule: PermissionRule, tool: str, ground: Ground) -> bool:
+def _applies(rule: PermissionRule, tool: str, paths: PathPolicy) -> bool:
     named = tool.startswith(rule.tool[:-1]) if rule.tool.endswith("*") else tool == rule.tool
-    return named and (not rule.directory or ground.workspace.is_relative_to(rule.directory))
+    return named and (not rule.directory or paths.workspace.is_relative_to(rule.directory))
 
 
-def _touches(rule: LoadedRule, subject: Subject, ground: Ground) -> bool:
+def _touches(rule: LoadedRule, subject: Subject, paths: PathPolicy) -> bool:
     """Whether a rule that asks or denies is about a request; if that cannot be known, it is."""
     match rule.pattern:
         case None:
             return True
         case PathPattern() as pattern:
-            return subject.path is None or pattern.matches(subject.path, ground.workspace)
+            return subject.path is None or pattern.matches(subject.path, paths.workspace)
         case HostPattern() as pattern:
             return subject.origin is None or _is_host(pattern, subject.origin)
         case pattern:
             return subject.line is None or is_touched(subject.line, pattern)
 
 
-def _allow(rules: Iterable[LoadedRule], subject: Subject, ground: Ground) -> bool:
+def _allow(rules: Iterable[LoadedRule], subject: Subject, paths: PathPolicy) -> bool:
     """Whether rules allow a request. The commands of one line may be allowed by different rules."""
     path, origin, line = subject.path, subject.origin, subject.line
     patterns = [each.pattern for each in rules]
     if line is not None:
         commands = [each for each in patterns if isinstance(each, Invocation | Output | ExactLine)]
-        return is_covered(line, commands, ground)
+        return is_covered(line, commands, paths)
     if origin is not None:
         hosts = [each for each in patterns if isinstance(each, HostPattern)]
         named = any(_is_host(each, origin) for each in hosts)
-        return named and (path is None or ground.holds(path))
+        return named and (path is None or paths.holds(path))
     if path is not None:
-        paths = [each for each in patterns if isinstance(each, PathPattern)]
-        named = any(each.matches(path, ground.workspace) for each in paths)
-        return named and not ground.is_private(path)
+        named = any(
+            each.matches(path, paths.workspace)
+            for each in patterns
+            if isinstance(each, PathPattern)
+        )
+        return named and not paths.is_private(path)
     return None in patterns
 
 
@@ -263,31 +268,29 @@ def _is_host(pattern: HostPattern, origin: HostPattern) -> bool:
     return pattern.matches(origin.scheme, origin.host, origin.port)
 
 
-def rules_for(subject: Subject, ground: Ground) -> tuple[PermissionRule, ...]:
+def rules_for(subject: Subject, paths: PathPolicy) -> tuple[PermissionRule, ...]:
     """Return the rules that allow *subject* and what is like it, in this workspace.
 
     Raises `RuleNotPossible` for what is asked each time, and for what no pattern can describe.
     """
     request, line = subject.request, subject.line
-    if subject.firm:
+    if subject.always_asks:
         raise RuleNotPossible("it is asked each time")
     if line is not None and line.runs_anything:
         raise RuleNotPossible(
             "the command runs another program, or one that its text does not show"
         )
-    if subject.origin is not None and subject.path is not None and not ground.holds(subject.path):
+    if subject.origin is not None and subject.path is not None and not paths.holds(subject.path):
         raise RuleNotPossible("the file would be outside the workspace")
     if _identity(request)[1:] != ("",):
         raise RuleNotPossible(f"rules about {request.tool_name} are about all servers")
-    patterns = [
-        each for each in Coverage.of(subject, ground).patterns if _is_of_rule(each, request)
-    ]
+    patterns = [each for each in Coverage.of(subject, paths).patterns if _is_of_rule(each, request)]
     rules = tuple(
         PermissionRule(
             decision=RuleDecision.ALLOW,
             tool=request.tool_name,
             pattern=text,
-            directory=str(ground.workspace),
+            directory=str(paths.workspace),
         )
         for text in (map(str, patterns) if patterns else ("",))
     )

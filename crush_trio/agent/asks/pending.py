@@ -8,22 +8,17 @@ The waiter stands in a parking lot of its own, and that alone says whether the a
 takes a cancelled task out of its lot in the step of the cancel, and never takes back one that was
 unparked. So an answer after the cancel finds no waiter, although the cancelled task has not run yet, and
 a cancel after the answer changes nothing about the answer (F2, F6).
-
-`Attendance` knows whether a person is there: while an event stream is open, and an ask then waits for as
-long as it takes. Once no stream has been open for `patience` seconds without a break, the ask is given
-up, so that a run without a client cannot wait for ever. No task polls for this: a stream that opens or
-closes moves the deadlines of the waiting asks in the same step.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
-from math import inf
 from typing import Final, Generic, TypeVar
 
 import trio
 from attrs import define, field, frozen
 
+from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.record.recording import current_recording
 from crush_trio.clock import Clock
 from crush_trio.events.facts import Event, Fact
 from crush_trio.store.base import Changes
@@ -35,12 +30,9 @@ from crush_trio.wire.asks import (
     QuestionRequest,
     QuestionResponse,
 )
-from crush_trio.wire.codec import encode
+from crush_trio.wire.codec import encode, unstructure
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import AskId, RunId, ToolCallId
-
-DEFAULT_PATIENCE: Final = 60.0
-"""Seconds without an open stream after which an ask is given up."""
 
 Publish = Callable[[Event], object]
 """Publishes an event to every reader of the workspace."""
@@ -77,6 +69,8 @@ class Ending:
 
     resolution: Resolution
     responses: tuple[QuestionResponse, ...] = field(default=(), repr=False)
+    given: str = ""
+    """What a person answered: `deny`, or the scope of a grant; empty if no person did."""
 
 
 _WITHDRAWN: Final = Ending(Resolution.WITHDRAWN)
@@ -90,6 +84,7 @@ class Ask(Generic[R]):
     request: R
     run_id: RunId
     _answer: Ending = field(default=_WITHDRAWN, init=False)
+    _failure: Exception | None = field(default=None, init=False, repr=False)
     _waiter: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
@@ -109,67 +104,17 @@ class Ask(Generic[R]):
         self._answer = answer
         self._waiter.unpark()
 
+    def fail(self, error: Exception) -> None:
+        """Raise *error* in the waiter: what was to answer has failed."""
+        self._failure = error
+        self._waiter.unpark()
+
     async def wait(self) -> Ending:
         """Wait for the answer. No checkpoint lies before the waiting itself."""
         await self._waiter.park()
+        if self._failure is not None:
+            raise self._failure
         return self._answer
-
-
-# ── Attendance ──────────────────────────────────────────────────────────────────────────────────
-
-
-@define(eq=False)
-class Attendance:
-    """The streams of one workspace, counted. All of it happens inside `trio.run`."""
-
-    patience: float = DEFAULT_PATIENCE
-    streams: int = field(default=0, init=False)
-    """How many are open now."""
-    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
-
-    def arrive(self) -> None:
-        """Count one more stream; asks then wait for as long as it takes."""
-        self.streams += 1
-        self._move_deadlines()
-
-    def leave(self) -> None:
-        """Count a stream out. When it was the last one, the patience of every ask begins anew."""
-        self.streams -= 1
-        self._move_deadlines()
-
-    @contextmanager
-    def present(self) -> Iterator[None]:
-        """Be there for the length of the block."""
-        self.arrive()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    @contextmanager
-    def patiently(self, *, interactive: bool = True) -> Iterator[trio.CancelScope]:
-        """Cancel the body once no stream has been open for `patience` seconds; see its scope.
-
-        An ask that is not *interactive* comes from a run whose own client cannot show it. That
-        client's stream says nothing about a person, so the body has `patience` seconds, however many
-        streams are open.
-        """
-        deadline = self._deadline if interactive else trio.current_time() + self.patience
-        with trio.CancelScope(deadline=deadline) as scope:
-            if interactive:
-                self._waiting.add(scope)
-            try:
-                yield scope
-            finally:
-                self._waiting.discard(scope)
-
-    @property
-    def _deadline(self) -> float:
-        return inf if self.streams else trio.current_time() + self.patience
-
-    def _move_deadlines(self) -> None:
-        for scope in self._waiting:
-            scope.deadline = self._deadline
 
 
 # ── The pending asks of a workspace ─────────────────────────────────────────────────────────────
@@ -206,6 +151,13 @@ class PendingAsks(Generic[R]):
         del self._shown[ask.id]
         ask.give(answer)
 
+    def fail(self, ask_id: AskId, error: Exception) -> bool:
+        """Fail the run of an ask that waits with *error*; False if it does not wait, or no longer."""
+        ask = self.find(ask_id)
+        if ask is not None:
+            ask.fail(error)
+        return ask is not None
+
     # ── Asking ──────────────────────────────────────────────────────────────────────────────────
 
     async def put(
@@ -221,6 +173,8 @@ class PendingAsks(Generic[R]):
         *show* is called once the request is stored. It publishes the request, or settles it by
         itself if that has become possible meanwhile. A cancel withdraws the request.
         """
+        if (recording := current_recording()) is not None:
+            recording.asks(request.id)
         ask = Ask(request, run_id)
         ending = _WITHDRAWN
         try:
@@ -229,10 +183,12 @@ class PendingAsks(Generic[R]):
             return ending
         finally:
             self._end(ask, ending.resolution)
+            if (recording := current_recording()) is not None:
+                recording.add("answer", ask=unstructure(request), **unstructure(ending))
 
     async def _wait(self, ask: Ask[R], interactive: bool) -> Ending:
         self._shown[ask.id] = ask
-        with self.attendance.patiently(interactive=interactive):
+        with self.attendance.of(interactive=interactive).patiently():
             return await ask.wait()
         return _UNATTENDED
 

@@ -12,15 +12,14 @@ answered, never from the answer (L46); see `coverage`. Grants last as long as th
 An answer for always is written as rules into the user's configuration instead.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
-import trio
 from attrs import define, evolve, field
 
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.coverage import (
     Coverage,
     Grants,
@@ -30,25 +29,24 @@ from crush_trio.agent.asks.coverage import (
     rules_for,
     subject_of,
 )
+from crush_trio.agent.asks.path_policy import PathPolicy, directory_of, without_links
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
-    Attendance,
     Ending,
     PendingAsks,
     Publish,
     Resolution,
     permission_notice,
 )
-from crush_trio.agent.asks.places import Ground, directory_of, without_links
+from crush_trio.agent.asks.permit import CallPermit
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes
-from crush_trio.tools.base import ToolError, Wanted
+from crush_trio.tools.base import Wanted
 from crush_trio.wire.asks import (
-    REFUSAL_KEY,
     Grant,
     GrantScope,
     PermissionAction,
@@ -56,37 +54,11 @@ from crush_trio.wire.asks import (
     PermissionPolicy,
     PermissionRequest,
     PermissionRule,
-    Refusal,
     RuleDecision,
 )
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import NO_ASK, AskId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
-
-DENIED: Final = "User denied permission"
-"""The tool error if a person denied permission (F5)."""
-
-FORBIDDEN: Final = "Permission denied: the permission policy of this run does not allow it"
-"""The tool error if the policy of the submission denies everything that would be asked."""
-
-UNATTENDED: Final = "Permission denied: no client was connected for {seconds:g} seconds"
-"""The tool error if an ask was given up because no client was connected."""
-
-UNANSWERED: Final = "Permission denied: no answer within {seconds:g} seconds"
-"""The tool error if an ask of a run was given up whose own client cannot answer."""
-
-
-RULED_OUT: Final = "Permission denied: a rule of the user's configuration denies it"
-"""The tool error if a rule of the configuration denies it."""
-
-
-_SENTENCES: Final[Mapping[Refusal, str]] = {
-    Refusal.DENIED: DENIED,
-    Refusal.FORBIDDEN: FORBIDDEN,
-    Refusal.UNATTENDED: UNATTENDED,
-    Refusal.UNANSWERED: UNANSWERED,
-    Refusal.RULE: RULED_OUT,
-}
 
 
 @define(eq=False, kw_only=True)
@@ -130,11 +102,11 @@ class Permissions:
         tool_name: str,
         policy: PermissionPolicy | None = None,
         interactive: bool = True,
-    ) -> "CallPermit":
+    ) -> CallPermit:
         """Return the permit of one tool call; satisfies `tools.base.Permit`.
 
-        If not *interactive*, the run's client shows asks to no person: other clients may answer, but
-        the wait is limited even while they are connected.
+        If not *interactive*, the run's client shows asks to no person: only a person at another client
+        can answer, and without one the request is refused at once.
         """
         return CallPermit(
             self,
@@ -146,7 +118,7 @@ class Permissions:
             interactive,
         )
 
-    def permit_call(self, run: Run, call: ToolCallPart) -> "CallPermit":
+    def permit_call(self, run: Run, call: ToolCallPart) -> CallPermit:
         """Return the permit of a call of *run*, with the policy of its submission."""
         return self.permit_for(
             session_id=run.session_id,
@@ -186,6 +158,10 @@ class Permissions:
         """The current grants, oldest first."""
         return self._grants.all
 
+    def approves(self, session_id: SessionId) -> bool:
+        """Whether everything in a session is granted."""
+        return session_id in self._auto_approved
+
     def answer(
         self, ask_id: AskId, action: PermissionAction, scope: GrantScope | None = None
     ) -> bool:
@@ -200,18 +176,22 @@ class Permissions:
         if ask is None:
             return False
         if action is PermissionAction.DENY:
-            self._settle(ask, Resolution.DENIED)
+            self._settle(ask, Resolution.DENIED, action)
             return True
         if scope is None:
             session = action is PermissionAction.ALLOW_SESSION
             scope = GrantScope.SESSION if session else GrantScope.ONCE
-        ground = self._ground()
-        subject = subject_of(ask.request, ground)
-        if scope in {GrantScope.ONCE, GrantScope.ALWAYS} or subject.firm:
-            self._settle(ask, Resolution.GRANTED)
+        paths = self._path_policy()
+        subject = subject_of(ask.request, paths)
+        if scope in {GrantScope.ONCE, GrantScope.ALWAYS} or subject.always_asks:
+            self._settle(ask, Resolution.GRANTED, scope)
         else:
-            self._grant(ask, scope, Coverage.of(subject, ground), ground)
+            self._grant(ask, scope, Coverage.of(subject, paths), paths)
         return True
+
+    def fail(self, ask_id: AskId, error: Exception) -> bool:
+        """Fail the run of a request with *error*, because its answer failed; False if it does not wait."""
+        return self._asks.fail(ask_id, error)
 
     def revoke(self, grant_id: AskId) -> bool:
         """Remove a grant; False if there is none. Actions that it permitted are not undone."""
@@ -225,14 +205,14 @@ class Permissions:
         ask = self._asks.find(ask_id)
         if ask is None:
             return ()
-        ground = self._ground()
-        return rules_for(subject_of(ask.request, ground), ground)
+        paths = self._path_policy()
+        return rules_for(subject_of(ask.request, paths), paths)
 
     def apply_rules(self) -> None:
         """Settle the waiting requests that the rules decide, after the rules have changed."""
-        ground, rules = self._ground(), self.rules()
+        paths, rules = self._path_policy(), self.rules()
         for ask in self._asks.waiting:
-            match decide(rules, subject_of(ask.request, ground), ground):
+            match decide(rules, subject_of(ask.request, paths), paths):
                 case RuleDecision.ALLOW:
                     self._settle(ask, Resolution.GRANTED)
                 case RuleDecision.DENY:
@@ -240,7 +220,7 @@ class Permissions:
 
     # ── Rules: synchronous ──────────────────────────────────────────────────────────────────────
 
-    def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
+    def judge(self, call: CallPermit, wanted: Wanted) -> Resolution | PermissionRequest:
         """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
         request = PermissionRequest(
@@ -253,13 +233,13 @@ class Permissions:
             params=wanted.params,
             path=directory_of(wanted.path, self.directory),
         )
-        ground = self._ground()
-        subject = subject_of(request, ground)
-        ruled = decide(self.rules(), subject, ground)
+        paths = self._path_policy()
+        subject = subject_of(request, paths)
+        ruled = decide(self.rules(), subject, paths)
         if ruled is RuleDecision.DENY:
             self._at_once(call, Resolution.DENIED)
             return Resolution.FORBIDDEN
-        always = wanted.always or subject.firm
+        always = wanted.always or subject.always_asks
         if self.skip or (policy.mode is PermissionMode.ALLOW and not always):
             return Resolution.GRANTED
         asks = always or ruled is RuleDecision.ASK
@@ -272,22 +252,24 @@ class Permissions:
             self.publish(permission_notice(call.tool_call_id, Resolution.GRANTED))
             return Resolution.GRANTED
         if not asks and (
-            ruled is RuleDecision.ALLOW or self._is_granted(subject, call.run_id, ground)
+            ruled is RuleDecision.ALLOW or self._is_granted(subject, call.run_id, paths)
         ):
             return self._at_once(call, Resolution.GRANTED)
         if policy.mode is PermissionMode.DENY:
             return self._at_once(call, Resolution.DENIED)
+        if self.attendance.refuses(interactive=call.interactive):
+            return self._at_once(call, Resolution.UNATTENDED)
         return evolve(request, id=AskId(self.ids.new()))
 
-    def _is_granted(self, subject: Subject, run_id: RunId, ground: Ground) -> bool:
+    def _is_granted(self, subject: Subject, run_id: RunId, paths: PathPolicy) -> bool:
         """Whether the session is approved, or a grant covers a request."""
         approved = subject.request.session_id in self._auto_approved
-        return approved or self._grants.cover(subject, run_id, ground)
+        return approved or self._grants.cover(subject, run_id, paths)
 
-    def _ground(self) -> Ground:
-        return Ground(workspace=self._workspace, private=self.private())
+    def _path_policy(self) -> PathPolicy:
+        return PathPolicy(workspace=self._workspace, private=self.private())
 
-    def _at_once(self, call: "CallPermit", resolution: Resolution) -> Resolution:
+    def _at_once(self, call: CallPermit, resolution: Resolution) -> Resolution:
         self.publish(permission_notice(call.tool_call_id))
         self.publish(permission_notice(call.tool_call_id, resolution))
         return resolution
@@ -295,22 +277,22 @@ class Permissions:
     # ── Asking ──────────────────────────────────────────────────────────────────────────────────
 
     async def ask(
-        self, call: "CallPermit", request: PermissionRequest, *, always: bool = False
+        self, call: CallPermit, request: PermissionRequest, *, always: bool = False
     ) -> Resolution:
         """Ask a request that no rule settles, and wait for the answer."""
         show = partial(self._show, call, request, always)
         ending = await self._asks.put(request, call.run_id, show, interactive=call.interactive)
         return ending.resolution
 
-    def _show(self, call: "CallPermit", request: PermissionRequest, always: bool) -> Ending | None:
+    def _show(self, call: CallPermit, request: PermissionRequest, always: bool) -> Ending | None:
         """Publish the request, unless a grant or a rule came while it was being stored."""
-        ground = self._ground()
-        subject = subject_of(request, ground)
-        ruled = decide(self.rules(), subject, ground)
+        paths = self._path_policy()
+        subject = subject_of(request, paths)
+        ruled = decide(self.rules(), subject, paths)
         if ruled is RuleDecision.DENY:
             return Ending(self._at_once(call, Resolution.DENIED))
         granted = ruled is RuleDecision.ALLOW or (
-            ruled is None and self._grants.cover(subject, call.run_id, ground)
+            ruled is None and self._grants.cover(subject, call.run_id, paths)
         )
         if granted and not always:
             return Ending(self._at_once(call, Resolution.GRANTED))
@@ -325,22 +307,22 @@ class Permissions:
         return None
 
     def _grant(
-        self, given: Ask[PermissionRequest], scope: GrantScope, coverage: Coverage, ground: Ground
+        self, given: Ask[PermissionRequest], scope: GrantScope, covers: Coverage, paths: PathPolicy
     ) -> None:
         """Add a grant, settle the request that it was given for, and then those that it covers."""
-        self._grants.remember(_grant_of(given, scope, self.clock.unix(), coverage), coverage)
-        self._settle(given, Resolution.GRANTED)
+        self._grants.remember(_grant_of(given, scope, self.clock.unix(), covers), covers)
+        self._settle(given, Resolution.GRANTED, scope)
         rules = self.rules()
         for ask in self._asks.waiting:
-            subject = subject_of(ask.request, ground)
-            if self._grants.cover(subject, ask.run_id, ground) and (
-                decide(rules, subject, ground) is not RuleDecision.ASK
+            subject = subject_of(ask.request, paths)
+            if self._grants.cover(subject, ask.run_id, paths) and (
+                decide(rules, subject, paths) is not RuleDecision.ASK
             ):
                 self._settle(ask, Resolution.GRANTED)
 
-    def _settle(self, ask: Ask[PermissionRequest], resolution: Resolution) -> None:
+    def _settle(self, ask: Ask[PermissionRequest], resolution: Resolution, given: str = "") -> None:
         self.publish(permission_notice(ask.request.tool_call_id, resolution))
-        self._asks.settle(ask, Ending(resolution))
+        self._asks.settle(ask, Ending(resolution, given=given))
 
     def _given_up(self, request: PermissionRequest, resolution: Resolution) -> None:
         self.publish(permission_notice(request.tool_call_id, resolution))
@@ -360,41 +342,3 @@ def _grant_of(ask: Ask[PermissionRequest], scope: GrantScope, at: int, coverage:
         granted_at=at,
         covers=coverage.texts,
     )
-
-
-@define(eq=False)
-class CallPermit:
-    """The permit of one tool call. Made by `Permissions.permit_for`."""
-
-    _permissions: Permissions = field(repr=False)
-    session_id: SessionId
-    run_id: RunId
-    tool_call_id: ToolCallId
-    tool_name: str
-    policy: PermissionPolicy
-    interactive: bool
-    approved: bool = field(default=False, init=False)
-    """Whether a hook has approved this call; it cannot apply to another (F8)."""
-
-    def approve(self) -> None:
-        """Grant what this call wants without asking, because a hook has approved it."""
-        self.approved = True
-
-    async def __call__(self, wanted: Wanted, /) -> None:
-        """Return if *wanted* is allowed; raise a `ToolError` that stops the turn if it is not.
-
-        The metadata of the error names the `Refusal`, so that programs need not read the sentence.
-        """
-        await trio.lowlevel.checkpoint()
-        verdict = self._permissions.judge(self, wanted)
-        refusal = Refusal.FORBIDDEN
-        if isinstance(verdict, PermissionRequest):
-            verdict = await self._permissions.ask(self, verdict, always=wanted.always)
-            unanswered = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
-            refusal = Refusal.DENIED if verdict is Resolution.DENIED else unanswered
-        elif verdict is Resolution.FORBIDDEN:
-            refusal = Refusal.RULE
-        if verdict is not Resolution.GRANTED:
-            text = _SENTENCES[refusal].format(seconds=self._permissions.attendance.patience)
-            metadata = {**wanted.denied, REFUSAL_KEY: refusal.value}
-            raise ToolError(text, stop_turn=True, metadata=metadata)

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Annotated, Final
 
 import orjson
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.pending import (
     Ask,
     AskKind,
-    Attendance,
     Ending,
     PendingAsks,
     Publish,
@@ -27,6 +27,7 @@ from crush_trio.agent.asks.pending import (
 )
 from crush_trio.clock import Clock, IdSource
 from crush_trio.events.facts import Fact
+from crush_trio.runtime.run import Run
 from crush_trio.store.base import Changes
 from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolError, ToolResult, read_arguments
 from crush_trio.wire.asks import (
@@ -37,7 +38,7 @@ from crush_trio.wire.asks import (
     QuestionType,
 )
 from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.ids import NO_ASK, AskId, QuestionId, RunId
+from crush_trio.wire.ids import NO_ASK, AskId, QuestionId, RunId, ToolCallId
 
 
 @define(eq=False, kw_only=True)
@@ -82,6 +83,10 @@ class Questions:
         self._settle(ask, Ending(Resolution.CANCELLED))
         return True
 
+    def fail(self, batch_id: AskId, error: Exception) -> bool:
+        """Fail the run of a batch with *error*, because its answer failed; False if it does not wait."""
+        return self._asks.fail(batch_id, error)
+
     def _find(
         self, batch_id: AskId, responses: tuple[QuestionResponse, ...] = ()
     ) -> Ask[QuestionRequest] | None:
@@ -95,6 +100,26 @@ class Questions:
     async def ask(self, request: QuestionRequest, run_id: RunId) -> Ending:
         """Ask a batch, and return its ending; a cancel withdraws the batch."""
         return await self._asks.put(request, run_id, partial(self._show, request))
+
+    async def ask_for(
+        self, run: Run, call_id: ToolCallId, questions: tuple[Question, ...]
+    ) -> tuple[QuestionResponse, ...] | None:
+        """Put a tool's questions to a person; None if they are not answered.
+
+        The questions get ids of their own while they wait, because the tool's may not be unique.
+        """
+        known = {QuestionId(self.ids.new()): question for question in questions}
+        request = QuestionRequest(
+            id=AskId(self.ids.new()),
+            session_id=run.session_id,
+            tool_call_id=call_id,
+            questions=tuple(evolve(question, id=new) for new, question in known.items()),
+        )
+        ending = await self.ask(request, run.id)
+        if ending.resolution is not Resolution.ANSWERED:
+            return None
+        answered = (each for each in ending.responses if each.request_id in known)
+        return tuple(evolve(each, request_id=known[each.request_id].id) for each in answered)
 
     def _show(self, request: QuestionRequest) -> None:
         self.publish(
@@ -236,11 +261,14 @@ def _check_text(what: str, text: str, most: int, *, required: bool = True) -> No
 
 
 def answers_text(request: QuestionRequest, responses: tuple[QuestionResponse, ...]) -> str:
-    """Return the answers as text for the model, question by question (F15)."""
+    """Return the answers as text for the model, question by question (F15).
+
+    Clients parse this text to show the answers, so its form is part of the wire.
+    """
     by_question = {response.request_id: response for response in responses}
     return "\n\n".join(
-        f"{question.question}\n{_answer_text(question, by_question.get(question.id))}"
-        for question in request.questions
+        f"Q{number}: {question.question}\n{_answer_text(question, by_question.get(question.id))}"
+        for number, question in enumerate(request.questions, 1)
     )
 
 
@@ -249,13 +277,19 @@ def _answer_text(question: Question, response: QuestionResponse | None) -> str:
         return SKIPPED
     lines = []
     if question.type is QuestionType.YES_NO and response.yes is not None:
-        lines.append("yes" if response.yes else "no")
+        lines.append(f"User answered: {'yes' if response.yes else 'no'}")
     if response.selected_ids:
-        lines.append(f"selected: {orjson.dumps(response.selected_ids).decode()}")
+        lines.append(f"User selected: {orjson.dumps(response.selected_ids).decode()}")
     if response.fill_in_text:
-        lines.append(f"text: {response.fill_in_text}")
-    notes = [f"note on {about}: {note}" for about, note in response.notes.items() if note]
-    return "\n".join((*(lines or [SKIPPED]), *notes))
+        lines.append(f"User provided: {response.fill_in_text}")
+    answer = "\n".join(lines or [SKIPPED])
+    choices = {choice.id for choice in question.choices}
+    notes = [
+        f"- [{about}]: {note}" if about in choices else f"- {note}"
+        for about, note in response.notes.items()
+        if note
+    ]
+    return "\n".join((answer, "", "Notes:", *notes)) if notes else answer
 
 
 # ── The tool ────────────────────────────────────────────────────────────────────────────────────
@@ -280,7 +314,7 @@ class QuestionTool(BuiltIn):
             case Resolution.ANSWERED:
                 return ToolResult(content=answers_text(request, ending.responses))
             case Resolution.CANCELLED:
-                raise ToolError(CANCELLED, stop_turn=True)
+                raise ToolError(CANCELLED, stop_turn=True, by_person=True)
             case _:
                 patience = self._questions.attendance.patience
                 raise ToolError(UNATTENDED.format(seconds=patience), stop_turn=True)

@@ -16,7 +16,8 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.pending import Attendance, Resolution
+from crush_trio.agent.asks.attendance import Attendance
+from crush_trio.agent.asks.pending import Resolution
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.clock import IdSource
 from crush_trio.config.errors import printable

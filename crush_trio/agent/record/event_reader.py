@@ -167,7 +167,7 @@ class ResumableReader:
                 self._endings_seen = place
                 self._cursor.skip_endings(0)
             return False
-        self._page.extend(_newest(rows))
+        self._page.extend(_shown(rows, self.form))
         return True
 
 
@@ -177,16 +177,35 @@ def _up_to_a_long_one(rows: list[StoredEnding]) -> list[StoredEnding]:
     return rows[: cut + 1]
 
 
-def _newest(rows: Sequence[TailEvent]) -> list[tuple[TailEvent, bool]]:
-    """Return the rows of a page, only the last one of each message, and whether it is new."""
-    parsed = [(row, orjson.loads(row.event)) for row in rows]
-    last = {named["message"]: row for row, named in parsed if "message" in named}
-    created = {named["message"] for _, named in parsed if named.get("change") == EventType.CREATED}
-    return [
-        (row, named.get("message") in created)
-        for row, named in parsed
-        if "message" not in named or last[named["message"]] is row
-    ]
+def _shown(rows: Sequence[TailEvent], form: Form | None) -> list[tuple[TailEvent, bool]]:
+    """Return the rows of a page to show, and whether each is about a message that is new.
+
+    Only the last row of each message is shown, because it includes the others. In native form also the
+    last one before another message of the session begins: a call comes before its result, and the finish
+    of the answer after it.
+    """
+    shown: list[tuple[TailEvent, str | None]] = []
+    created, later = set[str](), dict[str, set[str]]()
+    for row in reversed(rows):
+        named = orjson.loads(row.event)
+        message: str | None = named.get("message")
+        if message is not None:
+            known = later.setdefault(named["session"], set())
+            begins = named["change"] == EventType.CREATED
+            covered = message in known
+            if begins:
+                created.add(message)
+                if form is Form.NATIVE:
+                    known.clear()
+            known.add(message)
+            if covered:
+                continue
+        shown.append((row, message))
+    answer = []
+    for row, message in reversed(shown):
+        answer.append((row, message in created))
+        created.discard(message or "")
+    return answer
 
 
 async def new_reader(

@@ -2,7 +2,8 @@
 
 The store keeps the newest events that no later event repeats: endings, structural changes of messages,
 and facts. Of a message or a run only its id is kept: the store has its current state, and readers accept
-any state as the newest.
+any state as the newest. Of a message it is also kept whether it was finished: the finish part comes after
+the results of its calls.
 
 Of endings the store also keeps the positions, as long as it has the runs. A reader that may resume after
 a crash is not shown an ending before its position is stored. So after a crash it is certain which endings
@@ -19,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from typing_extensions import override
 
 from crush_trio.errors import MessageNotFound
@@ -33,7 +34,7 @@ from crush_trio.wire.codec import decode, wrap_change
 from crush_trio.wire.events import Envelope, EventType
 from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import MessageId, RunId, SessionId
-from crush_trio.wire.messages import Message, Role
+from crush_trio.wire.messages import FinishPart, Message, Role
 
 MAX_TAIL: Final = 10_000
 """Default number of events that a store keeps."""
@@ -139,9 +140,9 @@ def _remembered(event: Event) -> str | None:
     match event:
         case Fact(payload_type=payload_type, encoded=encoded):
             return wrap_change(payload_type, encoded).decode()
-        case MessageChange(plain=False, change=change, view=view):
+        case MessageChange(plain=plain, kept=kept, change=change, view=view) if kept or not plain:
             named = {"message": view.head.id, "session": view.head.session_id, "change": change}
-            return orjson.dumps(named).decode()
+            return orjson.dumps(named if view.finished else {**named, "open": True}).decode()
         case RunChange(terminal=True, run=run):
             return orjson.dumps({"run": run.id}).decode()
         case _:
@@ -218,15 +219,21 @@ class StoredEventCache:
         )
 
     async def _message(self, named: Mapping[str, Json], *, new: bool) -> MessageChange | None:
-        """Return the newest state of a message; None if it was deleted with its session."""
+        """Return the newest state of a message; None if it was deleted with its session.
+
+        Without its finish part if it had none when the event was published: that part comes later.
+        """
         await trio.lowlevel.checkpoint()
         message_id = MessageId(named["message"])
         if named["change"] == EventType.DELETED:
             gone = Message(id=message_id, role=Role.UNSET, session_id=SessionId(named["session"]))
             return MessageChange(change=EventType.DELETED, view=GrowingMessage(gone).view())
         try:
-            stored = await self.store.message(message_id)
+            message = (await self.store.message(message_id)).message
         except MessageNotFound:
             return None
+        if "open" in named:
+            unfinished = (part for part in message.parts if not isinstance(part, FinishPart))
+            message = evolve(message, parts=tuple(unfinished))
         change = EventType.CREATED if new else EventType.UPDATED
-        return MessageChange(change=change, view=GrowingMessage(stored.message).view())
+        return MessageChange(change=change, view=GrowingMessage(message).view())

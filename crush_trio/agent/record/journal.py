@@ -14,10 +14,12 @@ streams of clients; then the store is told that this start of the program ended 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
+from functools import partial
 from typing import Final
 
 import trio
 from attrs import define, field, frozen
+from outcome import Error
 
 from crush_trio.agent.record.event_tail import MAX_TAIL, EventTail
 from crush_trio.agent.record.recovery import Recovery, find_orphans
@@ -26,10 +28,10 @@ from crush_trio.agent.record.transcript import (
     Remainder,
     Transcript,
     TurnRecord,
-    closing_answer,
-    prompt_message,
 )
+from crush_trio.agent.record.unfinished_turn import closing_answer, prompt_message
 from crush_trio.clock import Clock, IdSource, RandomIds, SystemClock
+from crush_trio.errors import NotFound
 from crush_trio.events.facts import session_fact
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.events.log import EventLog, Window, open_event_log
@@ -52,7 +54,7 @@ from crush_trio.store.changes import (
     RunRetracted,
 )
 from crush_trio.store.commit import Commit
-from crush_trio.store.errors import StoreLost, StoreUnavailable
+from crush_trio.store.errors import RecordNotStored, StoreLost, StoreUnavailable
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -176,6 +178,20 @@ class StoreJournal:
             if session is not None:
                 self._publish_ending(turn, record, outcome, session)
 
+        entry = _Entry(self._store, [*record.changes, ended], [ended], run.session_id, publish)
+        entry.shorter = partial(self._end_stored, run, turn)
+        return entry
+
+    def _end_stored(self, run: AcceptedRun, turn: TurnRecord, outcome: Outcome) -> JournalEntry:
+        """Store the ending, and complete the record of the turn as far as it is stored."""
+        record = Remainder()
+        turn.close_stored(outcome, self.clock.unix(), self.ids, record)
+        ended = RunEnded(run=run.ending)
+
+        def publish(session: Session | None) -> None:
+            if session is not None:
+                self._publish(record)
+
         return _Entry(self._store, [*record.changes, ended], [ended], run.session_id, publish)
 
     async def answers(self, within: float) -> bool:
@@ -193,14 +209,14 @@ class StoreJournal:
     ) -> None:
         """Publish an ending's changes: the session, the messages, the notice (D28)."""
         if turn.usage is not None:
-            self.transcript.events.publish(session_fact(session))
+            self.transcript.events.publish(session_fact(session, busy=True))
         self._publish(record)
         if turn.notice is not None and outcome.state is RunState.COMPLETED:
             self.transcript.events.publish(turn.notice(session))
 
     def _publish(self, record: Remainder) -> None:
-        for change, view in record.events:
-            self.transcript.publish(change, view)
+        for event in record.events:
+            self.transcript.events.publish(event)
 
     def _created(self, *messages: Message | None) -> None:
         for message in messages:
@@ -227,7 +243,7 @@ class _Entry:
     """Satisfies `JournalEntry`.
 
     The *essential* changes must be stored. The others are left out if they cannot be stored because
-    their session was deleted.
+    their session was deleted; and if there is no *shorter* entry, also if no store can hold them.
     """
 
     store: Changes = field(repr=False)
@@ -235,6 +251,7 @@ class _Entry:
     essential: Sequence[Change] = ()
     session_id: SessionId | None = None
     publish: Publish = field(default=_nothing, repr=False)
+    shorter: Callable[[Outcome], JournalEntry] | None = field(default=None, init=False, repr=False)
     commit: Commit[Session | None] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -245,9 +262,14 @@ class _Entry:
         self.publish(self.commit.unwrap())
 
     def reduce(self, error: Exception) -> bool:
-        """Retry with the essential changes only, unless the store itself failed; return whether so."""
+        """Retry with the essential changes only, if that may help; return whether so."""
         if isinstance(error, StoreUnavailable) or len(self.changes) == len(self.essential):
             return False
+        if not isinstance(error, NotFound):
+            if self.shorter is not None:
+                return False
+            extra = {"session_id": self.session_id, "code": RecordNotStored.code}
+            log.error("run.record_not_stored", extra=extra, exc_info=error)
         self.changes, self.publish = self.essential, _nothing
         self.again()
         return True
@@ -255,6 +277,19 @@ class _Entry:
     def again(self) -> None:
         """Submit the changes, the first time or again."""
         self.commit = self.store.submit(*self.changes, session=self.session_id)
+
+    @property
+    def unstorable(self) -> bool:
+        """Whether the write failed, and not for the state of the disk."""
+        if not self.commit.known or self.commit.stored:
+            return False
+        assert isinstance(self.commit.result, Error)
+        return not isinstance(self.commit.result.error, StoreUnavailable)
+
+    def shortened(self, outcome: Outcome) -> JournalEntry:
+        """Submit the ending with a record of only what is stored."""
+        assert self.shorter is not None
+        return self.shorter(outcome)
 
 
 # ── Recorded runs ───────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,8 @@ class OpenMessage:
 
     _turn: "TurnRecord"
     _growing: GrowingMessage
-    _stored: MessageView
+    stored: MessageView
+    """The message as it is stored."""
     _state: "MessageState" = field(init=False)
     _writer: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _callers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -89,9 +90,10 @@ class OpenMessage:
 
     # ── Structural changes: stored and published before the call returns ────────────────────────
 
-    async def close_reasoning(self, signature: str | None = None) -> None:
+    async def close_reasoning(self, signature: str | None = None, replay: str = "") -> None:
         """End the reasoning, if it is open."""
-        self._growing.close_reasoning(finished_at=self._now(), signature=signature)
+        now = self._now()
+        self._growing.close_reasoning(finished_at=now, signature=signature, replay=replay)
         await self.flush()
 
     async def put_tool_call(self, call: ToolCallPart) -> None:
@@ -152,7 +154,7 @@ class OpenMessage:
         if self._state.in_doubt:
             anew = PartsCut(message_id=self.id, length=0, at=at)
             return view, [anew, *changes_between(MessageView(view.head, ()), view, at)]
-        return view, changes_between(self._stored, view, at)
+        return view, changes_between(self.stored, view, at)
 
     # ── The writer ──────────────────────────────────────────────────────────────────────────────
 
@@ -171,7 +173,7 @@ class OpenMessage:
     async def _store(self, write: "Write") -> None:  # noqa: ASYNC910  # nothing new, nothing to wait for
         """Store what is new and publish it; on failure nothing changes."""
         view = self._view()
-        changes = changes_between(self._stored, view, view.head.updated_at)
+        changes = changes_between(self.stored, view, view.head.updated_at)
         self._state.began(write)
         try:
             if changes:
@@ -181,7 +183,7 @@ class OpenMessage:
                 log.exception("message.not_stored", extra={"message_id": self.id})
         else:
             if self._state.succeeded(trio.current_time()):
-                self._stored = view
+                self.stored = view
                 if changes:
                     self._turn.transcript.publish(EventType.UPDATED, view, plain=write.plain)
         finally:

@@ -17,7 +17,7 @@ import trio
 from attrs import define, evolve, field
 
 from crush_trio.agent.record.message import changes_between
-from crush_trio.agent.record.transcript import (
+from crush_trio.agent.record.unfinished_turn import (
     close_answer,
     closing_answer,
     missing_results,
@@ -25,13 +25,13 @@ from crush_trio.agent.record.transcript import (
     result_message,
 )
 from crush_trio.clock import Clock, IdSource
-from crush_trio.events.facts import Event, MessageChange, RunChange
+from crush_trio.events.facts import Event, MessageChange, RunChange, called_change
 from crush_trio.events.growing_message import GrowingMessage
 from crush_trio.events.log import EventLog
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.store.base import Changes, MessageReads, Orphan, RunReads, StoredMessage, StoredRun
 from crush_trio.store.changes import Change, MessageCreated, RunEnded
-from crush_trio.store.errors import StoreFailed, StoreUnavailable
+from crush_trio.store.errors import RecordNotStored, StoreFailed, StoreUnavailable
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message, Role, ToolCallPart, ToolResultPart
@@ -82,11 +82,16 @@ class Recovery:
         await trio.lowlevel.checkpoint()
 
     async def _end(self, group: Sequence[Orphan]) -> bool:
-        """End some runs, retrying as often as needed; False if the store has failed for good."""
+        """End some runs, retrying as often as needed; False if the store has failed for good.
+
+        If no store can hold what their records lack, the records stay as they are.
+        """
+        bare = False
         while True:
             try:
                 mendings = await self._mend(group)
-                await self.store.commit(*(change for m in mendings for change in m.changes))
+                kept = [m.changes[-1:] if bare else m.changes for m in mendings]
+                await self.store.commit(*(change for changes in kept for change in changes))
             except StoreFailed:
                 log.exception("recovery.given_up")
                 return False  # noqa: ASYNC910  # the store has been waited for
@@ -94,8 +99,14 @@ class Recovery:
                 log.exception("recovery.not_stored")
                 await trio.sleep(RETRY)
                 continue
+            except Exception:
+                if bare:
+                    raise
+                log.exception("run.record_not_stored", extra={"code": RecordNotStored.code})
+                bare = True
+                continue
             for mending in mendings:
-                for event in mending.events:
+                for event in mending.events[-1:] if bare else mending.events:
                     self.events.publish(event)
                 self.ended.append(mending.view)
             return True  # noqa: ASYNC910  # the store has been waited for
@@ -169,21 +180,24 @@ class _Mending:
     def _finish(self, answers: list[StoredMessage]) -> MessageId:
         """Finish the open answers, and add missing tool results; return the id of the last answer."""
         open_answers = [each.message for each in answers if not each.finished]
-        for message in open_answers:
-            self._close(message)
+        closed = [self._close(message) for message in open_answers]
         messages = [each.message for each in self.turn]
         for result in missing_results(_calls(messages), _answered(messages), self.outcome):
             session_id = self.orphan.view.session_id
             self._create(result_message(result, session_id, self._message_id(), self.now))
+        self.events.extend(closed)
         return (open_answers or [each.message for each in answers])[-1].id
 
-    def _close(self, message: Message) -> None:
+    def _close(self, message: Message) -> MessageChange:
+        """Finish an answer; return the event that follows the results of its calls."""
         growing = GrowingMessage(message)
         before = growing.view()
-        close_answer(growing, self.outcome, self.now)
+        called = close_answer(growing, self.outcome, self.now, before)
+        if called is not None:
+            self.events.append(called_change(called))
         after = growing.view(self.now)
         self.changes.extend(changes_between(before, after, self.now))
-        self.events.append(MessageChange(change=EventType.UPDATED, view=after))
+        return MessageChange(change=EventType.UPDATED, view=after)
 
     def _create(self, message: Message) -> None:
         run_id = self.orphan.view.id

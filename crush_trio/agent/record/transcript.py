@@ -5,9 +5,9 @@ nothing is published that is not stored. The record knows which messages are sti
 be stored, and which tool calls have no result yet. When the run ends, everything that the stored turn
 lacks becomes one list of changes (`Remainder`), which is part of the run's own ending.
 
-The rules for a complete turn are the same for a run that ends now and for one that a crash interrupted:
-reasoning is closed, tool calls are finished and have results, every message has its finish part (D15 to
-D18).
+Native readers see that a call is finished, then its result, then the finish of the answer. The ending
+knows all three at once, so an answer with calls that readers know as unfinished is published twice: first
+without its finish part (`Remainder.show_calls`), and after the results.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -15,32 +15,32 @@ from contextlib import suppress
 from typing import Final
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, field
 
 from crush_trio.agent.record.message import OpenMessage, changes_between
+from crush_trio.agent.record.unfinished_turn import (
+    close_answer,
+    closing_answer,
+    finished,
+    missing_results,
+    result_message,
+)
 from crush_trio.clock import Clock, IdSource
-from crush_trio.events.facts import Event, MessageChange, session_fact
+from crush_trio.events.facts import Event, MessageChange, called_change, session_fact
 from crush_trio.events.growing_message import GrowingMessage, MessageView
 from crush_trio.events.log import EventLog
-from crush_trio.runtime.outcome import Outcome, Submission
+from crush_trio.runtime.outcome import Outcome
 from crush_trio.store.base import Changes
-from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, UsageAdded
+from crush_trio.store.changes import Change, MessageCreated, MessageDeleted, PartsCut, UsageAdded
 from crush_trio.store.errors import StoreUnavailable
-from crush_trio.wire.codec import USER_CANCELLED
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import (
-    BinaryPart,
-    FinishPart,
-    FinishReason,
     Message,
-    Part,
     Role,
-    TextPart,
     ToolCallPart,
     ToolResultPart,
 )
-from crush_trio.wire.runs import RunState
 from crush_trio.wire.views import Session
 
 PACE: Final = 0.033
@@ -55,13 +55,22 @@ class Remainder:
     """The changes that complete a turn, and the message events to publish for them."""
 
     changes: list[Change] = field(factory=list, init=False)
+    _calls: list[MessageView] = field(factory=list, init=False)
     _events: list[tuple[EventType, MessageView | Message]] = field(factory=list, init=False)
 
     @property
-    def events(self) -> Iterator[tuple[EventType, MessageView]]:
-        """The events to publish once the changes are stored."""
+    def events(self) -> Iterator[MessageChange]:
+        """The events to publish once the changes are stored, all in one step."""
+        for called in self._calls:
+            yield called_change(called)
         for change, said in self._events:
-            yield change, said if isinstance(said, MessageView) else GrowingMessage(said).view()
+            view = said if isinstance(said, MessageView) else GrowingMessage(said).view()
+            yield MessageChange(change=change, view=view)
+
+    def show_calls(self, called: MessageView | None) -> None:
+        """Publish an answer without its finish part before everything else; None does nothing."""
+        if called is not None:
+            self._calls.append(called)
 
     def create(self, message: Message, run_id: RunId, *, if_there: bool = False) -> None:
         """Add a complete message."""
@@ -75,6 +84,15 @@ class Remainder:
         if changes:
             self.changes.extend(changes)
             self._events.append((EventType.UPDATED, view))
+
+    def rewrite(self, opened: OpenMessage, outcome: Outcome, at: int) -> None:
+        """Add a released message as it is stored, and finished: its rest cannot be stored."""
+        growing = GrowingMessage(opened.stored.message())
+        self.show_calls(close_answer(growing, outcome, at, opened.stored))
+        view = growing.view(at)
+        self.changes.append(PartsCut(message_id=opened.id, length=0, at=at))
+        self.changes.extend(changes_between(MessageView(view.head, ()), view, at))
+        self._events.append((EventType.UPDATED, view))
 
     def delete(self, opened: OpenMessage) -> None:
         """Add the deletion of a message."""
@@ -152,7 +170,7 @@ class TurnRecord:
         self.usage = None
         del self._open[opened.id]
         if together and session is not None:
-            self.transcript.events.publish(session_fact(session))
+            self.transcript.events.publish(session_fact(session, busy=True))
         self.transcript.publish(EventType.UPDATED, view)
 
     def discard(self, opened: OpenMessage) -> None:
@@ -170,15 +188,44 @@ class TurnRecord:
 
     def close(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
         """Release all messages from their writers, and add what the turn lacks to *remainder*."""
+        answered = set(self._answered)
         for message in self._unstored:
             remainder.create(message, self.run_id)
-            self._answered.update(_results(message))
+            answered |= _results(message)
         for opened in self._discarded:
             remainder.delete(opened)
-        for opened in self.open_messages:
-            close_answer(opened.release(), outcome, at)
+        self._answer(self._calls.values(), answered, outcome, at, ids, remainder)
+        for opened in self.open_messages:  # clients show calls of a finished answer as ended
+            remainder.show_calls(close_answer(opened.release(), outcome, at, opened.stored))
             remainder.update(opened)
-        for result in missing_results(self._calls.values(), self._answered, outcome):
+
+    def close_stored(self, outcome: Outcome, at: int, ids: IdSource, remainder: Remainder) -> None:
+        """Add what completes the turn as far as it is stored: the rest of it cannot be stored.
+
+        The messages were released by `close`.
+        """
+        unstored: set[ToolCallId] = set()
+        for opened in self.open_messages:
+            kept = GrowingMessage(opened.stored.message()).tool_calls()
+            unstored |= _ids(opened.release().tool_calls()) - _ids(kept)
+        calls = [call for call in self._calls.values() if call.id not in unstored]
+        for opened in self._discarded:
+            remainder.delete(opened)
+        self._answer(calls, self._answered, outcome, at, ids, remainder)
+        for opened in self.open_messages:
+            remainder.rewrite(opened, outcome, at)
+
+    def _answer(
+        self,
+        calls: Iterable[ToolCallPart],
+        answered: Collection[ToolCallId],
+        outcome: Outcome,
+        at: int,
+        ids: IdSource,
+        remainder: Remainder,
+    ) -> None:
+        """Add an error result for each of *calls* without a result."""
+        for result in missing_results(calls, answered, outcome):
             message_id = MessageId(ids.new())
             remainder.create(result_message(result, self.session_id, message_id, at), self.run_id)
 
@@ -186,6 +233,10 @@ class TurnRecord:
         """Add the answer of a turn that was cancelled before a model was called (A21, D20)."""
         answer = closing_answer(outcome, self.session_id, MessageId(ids.new()), at)
         remainder.create(answer, self.run_id, if_there=True)
+
+
+def _ids(calls: Iterable[ToolCallPart]) -> set[ToolCallId]:
+    return {call.id for call in calls}
 
 
 def _results(message: Message) -> set[ToolCallId]:
@@ -251,103 +302,3 @@ class Transcript:
     def publish(self, change: EventType, view: MessageView, *, plain: bool = False) -> None:
         """Publish a change of a message that is stored."""
         self.events.publish(MessageChange(change=change, view=view, plain=plain))
-
-
-STOPPED = FinishPart(reason=FinishReason.STOP, time=0)
-"""The finish part of messages that no model wrote (D1)."""
-
-TOOL_CANCELLED = "Error: user cancelled assistant tool calling"
-TOOL_FAILED = "There was an error while executing the tool"
-
-
-def finished(message: Message) -> Message:
-    """Return *message* with a finish part; unchanged if it has one."""
-    if any(isinstance(part, FinishPart) for part in message.parts):
-        return message
-    return evolve(message, parts=(*message.parts, STOPPED))
-
-
-def finish_of(outcome: Outcome, at: int) -> FinishPart:
-    """Return the finish part of an answer that its turn did not finish (D18)."""
-    match outcome.state:
-        case RunState.CANCELLED:
-            return FinishPart(reason=FinishReason.CANCELLED, time=at, message=USER_CANCELLED)
-        case RunState.ERRORED:
-            return FinishPart(
-                reason=FinishReason.ERROR,
-                time=at,
-                message=outcome.title or "Provider Error",
-                details=outcome.error,
-            )
-        case RunState.INTERRUPTED:
-            return FinishPart(
-                reason=FinishReason.ERROR, time=at, message="Interrupted", details=outcome.error
-            )
-        case _:
-            return FinishPart(reason=FinishReason.UNKNOWN, time=at)
-
-
-def close_answer(growing: GrowingMessage, outcome: Outcome, at: int) -> None:
-    """Complete an unfinished answer: close reasoning and tool calls, add a finish part."""
-    if growing.view().finished:
-        return
-    growing.close_reasoning(finished_at=at)
-    for call in growing.tool_calls():
-        if not call.finished:
-            growing.put(evolve(call, input="{}", finished=True))
-    growing.put(finish_of(outcome, at))
-
-
-def missing_results(
-    calls: Iterable[ToolCallPart], answered: Collection[ToolCallId], outcome: Outcome
-) -> list[ToolResultPart]:
-    """Return an error result for each tool call without a result (D17)."""
-    text = TOOL_CANCELLED if outcome.state is RunState.CANCELLED else TOOL_FAILED
-    return [
-        ToolResultPart(tool_call_id=call.id, name=call.name, content=text, is_error=True)
-        for call in calls
-        if call.id not in answered
-    ]
-
-
-def prompt_message(run_id: RunId, submission: Submission, at: int) -> Message:
-    """Return the message of a run's prompt, with every attachment (D23a).
-
-    Its id is the run's id, so that writing it again, after a write whose result is unknown, is
-    idempotent.
-    """
-    text: tuple[Part, ...] = (TextPart(text=submission.prompt),) if submission.prompt else ()
-    files = tuple(
-        BinaryPart(path=a.file_path or a.file_name, mime_type=a.mime_type, data=a.content)
-        for a in submission.attachments
-    )
-    return _message(MessageId(run_id), submission.session_id, Role.USER, (*text, *files), at)
-
-
-def result_message(
-    result: ToolResultPart, session_id: SessionId, message_id: MessageId, at: int
-) -> Message:
-    """Return the message of one tool result."""
-    return _message(message_id, session_id, Role.TOOL, (result,), at)
-
-
-def closing_answer(
-    outcome: Outcome, session_id: SessionId, message_id: MessageId, at: int
-) -> Message:
-    """Return the answer of a turn that ended without one (A21, D20)."""
-    return _message(message_id, session_id, Role.ASSISTANT, (finish_of(outcome, at),), at)
-
-
-def _message(
-    message_id: MessageId, session_id: SessionId, role: Role, parts: tuple[Part, ...], at: int
-) -> Message:
-    return finished(
-        Message(
-            id=message_id,
-            session_id=session_id,
-            role=role,
-            parts=parts,
-            created_at=at,
-            updated_at=at,
-        )
-    )

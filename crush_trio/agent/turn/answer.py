@@ -21,6 +21,7 @@ from crush_trio.providers.base import (
     ToolCallBegin,
     ToolCallDelta,
     ToolCallEnd,
+    is_plain,
 )
 from crush_trio.runtime.outcome import Completion
 from crush_trio.wire.ids import ToolCallId
@@ -87,7 +88,10 @@ class StepAnswer:
             case ReasoningEnd(signature=signature):
                 self._count(signature)
                 self._thinking = False
-                await self.opened.close_reasoning(signature or None)
+                if is_plain(signature) or not signature:
+                    await self.opened.close_reasoning(signature or None)
+                else:  # clients of the Go program expect signatures of some models only
+                    await self.opened.close_reasoning("", signature)
             case ToolCallBegin(id=call_id, name=name):
                 self._count(call_id, name)
                 await self._end_thinking()

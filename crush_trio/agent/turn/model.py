@@ -14,7 +14,7 @@ from typing import Protocol
 from attrs import define, field, frozen
 
 from crush_trio.config.live import Configuration
-from crush_trio.config.models import DEMO_CONFIG
+from crush_trio.config.models import DEMO_CONFIG, call_limits
 from crush_trio.providers.base import Endpoint, ModelRequest, PromptMessage, Provider, Usage
 from crush_trio.providers.demo.provider import DemoProvider
 from crush_trio.providers.registry import ANTHROPIC, Providers, takes_media_results
@@ -47,6 +47,8 @@ class ChosenModel:
     flat_rate: bool = False
     media_results: bool = False
     system_prompt_prefix: str = ""
+    limits: Mapping[str, float] = field(factory=dict)
+    """The time limits of `providers.<id>.limits`, in seconds."""
 
     @property
     def provider_id(self) -> str:
@@ -93,6 +95,7 @@ class ConfiguredModels:
             flat_rate=provider.flat_rate,
             media_results=takes_media_results(provider.type),
             system_prompt_prefix=provider.system_prompt_prefix,
+            limits=call_limits(provider),
         )
 
     def _provider(self, config: ProviderConfig) -> Provider:
@@ -100,8 +103,11 @@ class ConfiguredModels:
             return self.own[config.id]
         if config == DEMO_CONFIG:
             return self.demo
+        connect = call_limits(config).get("connect")
+        given = {} if connect is None else {"connect_limit": connect}
         return self.providers.provider(
             Endpoint(
+                **given,
                 provider=config.id,
                 type=config.type,
                 base_url=config.base_url,
@@ -188,9 +194,8 @@ def side_usage(session_id: SessionId, usage: Usage, chosen: ChosenModel, at: int
     )
 
 
-def nearly_full(model: CatalogModel, prompt_tokens: int, completion_tokens: int) -> bool:
+def nearly_full(window: int, prompt_tokens: int, completion_tokens: int) -> bool:
     """Whether a context is so full that the session should be summarised (D29)."""
-    window = model.context_window
     if window <= 0:
         return False
     remaining = window - (prompt_tokens + completion_tokens)

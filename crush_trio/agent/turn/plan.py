@@ -8,8 +8,9 @@ from attrs import define, field, frozen
 from crush_trio.agent.record.message import OpenMessage
 from crush_trio.agent.record.transcript import Transcript, TurnRecord
 from crush_trio.agent.spans import Spans, configured_spans
+from crush_trio.agent.turn.context_window import Windows
 from crush_trio.agent.turn.model import ChosenModel
-from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, ToolHooks
+from crush_trio.agent.turn.tool_calls import NO_HOOKS, RunPermissions, RunQuestions, ToolHooks
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.events.log import EventLog
@@ -23,6 +24,14 @@ from crush_trio.wire.messages import Message, Role
 
 Tools = Mapping[str, Tool]
 """The tools that a run may use, by name."""
+
+StandIn = Callable[[Tools], Tools]
+"""Returns what runs use instead of the tools of their workspace; for replays."""
+
+
+def no_stand_in(tools: Tools) -> Tools:
+    """Return the tools themselves."""
+    return tools
 
 
 @frozen(kw_only=True)
@@ -66,8 +75,10 @@ class Desk:
     patience: Patience = field(factory=Patience)
     spans: Spans = field(factory=configured_spans, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
+    questions: RunQuestions | None = field(default=None, repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     secrets: KnownSecrets = field(factory=KnownSecrets, repr=False)
+    windows: Windows = field(factory=Windows, repr=False)
 
     def turn(self, run: Run) -> TurnRecord:
         """Return the record of a run's turn."""

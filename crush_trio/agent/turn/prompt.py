@@ -161,6 +161,8 @@ def _said(parts: Iterable[Part]) -> Iterator[Part]:
         match part:
             case TextPart(text=text) if text:
                 yield part
+            case ReasoningPart(replay=replay) if replay:
+                yield evolve(part, signature=replay, replay="")
             case ReasoningPart(thinking=thinking, signature=signature) if thinking or signature:
                 yield part
             case ToolCallPart():
@@ -174,18 +176,20 @@ def _missing(call: ToolCallPart) -> ToolResultPart:
 
 
 def _fitting(result: ToolResultPart, can: ModelAbilities) -> tuple[ToolResultPart, list[Part]]:
-    """Return a result that the model accepts, and the image that must follow it (D23b)."""
-    if not result.data:
+    """Return a result that the model accepts, and the images that must follow it (D23b)."""
+    if not result.data or (can.images and can.media_results):
         return result, []
-    if not can.images:
-        text = f"{result.content}\n[{result.mime_type} content; this model cannot look at it]"
-        return evolve(result, content=text.strip(), data="", mime_type=""), []
-    if can.media_results:
-        return result, []
-    try:
-        data = base64.b64decode(result.data, validate=True)
-    except binascii.Error:
-        return evolve(result, data="", mime_type=""), []
-    text = f"{result.content}\n[the {result.mime_type} content follows in the next message]"
-    picture = BinaryPart(path=result.name, mime_type=result.mime_type, data=data)
-    return evolve(result, content=text.strip(), data="", mime_type=""), [picture]
+    bare = evolve(result, data="", mime_type="", more_media=())
+    pictures: list[Part] = []
+    lines = [result.content]
+    for each in result.media:
+        if not can.images:
+            lines.append(f"[{each.mime_type} content; this model cannot look at it]")
+            continue
+        try:
+            data = base64.b64decode(each.data, validate=True)
+        except binascii.Error:
+            continue
+        lines.append(f"[the {each.mime_type} content follows in the next message]")
+        pictures.append(BinaryPart(path=result.name, mime_type=each.mime_type, data=data))
+    return evolve(bare, content="\n".join(lines).strip()), pictures

@@ -14,34 +14,47 @@ import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Final
 
 import orjson
+import trio
 from attrs import define, evolve, field, frozen
 
+from crush_trio.agent.record.recording import note
 from crush_trio.agent.record.transcript import TurnRecord
 from crush_trio.agent.turn.answer import AnswerBudget, StepAnswer
+from crush_trio.agent.turn.context_window import Growth, fitted, is_crowded, size_of, with_room
 from crush_trio.agent.turn.model import nearly_full, step_usage
+from crush_trio.agent.turn.model_call import call_model
 from crush_trio.agent.turn.plan import Desk, Tools, TurnPlan
 from crush_trio.agent.turn.prompt import ModelAbilities, affinity, build_prompt, tool_call_ids
+from crush_trio.agent.turn.prompt_hooks import hooks_section, prompt_context, reason_to_go_on
 from crush_trio.agent.turn.summary import CONTINUE, Summarizer
 from crush_trio.agent.turn.tool_calls import ToolRunner
 from crush_trio.errors import AnswerTooLong
-from crush_trio.events.facts import finished_notice, waiting_notice
+from crush_trio.events.facts import finished_notice
 from crush_trio.providers.base import Finished, ModelRequest, ToolSpec
-from crush_trio.providers.call import Waiting, converse
-from crush_trio.providers.errors import ProviderError
+from crush_trio.providers.errors import ProviderContextFull, ProviderError
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
 from crush_trio.store.base import StoredConversation
 from crush_trio.store.changes import UsageAdded
 from crush_trio.tools.base import ToolResult
+from crush_trio.wire.codec import unstructure
 from crush_trio.wire.ids import MessageId
 from crush_trio.wire.messages import FinishPart, FinishReason, Message, Role, TextPart, ToolCallPart
+from crush_trio.wire.runs import RunKind
 
 log = logging.getLogger(__name__)
 
 CUT_OFF: Final = "the answer was cut off before this call could be made"
+MAX_SHORTENED: Final = 4
+"""How often in a row a conversation that is too long is shortened."""
+
+LENGTH: Final = "Cut off: the answer reached {limit}; raise max_tokens of the model to allow more"
+FILTERED: Final = "Cut off: the provider's content filter ended the answer"
+EMPTY: Final = "The model ended its turn without an answer"
 REPEATED: Final = "Stopped: the same tool calls were repeated with the same results"
 
 
@@ -64,7 +77,7 @@ class Step:
     used: UsageAdded
     """The usage of the model call."""
     stopped_by: str = ""
-    """The content of the tool result that stopped the turn; empty if none did."""
+    """The content of the tool results that stopped the turn; empty if none did, or a person."""
 
 
 LOOP_WINDOW: Final = 10
@@ -100,7 +113,16 @@ class Steps:
     desk: Desk
     opening: ShowConversation = _show_nothing
     """Called with the conversation at the beginning of the first step."""
+    hooks_said: list[str] = field(factory=list, repr=False)
+    """What hooks have told the model so far."""
+    _continued: int = field(default=0, init=False)
+    """How often `Stop` hooks have had the turn go on."""
     _guard: LoopGuard = field(factory=LoopGuard, init=False)
+    _shortened: int = field(default=0, init=False)
+    """How often in a row the conversation was too long for the model."""
+    _fit: int = field(default=0, init=False)
+    """The tokens that requests of this turn may have; 0 for no limit of ours."""
+    _growth: Growth = field(factory=Growth, init=False)
     _turn: TurnRecord = field(init=False)
     _tools: ToolRunner = field(init=False)
 
@@ -116,6 +138,7 @@ class Steps:
             interactive=self.plan.interactive,
             spans=self.desk.spans,
             hooks=self.desk.hooks,
+            questions=self.desk.questions,
             kept=self.desk.sizes.tool_output,
             secrets=self.desk.secrets,
         )
@@ -126,9 +149,19 @@ class Steps:
         while True:
             tools = self.plan.tools()
             request = await self._request(tools, show)
-            with self.desk.spans.step(self.run):
-                step = await self._step(request, tools)
-            if step.full and self.plan.auto_summarize:
+            show = _show_nothing
+            try:
+                self._check_size(request)
+                with self.desk.spans.step(self.run):
+                    step = await self._step(request, tools)
+            except ProviderContextFull as full:
+                await self._shorten(request, full)
+                continue
+            self._shortened = 0
+            held = await self._held_back(step)
+            if held:
+                step = evolve(step, goes_on=True)
+            if step.full and self._summary_helps(request) and self._growth.worth_summary(step.used):
                 await self._make_room(step)
             elif step.goes_on:
                 await step.answer.opened.finish(step.finish, step.used)
@@ -137,17 +170,60 @@ class Steps:
                 step.answer.opened.seal(step.finish)
             if not step.goes_on:
                 return self._completion(step)
-            show = _show_nothing
+            if held:
+                await self._say_as_user(held)
+
+    def _check_size(self, request: ModelRequest) -> None:
+        """Raise `ProviderContextFull` for a session that has outgrown its model, before any call."""
+        window = self.desk.windows.of(self.plan.model)
+        if not self._fit and window and size_of(request) > window:
+            raise ProviderContextFull(f"more than {window} tokens", window=window)
+
+    def _summary_helps(self, request: ModelRequest) -> bool:
+        window = self.desk.windows.of(self.plan.model)
+        return self.plan.auto_summarize and not is_crowded(request, window)
+
+    async def _shorten(self, request: ModelRequest, full: ProviderContextFull) -> None:
+        """Make the next request shorter: by a summary, then by leaving out what is old.
+
+        Raises *full* if that has not helped.
+        """
+        await trio.lowlevel.checkpoint()
+        self.desk.windows.learn(self.plan.model, request, full)
+        self._shortened += 1
+        if self._shortened > MAX_SHORTENED:
+            raise full
+        if self._shortened == 1 and self._summary_helps(request):
+            try:
+                await Summarizer(self.run, self.plan, self.desk).summarize()
+            except ProviderContextFull:
+                pass  # the history is as long as before; it is cut instead
+            else:
+                return await self._say_as_user(CONTINUE.format(prompt=self.run.prompt))
+        known = min(self.desk.windows.of(self.plan.model), self._fit or full.window or inf)
+        self._fit = int(known if self._shortened == 1 else known * 2 / 3)
+        return None
+
+    async def _held_back(self, step: Step) -> str:
+        """Return why hooks want the finished turn to go on; empty if they do not (I12)."""
+        finished = step.finish.reason is FinishReason.END_TURN and not step.finish.message
+        if step.goes_on or step.stopped_by or not finished:
+            return ""  # noqa: ASYNC910  # the step has had checkpoints
+        text = step.answer.said().text
+        reason = await reason_to_go_on(self.desk, self.run, text, self._continued)
+        self._continued += bool(reason)
+        return reason
 
     async def _make_room(self, step: Step) -> None:
         """Summarise the session, and continue from the summary if the turn is not over (C9, D29)."""
         await step.answer.opened.finish(step.finish, step.used)
         try:
             await Summarizer(self.run, self.plan, self.desk).summarize()
-        except (ProviderError, AnswerTooLong):
+        except (ProviderError, AnswerTooLong) as error:
             if step.goes_on:
                 raise
-            log.exception("summary.failed", extra={"run_id": self.run.id})
+            extra = {"run_id": self.run.id, "code": error.code, "error": str(error)}
+            log.warning("summary.failed", extra=extra)
         if step.goes_on:
             await self._say_as_user(CONTINUE.format(prompt=self.run.prompt))
 
@@ -166,13 +242,13 @@ class Steps:
     def _completion(self, step: Step) -> Completion:
         """Return the run's completion; its notice is published with the ending (D28).
 
-        If a tool stopped the turn before the model wrote any text, the tool's error is the text: some
-        clients see nothing of a turn but this.
+        If a tool stopped the turn, and not a person, its error is part of the text: some clients see
+        nothing of a turn but this (F5).
         """
-        if self.plan.interactive:
+        if self.run.kind is not RunKind.TASK:
             self._turn.notice = finished_notice
         said = step.answer.said()
-        return evolve(said, text=said.text or step.stopped_by)
+        return evolve(said, text="\n\n".join(filter(None, (said.text, step.stopped_by))))
 
     # ── One step ────────────────────────────────────────────────────────────────────────────────
 
@@ -183,15 +259,12 @@ class Steps:
             budget=AnswerBudget(self.desk.sizes.answer),
         )
         self.run.partial = answer.said
-        with self.desk.spans.model_call(self.run.session_id, request) as span:
-            ending = await converse(
-                self.plan.model.provider,
-                request,
-                answer,
-                patience=self.desk.patience,
-                waiting=self._waiting,
-            )
-            span.answered(ending, lambda: answer.message().parts)
+        try:
+            ending = await call_model(self.run, self.plan, self.desk, request, answer)
+        except ProviderContextFull:
+            self._turn.discard(answer.opened)
+            raise
+        self.desk.windows.read(self.plan.model, ending.usage)
         results = await self._answer_calls(answer, ending, tools)
         used = step_usage(
             self.run.session_id,
@@ -209,7 +282,9 @@ class Steps:
         The stored messages are released when this returns: the answer may take minutes, and a long
         conversation would be in memory twice for that time.
         """
-        await self.run.fold()
+        for folded in await self.run.fold():
+            note("fold", prompt=folded.prompt, attachments=unstructure(folded.attachments))
+            self.hooks_said.append(await prompt_context(self.desk, self.run, folded.prompt))
         said = await self.desk.store.conversation(self.run.session_id, self.run.id)
         show(said)
         model = self.plan.model
@@ -217,10 +292,10 @@ class Steps:
             images=model.model.supports_attachments, media_results=model.media_results
         )
         prefix = (model.system_prompt_prefix,) if model.system_prompt_prefix else ()
-        return ModelRequest(
+        request = ModelRequest(
             model=model.model,
             chosen=model.selected,
-            system=(*prefix, *self.plan.system),
+            system=(*prefix, *self.plan.system, *hooks_section(self.hooks_said)),
             messages=build_prompt(
                 said.messages, said.session.summary_message_id, can, remind=self.plan.remind
             ),
@@ -228,11 +303,9 @@ class Steps:
             max_tokens=model.max_tokens,
             affinity=affinity(said.session.id),
         )
-
-    def _waiting(self, waiting: Waiting) -> None:
-        self.run.publish(
-            waiting_notice(self.run.session_id, self.run.submission.run_id, str(waiting))
-        )
+        if self._fit:
+            return fitted(request, self._fit)
+        return with_room(request, self.desk.windows.of(model))
 
     async def _answer_calls(
         self, answer: StepAnswer, ending: Finished, tools: Tools
@@ -256,7 +329,7 @@ class Steps:
     ) -> Step:
         """Decide whether another step follows, and how this one's message ends (D14)."""
         asked = ending.reason in _COMPLETE and bool(answer.calls)
-        stopping = [result.content for result in results if result.stop_turn]
+        stopping = [result for result in results if result.stop_turn]
         circling = asked and self._guard.repeats(answer.calls, results)
         goes_on = asked and not stopping and not circling
         if goes_on:
@@ -268,16 +341,33 @@ class Steps:
         return Step(
             answer=answer,
             finish=FinishPart(
-                reason=reason, time=self.desk.clock.unix(), message=REPEATED if circling else ""
+                reason=reason,
+                time=self.desk.clock.unix(),
+                message=REPEATED if circling else self._shortcoming(answer, reason),
             ),
             goes_on=goes_on,
             used=used,
-            stopped_by="\n".join(stopping),
+            stopped_by="\n".join(each.content for each in stopping if not each.by_person),
             full=nearly_full(
-                self.plan.model.model, used.prompt_tokens or 0, used.completion_tokens or 0
+                self.desk.windows.of(self.plan.model),
+                used.prompt_tokens or 0,
+                used.completion_tokens or 0,
             ),
         )
 
+    def _shortcoming(self, answer: StepAnswer, reason: FinishReason) -> str:
+        """Return what is wrong with an answer that ends the turn: cut off, or empty."""
+        if reason is FinishReason.MAX_TOKENS:
+            limit = self.plan.model.max_tokens
+            return LENGTH.format(limit=f"its limit of {limit} tokens" if limit else "its limit")
+        if reason is FinishReason.CONTENT_FILTER:
+            return FILTERED
+        silent = reason in _ENDS and not answer.calls and not answer.said().text.strip()
+        return EMPTY if silent else ""
+
+
+_ENDS: Final = frozenset({FinishReason.END_TURN, FinishReason.UNKNOWN})
+"""Finish reasons after which there should be a text."""
 
 _COMPLETE: Final = frozenset({FinishReason.TOOL_USE, FinishReason.END_TURN})
 """Finish reasons of a complete answer."""

@@ -11,12 +11,13 @@ import trio
 from attrs import define
 
 from crush_trio.agent.turn.answer import AnswerBudget, StepAnswer
+from crush_trio.agent.turn.context_window import fitted, size_of
 from crush_trio.agent.turn.model import estimate_tokens, side_usage
+from crush_trio.agent.turn.model_call import SUMMARY, call_model
 from crush_trio.agent.turn.plan import Desk, TurnPlan
 from crush_trio.agent.turn.prompt import ModelAbilities, affinity, build_prompt
-from crush_trio.events.facts import waiting_notice
 from crush_trio.providers.base import Finished, ModelRequest, PromptMessage
-from crush_trio.providers.call import Waiting, converse
+from crush_trio.providers.errors import ProviderContextFull
 from crush_trio.runtime.outcome import Completion
 from crush_trio.runtime.run import Run
 from crush_trio.store.changes import SessionEdited
@@ -46,6 +47,9 @@ CONTINUE: Final = (
 
 FAILED: Final = "Summarization Error"
 
+SHORTER_ATTEMPTS: Final = 3
+"""How often a summary is asked for again with less of the history."""
+
 
 @define(eq=False)
 class Summarizer:
@@ -67,7 +71,7 @@ class Summarizer:
             budget=AnswerBudget(self.desk.sizes.answer),
         )
         try:
-            ending = await self._ask(request, answer)
+            ending = await self._ask_within(request, answer)
         except trio.Cancelled:
             self.desk.turn(self.run).discard(answer.opened)
             raise
@@ -85,22 +89,22 @@ class Summarizer:
         await self._adopt(answer, ending)
         return answer.said()
 
-    async def _ask(self, request: ModelRequest, answer: StepAnswer) -> Finished:
-        with self.desk.spans.model_call(self.run.session_id, request) as span:
-            ending = await converse(
-                self.plan.model.provider,
-                request,
-                answer,
-                patience=self.desk.patience,
-                waiting=self._waiting,
-            )
-            span.answered(ending, lambda: answer.message().parts)
-        return ending
-
-    def _waiting(self, waiting: Waiting) -> None:
-        self.run.publish(
-            waiting_notice(self.run.session_id, self.run.submission.run_id, str(waiting))
-        )
+    async def _ask_within(self, request: ModelRequest, answer: StepAnswer) -> Finished:
+        """Ask for the summary; what is too long for the model is asked again with less history."""
+        window = self.desk.windows.of(self.plan.model)
+        for _ in range(SHORTER_ATTEMPTS):
+            shown = fitted(request, window) if window else request
+            try:
+                return await call_model(
+                    self.run, self.plan, self.desk, shown, answer, purpose=SUMMARY
+                )
+            except ProviderContextFull as full:
+                self.desk.windows.learn(self.plan.model, shown, full)
+                known = full.window or size_of(shown)
+                window = min(known, window or known) * 2 // 3
+                await answer.reset()
+        shown = fitted(request, window)
+        return await call_model(self.run, self.plan, self.desk, shown, answer, purpose=SUMMARY)
 
     def _request(self, session: Session, messages: list[Message]) -> ModelRequest:
         model = self.plan.model

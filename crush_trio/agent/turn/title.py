@@ -7,19 +7,20 @@ session (D24 to D26, L35).
 
 import logging
 import re
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
 import trio
 from attrs import define, field
 
+from crush_trio.agent.record.recorded import recorded
 from crush_trio.agent.turn.answer import AnswerBudget
 from crush_trio.agent.turn.model import ChosenModel, ModelSource, side_usage
+from crush_trio.agent.turn.model_call import TITLE
 from crush_trio.agent.turn.plan import Desk
 from crush_trio.agent.turn.prompt import affinity
 from crush_trio.errors import CrushError, SessionNotFound
-from crush_trio.events.facts import Event, session_fact
+from crush_trio.events.facts import session_fact
 from crush_trio.providers.base import (
     Finished,
     ModelRequest,
@@ -45,6 +46,12 @@ OUTPUT_TOKENS: Final = 40
 WIDTH: Final = 50
 UNTITLED: Final = "Untitled Session"
 
+PLACEHOLDERS: Final = frozenset({"", "New Session", "non-interactive", UNTITLED})
+"""Titles of sessions to which their caller gave none; the clients of Crush send the second and third."""
+
+_OVER: Final = tuple(PLACEHOLDERS)
+"""The titles that ours replaces; the store compares, so that a rename in the last moment counts."""
+
 INSTRUCTIONS: Final = """\
 Write a title for a coding session that begins with the message you are given. At most 50 characters, one
 line, in the language of the message. No quotes, no colon, no full stop. Do not answer the message."""
@@ -61,21 +68,18 @@ class Titles:
     deadline: float = DEADLINE
 
     def begin(self, run: Run, said: StoredConversation) -> None:
-        """Start making a title if *run* has the first prompt of its session."""
-        if run.prompt and is_first_prompt(said, run):
-            run.host.services.start_soon(
-                self._give, run.session_id, run.prompt, run.events.publish, name="title"
-            )
+        """Start making a title if *run* has the first prompt of a session without a title."""
+        if run.prompt and said.session.title in PLACEHOLDERS and is_first_prompt(said, run):
+            run.host.services.start_soon(self._give, run, name="title")
 
-    async def _give(
-        self, session_id: SessionId, prompt: str, publish: Callable[[Event], object]
-    ) -> None:
-        """Make a title and store it, unless the session was deleted meanwhile."""
+    async def _give(self, run: Run) -> None:
+        """Make a title and store it, unless the session was deleted or renamed meanwhile."""
         await trio.lowlevel.checkpoint()
+        session_id = run.session_id
         try:
-            changes = await self._changes(session_id, prompt)
-            await self.desk.transcript.commit(*changes)
-            publish(session_fact(await self.desk.store.session(session_id)))
+            await self.desk.transcript.commit(*await self._changes(session_id, run.prompt))
+            session = await self.desk.store.session(session_id)
+            run.events.publish(session_fact(session, busy=run.host.session_busy(session_id)))
         except SessionNotFound:
             log.info("title.too_late", extra={"session_id": session_id})
         except Exception:  # barrier: a failed title must not cancel the workspace
@@ -95,9 +99,9 @@ class Titles:
                     continue
                 if finished.reason is not FinishReason.MAX_TOKENS:
                     title = (clean_title(text) or shorten_prompt(prompt))[: self.desk.sizes.title]
-                    edited = SessionEdited(id=session_id, at=now, title=title)
+                    edited = SessionEdited(id=session_id, at=now, title=title, title_over=_OVER)
                     return [edited, side_usage(session_id, finished.usage, chosen, now)]
-        return [SessionEdited(id=session_id, at=now, title=UNTITLED)]
+        return [SessionEdited(id=session_id, at=now, title=UNTITLED, title_over=_OVER)]
 
     async def _ask(
         self, session_id: SessionId, chosen: ChosenModel, prompt: str
@@ -115,7 +119,11 @@ class Titles:
         words = _TitleText(AnswerBudget(self.desk.sizes.answer))
         with self.desk.spans.model_call(session_id, request) as span:
             finished = await converse(
-                chosen.provider, request, words, patience=self.desk.patience, waiting=lambda _: None
+                recorded(chosen.provider, session_id, TITLE),
+                request,
+                words,
+                patience=self.desk.patience.limited(chosen.limits),
+                waiting=lambda _: None,
             )
             span.answered(finished, lambda: (TextPart(text=words.text),))
         return words.text, finished

@@ -7,8 +7,9 @@ calls. When this returns or raises, no tool is running; calls without a result g
 ending (D17).
 
 Before a tool runs, its configured hooks run (I11): they may deny the call, end the turn, approve it
-without asking for permission, or change its arguments. Calls of a task have no hooks, because the call
-that started the task had them.
+without asking for permission, have a person asked, or change its arguments. Others run after a successful
+call and may add to its result. Calls of a task have no hooks, because the call that started the task had
+them.
 """
 
 import base64
@@ -22,12 +23,17 @@ import orjson
 import trio
 from attrs import define, evolve, field, frozen
 
-from crush_trio.agent.record.transcript import TurnRecord, result_message
+from crush_trio.agent.record.recorded import recorded_tool
+from crush_trio.agent.record.transcript import TurnRecord
+from crush_trio.agent.record.unfinished_turn import result_message
 from crush_trio.agent.spans import NO_SPANS, Spans
 from crush_trio.agent.turn.answer import StepAnswer
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.checks import HookEvent
 from crush_trio.config.secrets.known import KnownSecrets
+from crush_trio.events.facts import progress_notice
 from crush_trio.integrations.hook_answers import NO_OPINION, Decision, HookVerdict, combine_answers
+from crush_trio.integrations.hook_input import Occasion
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
@@ -41,10 +47,11 @@ from crush_trio.tools.base import (
     Wanted,
 )
 from crush_trio.tools.shell.output import Excerpt
+from crush_trio.wire.asks import Question, QuestionResponse
 from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json
-from crush_trio.wire.ids import MessageId, RunId
-from crush_trio.wire.messages import ToolCallPart, ToolResultPart
+from crush_trio.wire.ids import MessageId, RunId, ToolCallId
+from crush_trio.wire.messages import ResultMedia, ToolCallPart, ToolResultPart
 from crush_trio.wire.runs import RunKind
 
 
@@ -68,15 +75,35 @@ class RunPermissions(Protocol):
         ...
 
 
+class RunQuestions(Protocol):
+    """What a turn needs from questions; `agent.asks.questions.Questions` satisfies it."""
+
+    async def ask_for(
+        self, run: Run, call_id: ToolCallId, questions: tuple[Question, ...], /
+    ) -> tuple[QuestionResponse, ...] | None:
+        """Put a tool's questions to a person; None if they are not answered."""
+        ...
+
+
 class ToolHooks(Protocol):
     """What a turn needs from hooks; `integrations.hooks.ConfiguredHooks` satisfies it."""
 
-    def matching(self, tool_name: str, /) -> tuple[HookConfig, ...]:
-        """Return the hooks of a tool; cheap if there are none."""
+    def matching(
+        self, subject: str, event: HookEvent = HookEvent.PRE_TOOL_USE, /
+    ) -> tuple[HookConfig, ...]:
+        """Return the hooks of an event, for a tool or another *subject*; cheap if there are none."""
         ...
 
-    async def ask(self, hooks: tuple[HookConfig, ...], call: ToolCall, /) -> HookVerdict:
-        """Run the hooks for a call; all of them have ended when this returns or raises."""
+    async def ask(
+        self, hooks: tuple[HookConfig, ...], call: ToolCall, result: ToolResult | None = None, /
+    ) -> HookVerdict:
+        """Run the hooks for a call or its result; all have ended when this returns or raises."""
+        ...
+
+    async def ask_about(
+        self, hooks: tuple[HookConfig, ...], occasion: Occasion, subject: str = "", /
+    ) -> HookVerdict:
+        """Run the hooks for an event that is not about a tool."""
         ...
 
 
@@ -84,17 +111,31 @@ class ToolHooks(Protocol):
 class NoHooks:
     """`ToolHooks` without hooks."""
 
-    def matching(self, _tool_name: str, /) -> tuple[HookConfig, ...]:
+    def matching(
+        self, _subject: str, _event: HookEvent = HookEvent.PRE_TOOL_USE, /
+    ) -> tuple[HookConfig, ...]:
         """Return nothing."""
         return ()
 
-    async def ask(self, hooks: tuple[HookConfig, ...], _call: ToolCall, /) -> HookVerdict:
+    async def ask(
+        self, hooks: tuple[HookConfig, ...], _call: ToolCall, _result: ToolResult | None = None, /
+    ) -> HookVerdict:
+        """Return a verdict without opinion."""
+        await trio.lowlevel.checkpoint()
+        return combine_answers(hooks, [NO_OPINION] * len(hooks))
+
+    async def ask_about(
+        self, hooks: tuple[HookConfig, ...], _occasion: Occasion, _subject: str = "", /
+    ) -> HookVerdict:
         """Return a verdict without opinion."""
         await trio.lowlevel.checkpoint()
         return combine_answers(hooks, [NO_OPINION] * len(hooks))
 
 
 NO_HOOKS: Final = NoHooks()
+
+SHOWING_CHANGES: Final = frozenset({"edit", "multiedit", "write"})
+"""The tools that always ask for permission, and show the change that they want to make."""
 
 LONG: Final = 64 * 1024
 """Characters of a result that are searched for secrets in Trio's thread; more in another one."""
@@ -117,6 +158,7 @@ class ToolRunner:
     interactive: bool = True
     spans: Spans = field(default=NO_SPANS, repr=False)
     hooks: ToolHooks = field(default=NO_HOOKS, repr=False)
+    questions: RunQuestions | None = field(default=None, repr=False)
     kept: int = DEFAULTS.tool_output
     """Maximum bytes kept of a tool result."""
     secrets: KnownSecrets = field(factory=KnownSecrets, repr=False)
@@ -176,16 +218,54 @@ class ToolRunner:
             images=self.images,
             interactive=self.interactive,
             reaped=self._reaped,
+            ask=partial(self.questions.ask_for, self.run, call.id)
+            if self.questions is not None and self.interactive
+            else None,
+            progress=self._progress,
         )
-        hooks = () if self.run.kind is RunKind.TASK else self.hooks.matching(call.name)
+        hooks = self._matching(call.name, HookEvent.PRE_TOOL_USE)
         if not hooks:
-            return await _use(tool, asked)
+            return await self._after(asked, await _use(tool, asked))
         verdict = await self.hooks.ask(hooks, asked)
         if verdict.combined.refuses:
             return verdict.added_to(verdict.refusal())
-        if verdict.combined.decision is Decision.ALLOW:
-            permit.approve()
-        return verdict.added_to(await _use(tool, verdict.rewritten(asked)))
+        asked = verdict.rewritten(asked)
+        try:
+            if verdict.combined.decision is Decision.ASK:
+                asked = await self._asking(verdict, permit, asked)
+            elif verdict.combined.decision is Decision.ALLOW:
+                permit.approve()
+        except ToolError as denied:
+            return verdict.added_to(denied.result)  # noqa: ASYNC910  # the hooks have run
+        return await self._after(asked, verdict.added_to(await _use(tool, asked)))
+
+    def _matching(self, tool: str, event: HookEvent) -> tuple[HookConfig, ...]:
+        return () if self.run.kind is RunKind.TASK else self.hooks.matching(tool, event)
+
+    async def _asking(
+        self, verdict: HookVerdict, permit: ApprovablePermit, call: ToolCall
+    ) -> ToolCall:
+        """Have a person decide about a call, because a hook wants that; raise `ToolError` if denied.
+
+        A tool that shows a change asks itself, always; for any other the person is asked here.
+        """
+        if call.name in SHOWING_CHANGES:
+            own = call.permit
+
+            async def ask_always(wanted: Wanted, /) -> None:
+                why = ": ".join(filter(None, (wanted.description, verdict.combined.reason)))
+                await own(evolve(wanted, always=True, description=why))
+
+            return evolve(call, permit=ask_always)  # noqa: ASYNC910  # the tool asks
+        await call.permit(verdict.wanted(call))
+        permit.approve()
+        return call
+
+    async def _after(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Run the hooks that follow a successful call; return *result* with what they say."""
+        if result.is_error or not (hooks := self._matching(call.name, HookEvent.POST_TOOL_USE)):
+            return result  # noqa: ASYNC910  # the tool has run
+        return (await self.hooks.ask(hooks, call, result)).added_after(result)
 
     async def _permit(self, permit: Permit, wanted: Wanted, /) -> None:
         """Ask for permission, without showing known secrets: requests are stored and published."""
@@ -209,6 +289,9 @@ class ToolRunner:
 
     def _hidden(self, shown: dict[str, Json]) -> dict[str, Json]:
         return {name: self.secrets.redact_tree(value) for name, value in shown.items()}
+
+    def _progress(self, text: str) -> None:
+        self.run.publish(progress_notice(self.run.session_id, self.run.submission.run_id, text))
 
     def _reaped(self, stopped: Iterable[int], left: Iterable[int] = ()) -> None:
         self.run.accepted.reaped.extend(stopped)
@@ -245,9 +328,15 @@ def _size(value: Json) -> int:
 async def _use(tool: Tool, call: ToolCall) -> ToolResult:
     """Run a tool; a `ToolError` becomes its result."""
     try:
-        return await tool.run(call)
+        result: object = await recorded_tool(tool).run(call)
     except ToolError as error:
         return error.result  # noqa: ASYNC910  # the tool has run
+    if not isinstance(result, ToolResult):
+        said = type(result).__name__
+        raise TypeError(
+            f"the tool {call.name} returned a {said}: write `return ToolResult(content=…)`"
+        )
+    return result
 
 
 def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:
@@ -265,6 +354,10 @@ def result_part(call: ToolCallPart, result: ToolResult) -> ToolResultPart:
         mime_type=mime_type,
         metadata=orjson.dumps(result.metadata).decode() if result.metadata else "",
         is_error=result.is_error,
+        more_media=tuple(
+            ResultMedia(data=base64.b64encode(each.data).decode("ascii"), mime_type=each.mime_type)
+            for each in result.more_media
+        ),
     )
 
 

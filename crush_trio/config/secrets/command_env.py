@@ -1,7 +1,8 @@
 """`CommandEnv`: which variables of the environment the agent's commands get.
 
-Variables that have a secret's name or contain a known secret are left out, unless the user passes them
-on. Variables that a shell cannot do without are kept whatever they contain.
+Variables that have a secret's name, or contain a known secret or a URL with a password, are left out,
+unless the user passes them on. So is what connects to a database with a password in another form, if its
+name says so. Variables that a shell cannot do without are kept whatever they contain.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Annotated, Final
 from attrs import frozen
 
 from crush_trio.config.redaction import is_secret_name
-from crush_trio.config.secrets.known import KnownSecrets, SecretMatcher
+from crush_trio.config.secrets.known import KnownSecrets, SecretMatcher, url_passwords
 from crush_trio.wire.fields import Key, Marker
 
 _SECRET_VARIABLE: Final = re.compile(
@@ -21,6 +22,11 @@ _SECRET_VARIABLE: Final = re.compile(
 _HARMLESS: Final = re.compile(
     r"GIT_CONFIG_KEY_[0-9]+|.*_PUBLIC_KEY|.*_TOKENS|SSH_AUTH_SOCK|XAUTHORITY"
 )
+_CONNECTION: Final = re.compile(r".*(?:DSN|URL|URI|CONNECTION|CONN(?:ECTION)?_STR(?:ING)?)")
+_PASSWORD: Final = re.compile(
+    r"^[^\s:@/]++:(?!//)[^\s@]++@|(?:^|[\s;?&])(?:password|passwd|pwd)\s*=\s*[^\s;&]", re.IGNORECASE
+)
+"""A password in a connection string that is no URL: `user:password@tcp(host)`, `host=h password=p`."""
 _NEEDED: Final = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD"}
 )
@@ -33,6 +39,13 @@ def is_secret_variable(name: str) -> bool:
     if _HARMLESS.fullmatch(upper):
         return False
     return _SECRET_VARIABLE.fullmatch(upper) is not None or is_secret_name(name)
+
+
+def has_password(name: str, value: str) -> bool:
+    """Whether the value of a variable contains a password: in a URL, or in a connection string."""
+    if url_passwords(value):
+        return True
+    return _CONNECTION.fullmatch(name.upper()) is not None and _PASSWORD.search(value) is not None
 
 
 @frozen(kw_only=True)
@@ -59,7 +72,8 @@ class CommandEnv:
             return False
         if name in _NEEDED or _listed(name, self.passed):
             return True
-        return not is_secret_variable(name) and secrets.redact(value) == value
+        secret = is_secret_variable(name) or has_password(name, value)
+        return not secret and secrets.redact(value) == value
 
     def added(self, other: "CommandEnv") -> "CommandEnv":
         """Return both together."""

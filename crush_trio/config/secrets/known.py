@@ -1,9 +1,10 @@
 """The secrets that a workspace knows: found in the configuration and the environment, and hidden.
 
 `KnownSecrets` collects values: keys and tokens in the configuration files, what their templates stand
-for once it is known, and variables with a secret's name. `SecretMatcher` finds them in text, also
-where only a part of one is left because the text was cut, and in the forms in which programs write
-them: URL-encoded, in JSON, in base64 at any position. It is made once, and again when a value is added.
+for once it is known, variables with a secret's name, and passwords in the URLs of others.
+`SecretMatcher` finds them in text, also where only a part of one is left because the text was cut, and in
+the forms in which programs write them: URL-encoded, in JSON, in base64 at any position. It is made once,
+and again when a value is added.
 
 A short value is not searched, and neither is a plain word or a small number: `postgres` as a password
 would be removed wherever the word occurs. Such a value is still kept from commands by its name.
@@ -14,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from attrs import define, field
 
@@ -46,6 +47,17 @@ def config_secrets(config: Config) -> frozenset[str]:
 def environment_secrets(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the values of the secret variables in an environment."""
     return searchable_secrets(value for name, value in environment.items() if is_secret_name(name))
+
+
+_URL_PASSWORD: Final = re.compile(
+    r"://[^\s/:@?#]*+:(?![0-9]*+(?:[/?#]|$))([^\s@]++(?:@[^\s@/?#]*+(?=@))*+)@"
+)
+"""The password in the user part of a URL. A port comes in the same place; no `@` ends it."""
+
+
+def url_passwords(text: str) -> list[str]:
+    """Return the passwords of the URLs in *text*, as they are written."""
+    return _URL_PASSWORD.findall(text) if "@" in text else []
 
 
 def _secrets(value: Json, secret: bool) -> Iterator[str]:
@@ -149,7 +161,8 @@ class KnownSecrets:
     def learn_config(self, config: Config, environment: Mapping[str, str]) -> None:
         """Add the secrets of a configuration and of its environment; templates are no secrets."""
         written = (value for value in config_secrets(config) if "$" not in value)
-        self.learn((*written, *environment_secrets(environment)))
+        in_urls = [each for value in environment.values() for each in url_passwords(value)]
+        self.learn((*written, *environment_secrets(environment), *in_urls, *map(unquote, in_urls)))
 
     def redact(self, text: str) -> str:
         """Return *text* without known secrets."""

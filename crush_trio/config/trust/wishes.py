@@ -30,6 +30,7 @@ from attrs import evolve, frozen
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind, printable
 from crush_trio.config.expander import PATHS, Keys, key_text
 from crush_trio.config.redaction import redact_text
+from crush_trio.config.rules.rules import RULES_KEY
 from crush_trio.config.sources import Layer, Layers, Places, Project, Source, Tree
 from crush_trio.config.template import Command, TemplateError, Variable, parse
 from crush_trio.wire.fields import Json
@@ -137,7 +138,7 @@ _DISABLING: Final = ("disabled_tools", "disabled_skills")
 _Disabled: TypeAlias = Mapping[str, frozenset[str]]
 
 
-def remove_untrusted(layers: Layers[Source], places: Places) -> TrustedLayers:
+def remove_untrusted(layers: Layers[Source]) -> TrustedLayers:
     """Return *layers* without the values that untrusted files may not set."""
     kept: list[Layer[Source]] = []
     warnings: list[ConfigWarning] = []
@@ -146,7 +147,7 @@ def remove_untrusted(layers: Layers[Source], places: Places) -> TrustedLayers:
         source, tree = layer.source, layer.tree
         for way in () if source.may_run else tuple(_ignored_keys(tree, disabled)):
             tree = _without(tree, way)
-            warnings.append(_ignored(source, way, places))
+            warnings.append(_ignored(source, way))
         kept.append(evolve(layer, tree=tree))
     return TrustedLayers(layers=Layers(tuple(kept)), warnings=tuple(warnings))
 
@@ -154,10 +155,16 @@ def remove_untrusted(layers: Layers[Source], places: Places) -> TrustedLayers:
 def _ignored_keys(tree: Tree, disabled: _Disabled) -> Iterator[tuple[str, ...]]:
     """Yield the keys in an untrusted file that it may not set."""
     yield from ((section,) for section in _IGNORED if section in tree)
-    yield from (("permissions", key) for key in _object(tree, "permissions"))
+    yield from (("permissions", key) for key in _permissions(tree))
     if _NO_DEFAULTS in _object(tree, "options"):
         yield ("options", _NO_DEFAULTS)
     yield from (("options", option) for option, _ in _enabled_again(tree, disabled))
+
+
+def _permissions(tree: Tree) -> Tree:
+    """Return the permissions of a file but its rules, which no project can have, trusted or not."""
+    found = _object(tree, "permissions")
+    return {key: value for key, value in found.items() if key != RULES_KEY[1]}
 
 
 def _disabled(layers: Layers[Source]) -> _Disabled:
@@ -175,12 +182,12 @@ def _enabled_again(tree: Tree, disabled: _Disabled) -> Iterator[tuple[str, list[
             yield option, sorted(names)
 
 
-def _ignored(source: Source, way: Keys, places: Places) -> ConfigWarning:
+def _ignored(source: Source, way: Keys) -> ConfigWarning:
     return ConfigWarning(
         kind=ConfigWarningKind.NOT_TRUSTED,
         file=source.path,
         key=key_text(way),
-        text=f"ignored, {source.how_to_trust(places.data_file)}",
+        text=f"ignored, {source.how_to_trust}",
     )
 
 
@@ -323,7 +330,7 @@ def _server(what: str, name: str, entry: Json) -> str:
 
 def _choices(tree: Tree, disabled: _Disabled) -> _Said:
     """Yield what the file wants to decide for the agent: permissions, providers, models."""
-    for key, value in _object(tree, "permissions").items():
+    for key, value in _permissions(tree).items():
         listed = ", ".join(value) if _is_texts(value) else "see the file"
         text = f"change permissions ({key}): {listed}"
         if key == "allowed_tools":

@@ -61,7 +61,11 @@ class Peer:
     def is_foreign(self) -> bool:
         """Whether another user, not root, has come through a socket that only its owner may open."""
         known = self.uid is None or self.uid == ROOT or self.uid == os.getuid()
-        return not known and self._is_private()
+        return not known and self._is_private(unknown=True)
+
+    def is_owner(self) -> bool:
+        """Whether our own user has come through a socket file that only its owner may open."""
+        return self.uid == os.getuid() and self._is_private(unknown=False)
 
     @property
     def suspect(self) -> bool:
@@ -90,13 +94,13 @@ class Peer:
             return await trio.to_thread.run_sync(family.has, self.pid)
         return await trio.to_thread.run_sync(_is_process_of, family, self.pid, pidfd)
 
-    def _is_private(self) -> bool:
-        """Whether our socket file is open to its owner only."""
+    def _is_private(self, *, unknown: bool) -> bool:
+        """Whether our socket file is open to its owner only; *unknown* if there is none to look at."""
         assert self._socket is not None
         try:
             mode = Path(os.fsdecode(self._socket.getsockname())).stat().st_mode
         except (OSError, ValueError):  # it has no file, or none any more
-            return True
+            return unknown
         return not mode & (stat.S_IRWXG | stat.S_IRWXO)
 
 

@@ -17,6 +17,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import Final, cast
 
 import trio
@@ -32,10 +33,10 @@ from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import Address
 from crush_trio.nursery import Interrupt, open_hidden_nursery
-from crush_trio.server.http.admission import Admission, open_acceptor
+from crush_trio.server.http.admission import Acceptor, Admission, open_acceptor
 from crush_trio.server.http.connection import Terms, serve_connection
 from crush_trio.server.http.outgoing import SEND_LIMIT
-from crush_trio.server.http.sockets import open_listeners
+from crush_trio.server.http.sockets import Listening, open_listeners
 
 GRACE: Final = 3.0
 """Seconds that requests under way have to end once the server stops."""
@@ -70,6 +71,7 @@ async def serve(
     send_limit: float = SEND_LIMIT,
     sizes: SizeLimits = DEFAULTS,
     require_token: bool = False,
+    restore: float = inf,
     task_status: trio.TaskStatus[tuple[Address, ...]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve *app* on *addresses* until *shutdown* returns; return within *grace* and a second.
@@ -80,7 +82,8 @@ async def serve(
 
     A client that takes nothing for *send_limit* seconds is disconnected. *sizes* limits connections and
     requests that are slow to arrive. *require_token* says that *app* refuses requests without a token;
-    only then may an address be reachable from other machines.
+    only then may an address be reachable from other machines. A socket file that was deleted is made
+    again within *restore* seconds.
     """
     stopping, admission = Interrupt(), Admission(sizes)
     async with (
@@ -101,6 +104,8 @@ async def serve(
         ):
             for listener in listening.listeners():
                 accepting.start_soon(acceptor.accept_from, listener)
+            if restore < inf:
+                accepting.start_soon(_restore, listening, restore, acceptor, accepting)
             task_status.started(listening.addresses)
             log.info("server.started", extra={"addresses": list(map(str, listening.addresses))})
             await shutdown()
@@ -112,6 +117,14 @@ async def serve(
         stopping.call()
         connections.cancel_scope.deadline = trio.current_time() + grace
     log.info("server.stopped", extra={"cut": connections.cancel_scope.cancelled_caught})
+
+
+async def _restore(
+    listening: Listening, pause: float, acceptor: Acceptor, accepting: trio.Nursery
+) -> None:
+    """Listen again wherever a socket file was deleted, until cancelled."""
+    while True:
+        accepting.start_soon(acceptor.accept_from, await listening.restored(pause))
 
 
 async def wait_for_signal() -> signal.Signals:

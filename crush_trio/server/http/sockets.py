@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from errno import EADDRINUSE
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -80,6 +80,21 @@ class Listening:
             trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))
             for sock in self._sockets
         ]
+
+    async def restored(self, pause: float) -> trio.SocketListener:
+        """Wait until a socket file of ours is missing, listen there again, and return the new listener.
+
+        Looks every *pause* seconds. A file that is not ours is another server's, and left alone.
+        """
+        while True:
+            await trio.sleep(pause)
+            for address in self.addresses:
+                if isinstance(address, UnixAddress) and _mode_of(Path(address.path)) is None:
+                    with suppress(CrushError), ExitStack() as undo:  # its directory may be missing
+                        sock = await _listen(address, undo, require_token=False)
+                        self._undo.enter_context(undo.pop_all())
+                        log.warning("socket_file.restored", extra={"path": str(address.path)})
+                        return trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))
 
     def close(self) -> None:
         """Remove our socket files, then stop listening. Closing twice does nothing."""

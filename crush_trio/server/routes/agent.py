@@ -16,7 +16,8 @@ from crush_trio.errors import (
 )
 from crush_trio.runtime.outcome import Submission
 from crush_trio.server.audit_notes import CANCELLED, QUEUE_CLEARED, SENT, SHELL, SUMMARY
-from crush_trio.server.routes.runs import stopped
+from crush_trio.server.http.peer import peer_of
+from crush_trio.server.routes.runs import check_unasked, stopped
 from crush_trio.server.routing import (
     RECEIPT,
     STORE_ERRORS,
@@ -28,28 +29,20 @@ from crush_trio.server.routing import (
 )
 from crush_trio.server.tokens import Right
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.wire.answers import ReceiptView, Repeated, ShellResult
 from crush_trio.wire.asks import PermissionPolicy
-from crush_trio.wire.config import SelectedModel
-from crush_trio.wire.requests import AgentInitRequest, AgentMessage, ShellRequest
-from crush_trio.wire.runs import (
-    ReceiptView,
-    Repeated,
-    RunKind,
-    RunState,
-    RunView,
-    WhenBusy,
-    WhenUnclaimed,
-)
-from crush_trio.wire.views import AgentInfo, Session, ShellResult
+from crush_trio.wire.config import AgentInfo, SelectedModel
+from crush_trio.wire.requests import AgentInitRequest, AgentMessage, CancelQueue, ShellRequest
+from crush_trio.wire.runs import RunKind, RunState, RunView, WhenBusy, WhenUnclaimed
+from crush_trio.wire.views import Session
 
 _RELOADING: Final = ("config_invalid", "workspace_closing")
 _ACCEPTANCE: Final = (
-    *("agent_not_initialized", "workspace_closing", "acceptance_not_stored"),
-    *("no_room_for_prompt", "run_id_stored"),
+    *("workspace_closing", "acceptance_not_stored", "no_room_for_prompt", "run_id_stored"),
 )
 _PROMPT: Final = (
     *("attachment_too_large", "prompt_empty", "prompt_too_long", "queue_full"),
-    *("session_missing", "run_id_taken", "session_busy"),
+    *("session_missing", "run_id_taken", "session_busy", "not_configured"),
 )
 
 
@@ -57,12 +50,13 @@ _PROMPT: Final = (
 
 
 async def accept_prompt(call: Call) -> Repeated | None:
-    """Accept a prompt and return once that is durable; the answer has a body if it was accepted before.
+    """Accept a prompt and return once that is durable; a `Repeated` if it was accepted before.
 
     The run belongs to the workspace: a client that disconnects from here on changes nothing.
     """
     workspace, body = call.workspace, call.body
-    submission = _submission(body)
+    submission = _submission(body, workspace, _process(call))
+    check_unasked(call, submission.permissions)
     name = submission.run_id
     known = name is not None and workspace.runs.knows(name)
     try:
@@ -77,7 +71,7 @@ async def accept_prompt(call: Call) -> Repeated | None:
     return _repeated(accepted.view) if known else None
 
 
-def _submission(body: AgentMessage) -> Submission:
+def _submission(body: AgentMessage, workspace: HostedWorkspace, process: int | None) -> Submission:
     return Submission(
         session_id=body.session_id,
         prompt=body.prompt,
@@ -86,18 +80,29 @@ def _submission(body: AgentMessage) -> Submission:
         when_busy=body.when_busy or WhenBusy.ENQUEUE,
         when_unclaimed=body.when_unclaimed or WhenUnclaimed.CANCEL,
         permissions=body.permissions or PermissionPolicy(),
-        interactive=_is_interactive(body),
+        interactive=_is_interactive(body, workspace, process),
         model=body.model,
+        record=body.record,
     )
 
 
-def _is_interactive(body: AgentMessage) -> bool:
+def _process(call: Call) -> int | None:
+    """Return the process of the client, which the kernel knows on a Unix socket."""
+    peer = peer_of(call.scope)
+    return None if peer is None else peer.pid
+
+
+def _is_interactive(body: AgentMessage, workspace: HostedWorkspace, process: int | None) -> bool:
     """Whether a person sits at the client that sent *body*; the client may say so itself.
 
-    The Go program's `run` command names its runs and answers no asks; its terminal client does
-    neither.
+    The Go program's `run` command names its runs and sends an `agent/init` that is not interactive directly
+    before. Its terminal client does neither, and stays interactive when such a command has come (F17). These
+    requests carry no client id. On a Unix socket the process of the client tells them apart; over TCP, an
+    `agent/init` of another client in between counts for both.
     """
-    return not body.run_id if body.interactive is None else body.interactive
+    if body.interactive is not None:
+        return body.interactive
+    return not body.run_id or workspace.is_interactive(process)
 
 
 async def _earlier(workspace: HostedWorkspace, submission: Submission) -> RunView | None:
@@ -133,8 +138,8 @@ def info(call: Call) -> AgentInfo:
 
 
 def init(call: Call) -> None:
-    """Make the agent ready."""
-    call.workspace.init_agent()
+    """Note whether the client shows asks to a person. The agent itself is ready since the create."""
+    call.workspace.init_agent(interactive=call.body.interactive, process=_process(call))
 
 
 async def update(call: Call) -> None:
@@ -160,11 +165,11 @@ async def session(call: Call) -> Session:
 
 async def cancel_session(call: Call) -> ReceiptView | None:
     """Cancel the runs of a session."""
-    queue = call.query.get("queue", "cancel")
-    if queue not in {"keep", "cancel"}:
+    queue = call.query.get("queue", CancelQueue.CANCEL)
+    if queue not in set(CancelQueue):
         raise DecodeError("queue is neither keep nor cancel")
-    cancel = call.workspace.runs.cancel
-    return await stopped(call, partial(cancel, call.session_id, keep_queue=queue == "keep"))
+    cancel, keep = call.workspace.runs.cancel, queue == CancelQueue.KEEP
+    return await stopped(call, partial(cancel, call.session_id, keep_queue=keep))
 
 
 def count_queued(call: Call) -> int:
@@ -185,7 +190,6 @@ def clear_queue(call: Call) -> None:
 async def summarize(call: Call) -> None:
     """Accept a summary as a run of its own kind, and answer when it has ended."""
     workspace, session_id = call.workspace, call.session_id
-    workspace.check_ready()
     await workspace.store.session(session_id)
     if workspace.runs.session_busy(session_id):
         raise SessionBusy
@@ -212,6 +216,7 @@ ROUTES: Final = (
             "",
             "Show whether the agent is ready, and which model answers.",
             info,
+            name="get_agent",
             answer=AgentInfo,
             direct=True,
         ),
@@ -220,11 +225,11 @@ ROUTES: Final = (
             "",
             "Submit a prompt. The run is stored before this answers, and does not need the client.",
             accept_prompt,
+            name="submit_prompt",
             body=AgentMessage,
             answer=Repeated,
-            answer_optional=True,
-            status=202,
-            errors=(*_PROMPT, *_ACCEPTANCE, *STORE_ERRORS, "workspace_not_found"),
+            empty_status=202,
+            errors=(*_PROMPT, *_ACCEPTANCE, *STORE_ERRORS, "right_missing", "workspace_not_found"),
             needs_workspace=False,
             right=Right.ANSWER,
             audit=SENT,
@@ -233,10 +238,10 @@ ROUTES: Final = (
         Route(
             "POST",
             "/init",
-            "Make the agent ready.",
+            "Say whether the client shows asks to a person; the agent is ready without it.",
             init,
+            name="init_agent",
             body=AgentInitRequest,
-            body_optional=True,
             right=Right.ANSWER,
         ),
         Route(
@@ -244,6 +249,7 @@ ROUTES: Final = (
             "/update",
             "Read the configuration again; active runs go on as they began.",
             update,
+            name="update_agent",
             errors=_RELOADING,
         ),
         Route(
@@ -251,6 +257,7 @@ ROUTES: Final = (
             "/default-small-model",
             "Choose a model for side work.",
             default_small_model,
+            name="get_default_small_model",
             answer=SelectedModel,
             query=(Query("provider_id", "the provider whose model to choose"),),
         ),
@@ -263,6 +270,7 @@ ROUTES: Final = (
             "",
             "Show whether the session is busy.",
             session,
+            name="get_session_state",
             answer=Session,
             errors=("session_not_found", *STORE_ERRORS),
             direct=True,
@@ -272,9 +280,17 @@ ROUTES: Final = (
             "/cancel",
             "Cancel every run of the session, active or queued.",
             cancel_session,
+            name="cancel_session",
             answer=ReceiptView,
-            answer_optional=True,
-            query=(RECEIPT, Query("queue", "`keep` to leave the queued prompts alone")),
+            query=(
+                RECEIPT,
+                Query(
+                    "queue",
+                    "what happens to the queued prompts",
+                    shape=CancelQueue,
+                    usual=CancelQueue.CANCEL,
+                ),
+            ),
             errors=("bad_request",),
             right=Right.ANSWER,
             audit=CANCELLED,
@@ -285,6 +301,7 @@ ROUTES: Final = (
             "/prompts/queued",
             "Count the queued prompts.",
             count_queued,
+            name="count_queued_prompts",
             answer=int,
             direct=True,
         ),
@@ -293,6 +310,7 @@ ROUTES: Final = (
             "/prompts/list",
             "List the queued prompts.",
             list_queued,
+            name="list_queued_prompts",
             answer=tuple[str, ...],
         ),
         Route(
@@ -300,6 +318,7 @@ ROUTES: Final = (
             "/prompts/clear",
             "Cancel the queued prompts.",
             clear_queue,
+            name="clear_queue",
             right=Right.ANSWER,
             audit=QUEUE_CLEARED,
         ),
@@ -308,6 +327,7 @@ ROUTES: Final = (
             "/summarize",
             "Summarise the session; answers when that is done.",
             summarize,
+            name="summarize_session",
             errors=(
                 *("session_busy", "session_not_found", "summary_failed"),
                 *(*STORE_ERRORS, *_ACCEPTANCE),
@@ -320,6 +340,7 @@ ROUTES: Final = (
             "/shell",
             "Run a command; a command that fails is no error of the request.",
             shell,
+            name="run_shell_command",
             body=ShellRequest,
             answer=ShellResult,
             errors=("too_many_commands", *STORE_ERRORS),

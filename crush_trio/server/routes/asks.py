@@ -18,6 +18,7 @@ from crush_trio.server.audit_notes import (
 from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import EXTENSIONS, WORKSPACE, Call, Route, under
 from crush_trio.server.tokens import Right
+from crush_trio.wire.answers import Resolved
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -34,7 +35,6 @@ from crush_trio.wire.requests import (
     PermissionSkip,
     RefusalRequest,
 )
-from crush_trio.wire.views import Resolved
 
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +132,7 @@ ROUTES: Final = (
             "/skip",
             "Say whether permissions are granted without asking.",
             skipping,
+            name="get_permission_skip",
             answer=PermissionSkip,
         ),
         Route(
@@ -139,6 +140,7 @@ ROUTES: Final = (
             "/skip",
             "Decide whether permissions are granted without asking.",
             skip,
+            name="set_permission_skip",
             body=PermissionSkip,
             audit=SKIP,
         ),
@@ -147,6 +149,7 @@ ROUTES: Final = (
             "/grant",
             "Answer a permission request; the first answer counts.",
             grant,
+            name="answer_permission",
             body=GrantRequest,
             answer=Resolved,
             errors=("permission_action_invalid", "rule_not_possible", *WRITING),
@@ -163,6 +166,7 @@ ROUTES: Final = (
             "/answer",
             "Answer a batch of questions.",
             answer_questions,
+            name="answer_questions",
             body=AnswerRequest,
             answer=Resolved,
             right=Right.ANSWER,
@@ -174,8 +178,8 @@ ROUTES: Final = (
             "/cancel",
             "Refuse to answer a batch of questions.",
             cancel_questions,
+            name="cancel_questions",
             body=RefusalRequest,
-            body_optional=True,
             answer=Resolved,
             right=Right.ANSWER,
             audit=DECLINED,
@@ -189,6 +193,7 @@ ROUTES: Final = (
             "/permissions",
             "List the pending permission requests.",
             pending_permissions,
+            name="list_permission_requests",
             answer=tuple[PermissionRequest, ...],
             direct=True,
         ),
@@ -197,6 +202,7 @@ ROUTES: Final = (
             "/permissions/grants",
             "List what is allowed without asking.",
             grants,
+            name="list_grants",
             answer=tuple[Grant, ...],
         ),
         Route(
@@ -204,6 +210,7 @@ ROUTES: Final = (
             "/permissions/grants/{gid}",
             "Revoke a grant.",
             revoke,
+            name="revoke_grant",
             answer=Resolved,
             right=Right.ANSWER,
             audit=REVOKED,
@@ -213,6 +220,7 @@ ROUTES: Final = (
             "/permissions/rules",
             "List the permission rules of the user's configuration.",
             rules,
+            name="list_permission_rules",
             answer=tuple[RuleView, ...],
         ),
         Route(
@@ -220,6 +228,7 @@ ROUTES: Final = (
             "/permissions/rules",
             "Add a permission rule to the user's configuration.",
             add_rule,
+            name="add_permission_rule",
             body=PermissionRule,
             answer=RuleView,
             errors=WRITING,
@@ -230,6 +239,7 @@ ROUTES: Final = (
             "/permissions/rules/{rid}",
             "Remove a permission rule from the user's configuration.",
             remove_rule,
+            name="remove_permission_rule",
             answer=Resolved,
             errors=("rule_elsewhere", *WRITING),
             audit=RULE_REMOVED,
@@ -239,6 +249,7 @@ ROUTES: Final = (
             "/questions",
             "List the pending questions.",
             pending_questions,
+            name="list_questions",
             answer=tuple[QuestionRequest, ...],
             direct=True,
         ),

@@ -9,7 +9,8 @@ from typing import Final
 import trio
 
 from crush_trio.config.context_files import DEFAULT_INITIALIZE_AS
-from crush_trio.config.errors import NotConfigured
+from crush_trio.config.errors import ConfigInvalid, NotConfigured
+from crush_trio.errors import NotBuilt
 from crush_trio.server.audit_notes import (
     COMPACT_SET,
     KEY_REMOVED,
@@ -19,6 +20,7 @@ from crush_trio.server.audit_notes import (
     PROVIDER_KEY_SET,
 )
 from crush_trio.server.routing import WORKSPACE, Call, Route, under
+from crush_trio.wire.answers import NeedsInit, PromptText
 from crush_trio.wire.config import TokenImport
 from crush_trio.wire.requests import (
     ConfigCompactRequest,
@@ -28,10 +30,18 @@ from crush_trio.wire.requests import (
     ProviderKeyRequest,
     RefreshOAuthRequest,
 )
-from crush_trio.wire.views import NeedsInit, PromptText
 
 WRITING: Final = (*("config_invalid", "workspace_closing", "config_locked", "config_not_written"),)
 """The errors of a route that changes a configuration file."""
+
+_NO_REFRESH: Final = (
+    "the token of {} is the same as before, and this server renews none; renew it with the program that "
+    "made it, or configure an api_key"
+)
+_NO_COPILOT: Final = (
+    "this server reads no tokens of other programs and does not reach GitHub Copilot; choose another "
+    "provider and set its key"
+)
 
 _INIT_PROMPT: Final = """\
 Write `{name}` for this project: the file that tells coding agents how to work here.
@@ -69,8 +79,12 @@ async def remove_key(call: Call) -> None:
 
 
 async def select_model(call: Call) -> None:
-    """Select a model."""
+    """Select a model; refuse one that cannot be used, instead of answering with another one."""
     body: ConfigModelRequest = call.body
+    try:
+        call.workspace.config.current.check_selectable(body.model)
+    except ConfigInvalid:  # its provider may have been written into a file just now
+        (await call.workspace.config.reload()).check_selectable(body.model)
     await call.workspace.config.set_model(body.scope, body.model_type, body.model)
 
 
@@ -88,17 +102,23 @@ async def set_provider_key(call: Call) -> None:
 
 
 async def refresh_oauth(call: Call) -> None:
-    """Read the configuration again: a token that another program renewed is then the one in use."""
+    """Read the configuration again: a token that another program renewed is then the one in use.
+
+    Raises `NotBuilt` if no other token has come of it: this program renews none.
+    """
     config, provider_id = call.workspace.config, call.body.provider_id
-    if provider_id not in config.current.providers:
+    provider = config.current.config.providers.get(provider_id)
+    if provider is None:
         await trio.lowlevel.checkpoint()
         raise NotConfigured(f"provider {provider_id}")
-    await config.reload()
+    newer = (await config.reload()).config.providers.get(provider_id)
+    if newer is None or newer.oauth == provider.oauth:
+        raise NotBuilt(_NO_REFRESH.format(provider_id))
 
 
 def import_copilot(_call: Call) -> TokenImport:
-    """Return that there was no token: the files of other programs are not read."""
-    return TokenImport(token=None, success=False)
+    """Raise `NotBuilt`: the files of other programs are not read."""
+    raise NotBuilt(_NO_COPILOT)
 
 
 # ── The project ─────────────────────────────────────────────────────────────────────────────────
@@ -130,6 +150,7 @@ ROUTES: Final = (
             "/set",
             "Set the value at a key.",
             set_value,
+            name="set_config_value",
             body=ConfigSetRequest,
             audit=KEY_SET,
         ),
@@ -138,14 +159,16 @@ ROUTES: Final = (
             "/remove",
             "Remove a key.",
             remove_key,
+            name="remove_config_value",
             body=ConfigRemoveRequest,
             audit=KEY_REMOVED,
         ),
         Route(
             "POST",
             "/model",
-            "Select a model.",
+            "Select a model; one that cannot be used is refused, and the message says what it lacks.",
             select_model,
+            name="set_model",
             body=ConfigModelRequest,
             audit=MODEL_SET,
         ),
@@ -154,6 +177,7 @@ ROUTES: Final = (
             "/compact",
             "Switch the compact view.",
             set_compact,
+            name="set_compact_mode",
             body=ConfigCompactRequest,
             audit=COMPACT_SET,
         ),
@@ -162,6 +186,7 @@ ROUTES: Final = (
             "/provider-key",
             "Store a provider's key.",
             set_provider_key,
+            name="set_provider_key",
             body=ProviderKeyRequest,
             errors=("provider_key_invalid",),
             audit=PROVIDER_KEY_SET,
@@ -171,17 +196,20 @@ ROUTES: Final = (
             "/refresh-oauth",
             "Use a token that another program renewed.",
             refresh_oauth,
+            name="refresh_oauth_token",
             body=RefreshOAuthRequest,
-            errors=("not_configured",),
-            state="reads the token again; renews none by itself",
+            errors=("not_configured", "not_built"),
+            state="reads the token again; says so if it is still the old one, and renews none by itself",
         ),
         Route(
             "POST",
             "/import-copilot",
             "Use another program's token.",
             import_copilot,
+            name="import_copilot_token",
             answer=TokenImport,
-            state="never finds one: other programs' files are not read",
+            errors=("not_built",),
+            state="never imports one: says that other programs' files are not read",
         ),
         group="Configuration",
         errors=WRITING,
@@ -193,6 +221,7 @@ ROUTES: Final = (
             "/needs-init",
             "Show whether the project was never set up.",
             needs_init,
+            name="needs_project_init",
             answer=NeedsInit,
         ),
         Route(
@@ -200,6 +229,7 @@ ROUTES: Final = (
             "/init",
             "Note that the project is set up.",
             mark_initialized,
+            name="mark_project_initialized",
             audit=PROJECT_MARKED,
         ),
         Route(
@@ -207,6 +237,7 @@ ROUTES: Final = (
             "/init-prompt",
             "Show the prompt that sets the project up.",
             project_prompt,
+            name="get_project_init_prompt",
             answer=PromptText,
         ),
         group="Project",

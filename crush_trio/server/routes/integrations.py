@@ -10,9 +10,12 @@ from functools import partial
 from typing import Final
 
 from crush_trio.errors import NameMissing, WorkspaceNotFound
-from crush_trio.integrations.base import NO_INTEGRATIONS, McpServers
+from crush_trio.integrations.base import NO_INTEGRATIONS, McpNotFound, McpServers
+from crush_trio.server.audit_notes import DOCKER_ADDED, DOCKER_REMOVED
+from crush_trio.server.routes.config import WRITING
 from crush_trio.server.routing import WORKSPACE, Call, Query, Route, under
 from crush_trio.server.tokens import Right
+from crush_trio.wire.answers import Diagnostics, PromptText
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.integrations import (
     AuthUrl,
@@ -31,10 +34,9 @@ from crush_trio.wire.requests import (
     McpServerRequest,
     SkillReadRequest,
 )
-from crush_trio.wire.views import Diagnostics, PromptText
 
-_NO_LOGIN: Final = "never has one: logging in to MCP servers is not built"
-_NO_DOCKER: Final = "never changes anything: the gateway is configured like any server"
+_NO_LOGIN: Final = "never has one: `mcp/auth` says what to configure instead of a login"
+_DOCKER_ERRORS: Final = ("mcp_failed", *WRITING)
 
 
 # ── Language servers and skills ─────────────────────────────────────────────────────────────────
@@ -78,6 +80,14 @@ def _mcp(call: Call) -> McpServers:
     return call.workspace.integrations.mcp
 
 
+def _mcp_with(call: Call, name: str) -> McpServers:
+    """Return the MCP servers of a workspace in which one has the *name*; raises `McpNotFound`."""
+    servers = _mcp(call)
+    if name not in servers.states():
+        raise McpNotFound(f"mcp '{name}' not found in configuration")
+    return servers
+
+
 def _mcp_if_any(call: Call) -> McpServers:
     """Return the MCP servers of a workspace; an unknown workspace has none."""
     with suppress(WorkspaceNotFound):
@@ -102,7 +112,7 @@ def login_url(call: Call) -> AuthUrl:
 
 async def log_in(call: Call) -> JsonObject:
     """Log in to an MCP server."""
-    await _mcp(call).log_in(call.body.name)
+    await _mcp_with(call, call.body.name).log_in(call.body.name)
     return {}
 
 
@@ -114,13 +124,14 @@ def mcp_prompts(call: Call) -> tuple[McpPrompt, ...]:
 async def fill_prompt(call: Call) -> PromptText:
     """Return the text of an MCP server's prompt."""
     body: McpPromptRequest = call.body
-    return PromptText(prompt=await _mcp(call).prompt(body.client_id, body.prompt_id, body.args))
+    servers = _mcp_with(call, body.client_id)
+    return PromptText(prompt=await servers.prompt(body.client_id, body.prompt_id, body.args))
 
 
 async def read_resource(call: Call) -> tuple[McpResource, ...]:
     """Return the contents of an MCP server's resource."""
     body: McpResourceRequest = call.body
-    return tuple(await _mcp(call).read_resource(body.name, body.uri))
+    return tuple(await _mcp_with(call, body.name).read_resource(body.name, body.uri))
 
 
 async def refresh_tools(call: Call) -> None:
@@ -139,10 +150,8 @@ async def refresh_resources(call: Call) -> None:
 
 
 async def use_docker(wanted: bool, call: Call) -> None:
-    """Add Docker's gateway, or remove it; the clients are told if that changed anything (G7)."""
-    workspace = call.workspace
-    if await workspace.integrations.mcp.use_docker(wanted):
-        workspace.config_changed()
+    """Add Docker's gateway, or remove it; a change of the configuration is told to the clients (G7)."""
+    await call.workspace.integrations.mcp.use_docker(wanted)
 
 
 def _check_name(name: str | None) -> None:
@@ -158,6 +167,7 @@ ROUTES: Final = (
             "",
             "Show the language servers by name.",
             lsp_states,
+            name="list_language_servers",
             answer=Mapping[str, LspClientInfo],
         ),
         Route(
@@ -165,6 +175,7 @@ ROUTES: Final = (
             "/{name}/diagnostics",
             "Show a language server's diagnostics by document.",
             diagnostics,
+            name="get_diagnostics",
             answer=Diagnostics,
             errors=("lsp_not_found",),
         ),
@@ -173,19 +184,25 @@ ROUTES: Final = (
             "/start",
             "Start the language servers for a file.",
             start_lsp,
+            name="start_language_servers",
             body=LspStartRequest,
         ),
-        Route("POST", "/stop", "Stop every language server.", stop_lsp),
+        Route(
+            "POST", "/stop", "Stop every language server.", stop_lsp, name="stop_language_servers"
+        ),
         group="Language servers",
     ),
     *under(
         f"{WORKSPACE}/skills",
-        Route("GET", "", "List the skills.", skills, answer=tuple[SkillInfo, ...]),
+        Route(
+            "GET", "", "List the skills.", skills, name="list_skills", answer=tuple[SkillInfo, ...]
+        ),
         Route(
             "POST",
             "/read",
             "Read a skill.",
             read_skill,
+            name="read_skill",
             body=SkillReadRequest,
             right=Right.WATCH,
             answer=SkillContent,
@@ -200,6 +217,7 @@ ROUTES: Final = (
             "/states",
             "Show the MCP servers by name.",
             mcp_states,
+            name="list_mcp_servers",
             answer=Mapping[str, McpClientInfo],
             needs_workspace=False,
         ),
@@ -208,6 +226,7 @@ ROUTES: Final = (
             "/pending-auth",
             "List the MCP servers that wait for a login.",
             pending_logins,
+            name="list_mcp_logins",
             answer=tuple[PendingAuth, ...],
             state=_NO_LOGIN,
         ),
@@ -216,6 +235,7 @@ ROUTES: Final = (
             "/auth-url",
             "Show the URL to log in at.",
             login_url,
+            name="get_mcp_login_url",
             answer=AuthUrl,
             query=(Query("name", "the server", _check_name),),
             errors=("name_missing",),
@@ -227,8 +247,10 @@ ROUTES: Final = (
             "/auth",
             "Log in to an MCP server; answers when that is done.",
             log_in,
+            name="log_in_to_mcp_server",
             body=McpServerRequest,
             answer=JsonObject,
+            errors=("mcp_not_found",),
             state="never logs in: says what to configure instead",
         ),
         Route(
@@ -236,6 +258,7 @@ ROUTES: Final = (
             "/prompts",
             "List the prompts that the MCP servers offer.",
             mcp_prompts,
+            name="list_mcp_prompts",
             answer=tuple[McpPrompt, ...],
         ),
         Route(
@@ -243,24 +266,29 @@ ROUTES: Final = (
             "/get-prompt",
             "Return the text of an MCP server's prompt.",
             fill_prompt,
+            name="get_mcp_prompt",
             body=McpPromptRequest,
             right=Right.ANSWER,
             answer=PromptText,
+            errors=("mcp_failed", "mcp_not_found"),
         ),
         Route(
             "POST",
             "/read-resource",
             "Read a resource of an MCP server.",
             read_resource,
+            name="read_mcp_resource",
             body=McpResourceRequest,
             right=Right.ANSWER,
             answer=tuple[McpResource, ...],
+            errors=("mcp_failed", "mcp_not_found"),
         ),
         Route(
             "POST",
             "/refresh-tools",
             "Ask a server for its tools again.",
             refresh_tools,
+            name="refresh_mcp_tools",
             body=McpServerRequest,
         ),
         Route(
@@ -268,6 +296,7 @@ ROUTES: Final = (
             "/refresh-prompts",
             "Ask a server for its prompts again.",
             refresh_prompts,
+            name="refresh_mcp_prompts",
             body=McpServerRequest,
             needs_workspace=False,
         ),
@@ -276,6 +305,7 @@ ROUTES: Final = (
             "/refresh-resources",
             "Ask a server for its resources again.",
             refresh_resources,
+            name="refresh_mcp_resources",
             body=McpServerRequest,
             needs_workspace=False,
         ),
@@ -284,14 +314,18 @@ ROUTES: Final = (
             "/docker/enable",
             "Add Docker's gateway.",
             partial(use_docker, True),
-            state=_NO_DOCKER,
+            name="enable_docker_mcp",
+            errors=_DOCKER_ERRORS,
+            audit=DOCKER_ADDED,
         ),
         Route(
             "POST",
             "/docker/disable",
             "Remove Docker's gateway.",
             partial(use_docker, False),
-            state=_NO_DOCKER,
+            name="disable_docker_mcp",
+            errors=_DOCKER_ERRORS,
+            audit=DOCKER_REMOVED,
         ),
         group="MCP servers",
     ),

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from crush_trio.agent.record.capsule import MEDIA, NotRecorded, completed
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.errors import DecodeError, RunNotFound, RunNotQueued
 from crush_trio.runtime.accepted import AcceptedRun
@@ -19,12 +20,20 @@ from crush_trio.server.routing import (
     WORKSPACE,
     Call,
     Query,
+    Reply,
     Route,
     under,
 )
-from crush_trio.server.tokens import Right
+from crush_trio.server.tokens import Right, RightMissing
+from crush_trio.wire.answers import HitView, QueueEdit, QueueItem, ReceiptView, TaskTree
+from crush_trio.wire.asks import PermissionMode, PermissionPolicy
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.runs import HitView, QueueEdit, QueueItem, ReceiptView, RunView, TaskTree
+from crush_trio.wire.runs import RunView
+
+NOT_RECORDED: Final = (
+    'ask for it with "record": true in the submission, with run --record, or with crush_trio.record in '
+    "your own configuration; a run that was cancelled before it began has no recording"
+)
 
 RUNS_LISTED: Final = 100
 RUNS_LISTED_AT_MOST: Final = 1000
@@ -69,6 +78,21 @@ async def cancel(call: Call) -> ReceiptView | None:
     return await stopped(call, partial(workspace.runs.cancel_run, call.run_id))
 
 
+async def capsule(call: Call) -> Reply:
+    """Return the recording of a run, as the lines of a capsule."""
+    workspace = call.workspace
+    run = await show(call)
+    recordings = workspace.agent.recordings
+    if recordings is not None:
+        await recordings.settled(run.id)
+    pieces = await workspace.store.recording(run.id)
+    if not pieces:
+        raise NotRecorded(NOT_RECORDED)
+    name = f'attachment; filename="{run.id}.capsule"'.encode()
+    headers = ((b"content-type", MEDIA.encode()), (b"content-disposition", name))
+    return Reply(completed(pieces, (await show(call)).state.value), headers=headers)
+
+
 def tasks(call: Call) -> TaskTree:
     """Return the tasks of the workspace, and what each waits on."""
     return call.workspace.runs.tasks()
@@ -78,7 +102,9 @@ def tasks(call: Call) -> TaskTree:
 
 
 async def stopped(call: Call, stop: Callable[[], StopReceipt]) -> ReceiptView | None:
-    """Cancel, and return at once, or with `?receipt=1` when everything that was hit has ended.
+    """Cancel, and return what was hit: at once, or with `?receipt=1` when all of it has ended.
+
+    Clients of the Go program do not ask for a receipt, and get none.
 
     A query that makes no sense is refused first. After that there is no checkpoint before the
     cancel, and a caller that disconnects only stops waiting: the runs end all the same.
@@ -86,10 +112,11 @@ async def stopped(call: Call, stop: Callable[[], StopReceipt]) -> ReceiptView | 
     wanted = call.flag("receipt")
     receipt = stop()
     await trio.lowlevel.checkpoint()
-    if not wanted:
+    if RECEIPT.name not in call.query:
         return None
-    with trio.move_on_after(RECEIPT_LIMIT):
-        await receipt.settled()
+    if wanted:
+        with trio.move_on_after(RECEIPT_LIMIT):
+            await receipt.settled()
     return receipt_view(receipt)
 
 
@@ -127,8 +154,24 @@ async def edit_item(call: Call) -> list[QueueItem]:
     if body.index is not None and body.index < 0:
         raise DecodeError("index is negative")
     run = _queued(call)
+    if body.prompt is not None:
+        check_unasked(call, run.submission.permissions)
     await call.workspace.edit_queued(run.id, body.prompt, body.index)
     return queue(call)
+
+
+def check_unasked(call: Call, policy: PermissionPolicy) -> None:
+    """Raise `RightMissing` if a run with this policy asks about less, and the caller is no administrator.
+
+    Who may answer allows what is asked. In a run that does not ask, the same token would choose the
+    action as well, unseen by anyone else.
+    """
+    unasked = policy.mode is PermissionMode.ALLOW or policy.allow_list
+    if unasked and not call.caller.right.covers(Right.ADMIN):
+        raise RightMissing(
+            f"{call.caller.token} may {call.caller.right}, and a run that allows tools without asking "
+            f"needs {Right.ADMIN}; without permissions.mode allow and permissions.allow_list it asks"
+        )
 
 
 def delete_item(call: Call) -> None:
@@ -166,10 +209,18 @@ ROUTES: Final = (
             "",
             "List the runs, the newest first.",
             listed,
+            name="list_runs",
             answer=tuple[RunView, ...],
             query=(
                 Query("session_id", "only of this session"),
-                Query("limit", "100, at most 1000"),
+                Query(
+                    "limit",
+                    "how many at most",
+                    shape=int,
+                    least=1,
+                    most=RUNS_LISTED_AT_MOST,
+                    usual=RUNS_LISTED,
+                ),
             ),
             errors=("bad_request",),
             direct=True,
@@ -179,17 +230,29 @@ ROUTES: Final = (
             "/{rid}",
             "Show a run.",
             show,
+            name="get_run",
             answer=RunView,
             errors=("run_not_found",),
             direct=True,
+        ),
+        Route(
+            "GET",
+            "/{rid}/capsule",
+            "Get the recording of a run, as a capsule (docs/capsules.md).",
+            capsule,
+            name="get_capsule",
+            answer=str,
+            media=MEDIA,
+            errors=("not_recorded", "run_not_found"),
+            right=Right.ADMIN,
         ),
         Route(
             "POST",
             "/{rid}/cancel",
             "Cancel one run.",
             cancel,
+            name="cancel_run",
             answer=ReceiptView,
-            answer_optional=True,
             query=(RECEIPT,),
             errors=("bad_request", "run_not_found"),
             right=Right.ANSWER,
@@ -206,6 +269,7 @@ ROUTES: Final = (
             "",
             "List the queued runs.",
             queue,
+            name="list_queue",
             answer=tuple[QueueItem, ...],
             direct=True,
         ),
@@ -214,11 +278,12 @@ ROUTES: Final = (
             "/{rid}",
             "Change the text or the place of a queued run.",
             edit_item,
+            name="edit_queued_run",
             body=QueueEdit,
             answer=tuple[QueueItem, ...],
             errors=(
                 *("prompt_empty", "prompt_too_long", "run_not_found", "run_not_queued"),
-                *(*STORE_ERRORS, "workspace_not_found"),
+                *(*STORE_ERRORS, "right_missing", "workspace_not_found"),
             ),
             needs_workspace=False,
             right=Right.ANSWER,
@@ -229,6 +294,7 @@ ROUTES: Final = (
             "/{rid}",
             "Cancel a queued run.",
             delete_item,
+            name="remove_queued_run",
             errors=("run_not_found", "run_not_queued"),
             right=Right.ANSWER,
             audit=CANCELLED,
@@ -242,6 +308,7 @@ ROUTES: Final = (
             "/tasks",
             "Show the tasks of the workspace, and what each waits on.",
             tasks,
+            name="get_tasks",
             answer=TaskTree,
         ),
         group=EXTENSIONS,

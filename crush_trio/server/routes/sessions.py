@@ -29,10 +29,10 @@ from crush_trio.store.pages import (
     UserMessages,
 )
 from crush_trio.wire.codec import encode
-from crush_trio.wire.fields import ZERO_TIME, Timestamp, timestamp
+from crush_trio.wire.fields import ZERO_TIME, timestamp
 from crush_trio.wire.ids import MessageId, SessionId
 from crush_trio.wire.messages import Message
-from crush_trio.wire.requests import FileReadRequest
+from crush_trio.wire.requests import FileReadRequest, SessionCreate, SessionUpdate
 from crush_trio.wire.views import File, Session
 
 MESSAGES_AT_MOST: Final = 1_000_000
@@ -163,15 +163,17 @@ ROUTES: Final = (
             "",
             "List the sessions, the last used first.",
             listed,
+            name="list_sessions",
             answer=tuple[Session, ...],
             direct=True,
         ),
         Route(
             "POST",
             "",
-            "Create a session; only the title is used.",
+            "Create a session.",
             create,
-            body=Session,
+            name="create_session",
+            body=SessionCreate,
             answer=Session,
             errors=_TITLE,
             right=Right.ANSWER,
@@ -181,6 +183,7 @@ ROUTES: Final = (
             "/{sid}",
             "Show a session.",
             show,
+            name="get_session",
             answer=Session,
             errors=_NO_SESSION,
             direct=True,
@@ -188,9 +191,10 @@ ROUTES: Final = (
         Route(
             "PUT",
             "/{sid}",
-            "Save the session in the body.",
+            "Save a session: each key of the body replaces what is stored.",
             save,
-            body=Session,
+            name="update_session",
+            body=SessionUpdate,
             answer=Session,
             errors=(*_NO_SESSION, *_TITLE),
             audit=SESSION_CHANGED,
@@ -200,6 +204,7 @@ ROUTES: Final = (
             "/{sid}",
             "Stop a session's runs and delete it.",
             delete,
+            name="delete_session",
             errors=_NO_SESSION,
             audit=SESSION_DELETED,
         ),
@@ -208,6 +213,7 @@ ROUTES: Final = (
             "/{sid}/history",
             "List the file versions of a session.",
             history,
+            name="list_file_versions",
             answer=tuple[File, ...],
         ),
         Route(
@@ -215,9 +221,16 @@ ROUTES: Final = (
             "/{sid}/messages",
             "List the messages of a session, oldest first.",
             messages,
+            name="list_messages",
             answer=tuple[Message, ...],
             query=(
-                Query("limit", "how many, the newest of them; default all"),
+                Query(
+                    "limit",
+                    "how many, the newest of them; default all",
+                    shape=int,
+                    least=1,
+                    most=MESSAGES_AT_MOST,
+                ),
                 Query("before", "the id of a message: only those that came before it"),
             ),
             errors=("bad_request",),
@@ -228,6 +241,7 @@ ROUTES: Final = (
             "/{sid}/messages/user",
             "List the messages of people in a session.",
             user_messages,
+            name="list_session_prompts",
             answer=tuple[Message, ...],
         ),
         group="Sessions",
@@ -240,6 +254,7 @@ ROUTES: Final = (
             "/messages/user",
             "List the messages of people in all sessions.",
             user_messages,
+            name="list_prompts",
             answer=tuple[Message, ...],
         ),
         Route(
@@ -247,6 +262,7 @@ ROUTES: Final = (
             "/sessions/{sid}/filetracker/files",
             "List the files that a session has read.",
             files_read,
+            name="list_read_files",
             answer=tuple[str, ...],
         ),
         Route(
@@ -254,6 +270,7 @@ ROUTES: Final = (
             "/filetracker/read",
             "Note that a session has read a file.",
             note_read,
+            name="note_file_read",
             body=FileReadRequest,
             right=Right.ANSWER,
         ),
@@ -262,7 +279,8 @@ ROUTES: Final = (
             "/filetracker/lastread",
             "Show when a session last read a file; the zero time for never.",
             last_read,
-            answer=Timestamp,
+            name="get_last_read",
+            answer=str,
             query=(Query("session_id", "the session"), Query("path", "the file")),
         ),
         group="Messages and files",

@@ -21,10 +21,10 @@ from crush_trio.server.routing import (
     under,
 )
 from crush_trio.server.tokens import Right
+from crush_trio.wire.answers import ErrorBody, Health, Version
 from crush_trio.wire.codec import encode
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.requests import ControlRequest
-from crush_trio.wire.views import ErrorBody, Health, Version
 
 _PAGE_HEADERS: Final = (
     (b"content-type", HTML.encode()),
@@ -64,8 +64,8 @@ def control(call: Call) -> None:
 
 
 def retire(call: Call) -> None:
-    """Drop every claim of a client."""
-    call.server.backend.retire(parse_client_id(call.values["client_id"]))
+    """Drop every claim of a client, which must have come with the caller's token, or the caller is admin."""
+    call.server.backend.retire(call.own_client(parse_client_id(call.values["client_id"])))
 
 
 def metrics(call: Call) -> Reply:
@@ -96,6 +96,11 @@ def config_schema(_call: Call) -> Reply:
     return _json(_config_schema())
 
 
+def events_schema(_call: Call) -> Reply:
+    """Return the schema of the events of the native form."""
+    return _json(_events_schema())
+
+
 def docs_moved(_call: Call) -> Reply:
     """Redirect to the docs page."""
     headers = ((b"content-type", HTML.encode()), (b"location", b"/v1/docs/"))
@@ -117,6 +122,13 @@ def _config_schema() -> bytes:
 
 
 @cache
+def _events_schema() -> bytes:
+    from crush_trio.server.openapi import event_schema
+
+    return encode(event_schema())
+
+
+@cache
 def _documents(version: str) -> tuple[bytes, bytes]:
     """Return the OpenAPI document and the page made from it; made once, when first asked for."""
     from crush_trio.server.openapi import docs_page, openapi_document
@@ -133,8 +145,8 @@ ROUTES: Final = (
             "/health",
             "Answer if the server is there.",
             health,
-            answer=Health,
-            answer_optional=True,
+            name="get_health",
+            remark=Health,
             direct=True,
         ),
         Route(
@@ -142,6 +154,7 @@ ROUTES: Final = (
             "/version",
             "Show the version of the server.",
             version,
+            name="get_version",
             answer=Version,
             direct=True,
         ),
@@ -150,6 +163,7 @@ ROUTES: Final = (
             "/config",
             "Show the server's configuration, which is empty.",
             server_config,
+            name="get_server_config",
             answer=JsonObject,
         ),
         Route(
@@ -157,6 +171,7 @@ ROUTES: Final = (
             "/control",
             "Ask the server to end, which it does if it hosts no workspace.",
             control,
+            name="control_server",
             body=ControlRequest,
             errors=("unknown_command", "server_not_idle", "server_stays"),
             audit=CONTROL,
@@ -166,7 +181,8 @@ ROUTES: Final = (
             "/clients/{client_id}",
             "Retire a client: drop all its claims, and refuse its later creates.",
             retire,
-            errors=("client_id_invalid",),
+            name="retire_client",
+            errors=("client_id_invalid", "right_missing"),
             right=Right.WATCH,
             audit=RETIRED,
         ),
@@ -179,6 +195,7 @@ ROUTES: Final = (
             "/metrics",
             "Show the metrics, for Prometheus.",
             metrics,
+            name="get_metrics",
             answer=str,
             media=METRICS,
         ),
@@ -187,10 +204,23 @@ ROUTES: Final = (
             "/audit",
             "List who did what: the records after one, or the newest.",
             audit,
+            name="list_audit_records",
             answer=tuple[AuditRecord, ...],
             query=(
-                Query("after", "the seq of a record: only later ones, the oldest first"),
-                Query("limit", "100, at most 1000"),
+                Query(
+                    "after",
+                    "the seq of a record: only later ones, the oldest first",
+                    shape=int,
+                    least=0,
+                ),
+                Query(
+                    "limit",
+                    "how many at most",
+                    shape=int,
+                    least=1,
+                    most=AUDIT_MOST,
+                    usual=AUDIT_USUAL,
+                ),
             ),
             errors=("bad_request", "audit_unreadable"),
             right=Right.ADMIN,
@@ -200,6 +230,7 @@ ROUTES: Final = (
             "/openapi.json",
             "Show this interface as an OpenAPI document.",
             openapi,
+            name="get_openapi_document",
             answer=JsonObject,
         ),
         Route(
@@ -207,14 +238,31 @@ ROUTES: Final = (
             "/crush.schema.json",
             "Show the schema of configuration files.",
             config_schema,
+            name="get_config_schema",
             answer=JsonObject,
         ),
-        Route("GET", "/docs", "Redirect to the docs page.", docs_moved, status=308),
+        Route(
+            "GET",
+            "/events.schema.json",
+            "Show the schema of the events of the native form.",
+            events_schema,
+            name="get_event_schema",
+            answer=JsonObject,
+        ),
+        Route(
+            "GET",
+            "/docs",
+            "Redirect to the docs page.",
+            docs_moved,
+            name="redirect_to_docs",
+            status=308,
+        ),
         Route(
             "GET",
             "/docs/",
             "Show this interface as a page for people.",
             docs,
+            name="get_docs_page",
             answer=str,
             media=HTML,
         ),

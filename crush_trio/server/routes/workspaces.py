@@ -14,6 +14,7 @@ from crush_trio.events.frames import Form
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
+from crush_trio.server.guard import is_owner
 from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.routing import (
     CLIENT,
@@ -27,14 +28,15 @@ from crush_trio.server.routing import (
 )
 from crush_trio.server.server import Server
 from crush_trio.server.sse import position_from, stream
+from crush_trio.server.status import status_of_create
 from crush_trio.server.tokens import Right, RightMissing
-from crush_trio.wire.config import CatalogProvider, Config
+from crush_trio.wire.answers import ErrorBody
+from crush_trio.wire.config import CatalogProvider, Config, WorkspaceView
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.ids import WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
-from crush_trio.wire.views import ErrorBody, WorkspaceView
 
-_NO_CLIENT: Final = ("client_id_malformed", "client_id_missing")
+_NO_CLIENT: Final = ("client_id_malformed", "client_id_missing", "right_missing")
 _ADMISSION: Final = (
     *("channel_mismatch", "client_retired", "server_shutting_down", "too_many_workspaces"),
 )
@@ -58,10 +60,11 @@ async def create(call: Call) -> WorkspaceView:
     """Host a directory for a client."""
     body: WorkspaceRequest = call.body
     if body.path:
-        parse_client_id(body.client_id)
+        call.own_client(parse_client_id(body.client_id))
     if not call.caller.right.covers(Right.ADMIN):
         body = await _joining(call.server, body)
-    return _view(call.server, await call.server.backend.create(body))
+    workspace = await call.server.backend.create(body)
+    return _view(call.server, workspace, with_env=await _may_see_env(call))
 
 
 async def _joining(server: Server, body: WorkspaceRequest) -> WorkspaceRequest:
@@ -72,9 +75,20 @@ async def _joining(server: Server, body: WorkspaceRequest) -> WorkspaceRequest:
     return WorkspaceRequest(path=path, client_id=body.client_id, channels=body.channels)
 
 
-def show(call: Call) -> WorkspaceView:
+async def show(call: Call) -> WorkspaceView:
     """Return a workspace."""
-    return _view(call.server, call.server.backend.workspace(WorkspaceId(call.values["wid"])))
+    with_env = await _may_see_env(call)
+    workspace = call.server.backend.workspace(WorkspaceId(call.values["wid"]))
+    return _view(call.server, workspace, with_env=with_env)
+
+
+async def _may_see_env(call: Call) -> bool:
+    """Whether the answer has the environment of the workspace's creator.
+
+    The Go program's client creates its workspace anew from it after a restart of the server. A request with
+    a token may have come through a proxy of the same user, so its sender is not known to be the user.
+    """
+    return await is_owner(call.scope) and not call.caller.token
 
 
 def release(call: Call) -> None:
@@ -85,7 +99,10 @@ def release(call: Call) -> None:
 def select(call: Call) -> None:
     """Note which session an attached client looks at."""
     workspace_id, session_id = WorkspaceId(call.values["wid"]), call.body.session_id
-    call.server.backend.set_current_session(workspace_id, call.client_id, session_id)
+    answers = call.caller.right.covers(Right.ANSWER)
+    call.server.backend.set_current_session(
+        workspace_id, call.client_id, session_id, answers=answers
+    )
 
 
 def shown_config(call: Call) -> Config:
@@ -108,16 +125,19 @@ async def events(call: Call) -> Reply:
     await trio.lowlevel.checkpoint()
     server, workspace = call.server, call.workspace
     form = _form(call.query.get("form"))
+    interactive = form is Form.NATIVE and call.flag("interactive")
     place = position_from(call.header(b"last-event-id"), call.query.get("after"))
     asks = partial(server.asks.frames, workspace, form)
     reader = await workspace.new_reader(form, place)
     first = asks() if place is None else b""
     if call.head_only:
         return Reply(headers=_STREAM_HEADERS[:1])
-    hold = server.backend.attach(WorkspaceId(call.values["wid"]), call.client_id)
+    answers = call.caller.right.covers(Right.ANSWER)
+    attended = answers and interactive
+    hold = server.backend.attach(WorkspaceId(call.values["wid"]), call.client_id, attended=attended)
     call.cleanup.enter_context(hold)
     call.cleanup.enter_context(server.streams.attached(reader))
-    if call.caller.right.covers(Right.ANSWER):
+    if answers:
         call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
     send_now, valid = begin_stream(call.scope), call.caller.valid
     frames = stream(
@@ -160,9 +180,10 @@ def _form(name: str | None) -> Form:
         return Form.CRUSH
 
 
-def _view(server: Server, workspace: HostedWorkspace) -> WorkspaceView:
-    """Return a workspace as clients see it, without the environment that its creator sent."""
+def _view(server: Server, workspace: HostedWorkspace, *, with_env: bool = False) -> WorkspaceView:
+    """Return a workspace as clients see it; the environment that its creator sent only if it is wanted."""
     terms = workspace.plan.terms
+    env = terms.environment if with_env else {}
     warning = workspace.store.warning
     return WorkspaceView(
         id=workspace.id,
@@ -172,6 +193,7 @@ def _view(server: Server, workspace: HostedWorkspace) -> WorkspaceView:
         data_dir=str(workspace.data_dir),
         version=server.version.version,
         config=workspace.shown_config(),
+        env=tuple(f"{name}={text}" for name, text in env.items()),
         channels=terms.channels,
         skills=workspace.integrations.skills.states(),
         degraded=workspace.degraded or "",
@@ -181,27 +203,45 @@ def _view(server: Server, workspace: HostedWorkspace) -> WorkspaceView:
 
 ROUTES: Final = under(
     "/v1/workspaces",
-    Route("GET", "", "List the hosted workspaces.", listed, answer=tuple[WorkspaceView, ...]),
+    Route(
+        "GET",
+        "",
+        "List the hosted workspaces.",
+        listed,
+        name="list_workspaces",
+        answer=tuple[WorkspaceView, ...],
+    ),
     Route(
         "POST",
         "",
         "Host a directory for a client; the same directory is the same workspace.",
         create,
+        name="create_workspace",
         body=WorkspaceRequest,
         answer=WorkspaceView,
         errors=(
             *("client_id_invalid", "path_missing", "path_invalid"),
             *(*_ADMISSION, *STORE_ERRORS, *_OPENING, "right_missing"),
         ),
+        error_status=status_of_create,
         right=Right.WATCH,
         audit=CREATED,
     ),
-    Route("GET", "/{wid}", "Show a workspace.", show, answer=WorkspaceView, direct=True),
+    Route(
+        "GET",
+        "/{wid}",
+        "Show a workspace.",
+        show,
+        name="get_workspace",
+        answer=WorkspaceView,
+        direct=True,
+    ),
     Route(
         "DELETE",
         "/{wid}",
         "Give up a client's claim; its open streams still hold it.",
         release,
+        name="release_workspace",
         query=(CLIENT,),
         errors=_NO_CLIENT,
         needs_workspace=False,
@@ -213,6 +253,7 @@ ROUTES: Final = under(
         "/{wid}/current-session",
         "Note which session an attached client looks at.",
         select,
+        name="set_current_session",
         body=CurrentSessionRequest,
         query=(CLIENT,),
         errors=(*_NO_CLIENT, "client_not_attached", "workspace_not_found"),
@@ -224,6 +265,7 @@ ROUTES: Final = under(
         "/{wid}/config",
         "Show the configuration, without secrets.",
         shown_config,
+        name="get_config",
         answer=Config,
     ),
     Route(
@@ -231,6 +273,7 @@ ROUTES: Final = under(
         "/{wid}/providers",
         "List the providers of the catalogue.",
         providers,
+        name="list_providers",
         answer=tuple[CatalogProvider, ...],
     ),
     Route(
@@ -238,13 +281,27 @@ ROUTES: Final = under(
         "/{wid}/events",
         "Attach: stream what happens in the workspace, until either side ends it.",
         events,
+        name="stream_events",
         answer=Envelope,
         query=(
             CLIENT,
-            Query("form", "`crush`, bare frames; `native`, with ids, deltas and heartbeats"),
+            Query(
+                "form",
+                "`crush`, bare frames; `native`, with ids, deltas and heartbeats",
+                shape=Form,
+                usual=Form.CRUSH,
+            ),
             Query("after", "the id to resume after, for those that cannot set Last-Event-ID"),
+            Query(
+                "interactive",
+                "`1` if a person can answer asks here; only in the native form",
+                shape=bool,
+            ),
         ),
-        errors=(*_NO_CLIENT, "http_version_unsupported", "workspace_not_found", *STORE_ERRORS),
+        errors=(
+            *(*_NO_CLIENT, "bad_request", "http_version_unsupported"),
+            *("workspace_not_found", *STORE_ERRORS),
+        ),
         media=EVENTS,
         needs_workspace=False,
         direct=True,

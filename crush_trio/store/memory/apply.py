@@ -26,6 +26,7 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
+    RunRecorded,
     RunRetracted,
     SessionCreated,
     SessionDeleted,
@@ -57,7 +58,7 @@ def apply(tables: Tables, change: Change, boot_id: str) -> None:
             _change_message(tables, change)
         case MessageDeleted(id=message_id):
             _delete_message(tables, tables.message(message_id))
-        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
+        case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded() | RunRecorded():
             _apply_to_runs(tables, change, boot_id)
         case AskOpened() | AskResolved():
             _apply_to_asks(tables, change)
@@ -109,9 +110,10 @@ def _blank(session: Session) -> Session:
 def _edit(tables: Tables, change: SessionEdited) -> None:
     row = tables.session(change.id)
     old = row.session
+    keeps = change.title_over and old.title not in change.title_over
     session = evolve(
         old,
-        title=_given(change.title, old.title),
+        title=_given(None if keeps else change.title, old.title),
         prompt_tokens=_given(change.prompt_tokens, old.prompt_tokens),
         completion_tokens=_given(change.completion_tokens, old.completion_tokens),
         summary_message_id=_given(change.summary_message_id, old.summary_message_id),
@@ -153,7 +155,7 @@ def _count(tables: Tables, row: SessionRow, difference: int) -> None:
 
 
 def _drop_belongings(tables: Tables, session_id: SessionId) -> None:
-    """Remove the messages, files and read marks of a session (J4)."""
+    """Remove the messages, files, read marks and recordings of a session (J4)."""
     for row in tables.messages_of(session_id):
         del tables.messages[row.head.id]
     for file in list(tables.files.values()):
@@ -162,6 +164,9 @@ def _drop_belongings(tables: Tables, session_id: SessionId) -> None:
     for key in list(tables.read_marks):
         if key[0] == session_id:
             del tables.read_marks[key]
+    for place, (owner, _) in list(tables.recordings.items()):
+        if owner == session_id:
+            del tables.recordings[place]
 
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────
@@ -228,7 +233,7 @@ def _change_message(
 
 def _apply_to_runs(
     tables: Tables,
-    change: RunAccepted | RunRetracted | RunMoved | RunEdited | RunEnded,
+    change: RunAccepted | RunRetracted | RunMoved | RunEdited | RunEnded | RunRecorded,
     boot_id: str,
 ) -> None:
     match change:
@@ -246,6 +251,9 @@ def _apply_to_runs(
                 tables.runs[change.id] = RunRow(row.n, evolve(row.stored, prompt=change.prompt))
         case RunEnded():
             _end(tables, change, boot_id)
+        case RunRecorded(session_id=session_id):
+            if session_id in tables.sessions:
+                tables.recordings[change.run_id, change.n] = session_id, change.data
 
 
 def _accept(tables: Tables, change: RunAccepted, boot_id: str) -> None:
@@ -287,6 +295,7 @@ def _end(tables: Tables, change: RunEnded, boot_id: str) -> None:
         text=ended.text,
         error=ended.error,
         folded_into=ended.folded_into,
+        notices=ended.notices,
     )
     tables.runs[view.id] = RunRow(row.n, evolve(row.stored, view=view, attachments=()))
     if change.withdrawn:

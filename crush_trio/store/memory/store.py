@@ -219,6 +219,12 @@ class MemoryStore(Store):
         runs = self._tables.runs
         return [self._tables.stored_run(runs[run_id]) for run_id in run_ids if run_id in runs]
 
+    @override
+    async def recording(self, run_id: RunId) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        found = self._tables.recordings
+        return [found[key][1] for key in sorted(key for key in found if key[0] == run_id)]
+
     # ── Files ───────────────────────────────────────────────────────────────────────────────────
 
     @override

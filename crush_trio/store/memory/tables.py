@@ -120,6 +120,7 @@ class Tables:
     boots: dict[str, BootRow] = field(factory=dict)
     tail: list[TailEvent] = field(factory=list)
     endings: dict[RunId, tuple[str, int | None]] = field(factory=dict)
+    recordings: dict[tuple[RunId, int], tuple[SessionId, str]] = field(factory=dict)
     _rows: int = 0
 
     def copy(self) -> "Tables":
@@ -134,6 +135,7 @@ class Tables:
             boots=dict(self.boots),
             tail=list(self.tail),
             endings=dict(self.endings),
+            recordings=dict(self.recordings),
             rows=self._rows,
         )
 

@@ -225,6 +225,10 @@ class SqliteStore(Store):
     async def stored_runs(self, run_ids: Sequence[RunId]) -> list[StoredRun]:
         return await self._read(lambda c: runs.read_stored(c, run_ids))
 
+    @override
+    async def recording(self, run_id: RunId) -> list[str]:
+        return await self._read(lambda c: runs.read_recording(c, run_id))
+
     # ── Files ───────────────────────────────────────────────────────────────────────────────────
 
     @override

@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
-from crush_trio.agent.asks.pending import Attendance
+from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.asks.permissions import Permissions
 from crush_trio.agent.coordinator import AgentTurn
 from crush_trio.agent.record.journal import RecordedRuns, open_recorded_runs
@@ -155,6 +155,7 @@ class ScriptedAgent:
             tools=lambda: tools,
             system=("Be brief.",),
             remind=False,
+            interactive=run.kind is not RunKind.TASK and run.submission.interactive,
         )
 
 

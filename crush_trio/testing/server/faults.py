@@ -113,6 +113,15 @@ class _Entry:
         """Retry; a write that has taken place is not repeated."""
         self._hand_over()
 
+    @property
+    def unstorable(self) -> bool:
+        """False: every fault can be healed."""
+        return False
+
+    def shortened(self, _outcome: Outcome) -> JournalEntry:
+        """Raise: no entry is unstorable."""
+        raise AssertionError("every fault can be healed")
+
 
 @define(eq=False)
 class FaultyJournal:

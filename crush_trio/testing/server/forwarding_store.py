@@ -135,6 +135,10 @@ class ForwardingStore(Store):
         return await self.inner.stored_runs(run_ids)
 
     @override
+    async def recording(self, run_id: RunId) -> list[str]:
+        return await self.inner.recording(run_id)
+
+    @override
     async def add_file(
         self, file_id: FileId, session_id: SessionId, path: str, content: str, at: int
     ) -> File:

@@ -35,7 +35,7 @@ from crush_trio.audit.log import AuditLog
 from crush_trio.backend.backend import Backend, open_backend
 from crush_trio.backend.open import open_hosted_workspace
 from crush_trio.backend.settings import BackendSettings, WorkspaceKey, WorkspaceSettings
-from crush_trio.backend.workspace import HostedWorkspace, keeps_open
+from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_people
 from crush_trio.clock import CountingIds, TrioClock
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.runtime.outcome import Completion
@@ -253,14 +253,23 @@ class Served:
         return await self.driver.request(method, target, body)
 
     async def create(
-        self, client: str, path: str = "/srv/project", *, init: bool = True, **more: object
+        self,
+        client: str,
+        path: str = "/srv/project",
+        *,
+        init: bool = True,
+        interactive: bool = False,
+        **more: object,
     ) -> ServedWorkspace:
-        """Create or join a workspace for *client*, and initialise its agent."""
+        """Create or join a workspace for *client*; unless *init* is false, `agent/init` follows.
+
+        *interactive* says that the client answers what is asked during its runs.
+        """
         body = {"path": path, "client_id": client, **more}
         view = _good(await self.request("POST", "/v1/workspaces", body)).json()
         place = ServedWorkspace(self.driver, view["id"], view)
         if init:
-            _good(await place.request("POST", "/agent/init", {"interactive": True}))
+            _good(await place.request("POST", "/agent/init", {"interactive": interactive}))
         return place
 
 
@@ -322,25 +331,43 @@ async def open_test_server(
     closes the backend, as a server does that shuts down, and waits until every request has ended; it
     disconnects no client.
     """
-    clock, stores, meters = TrioClock(), MemoryStores(tuple(faults)), Meters()
+    stores = MemoryStores(tuple(faults))
     workspaces = WorkspaceSettings(
         make_turn=WrittenTurns() if turn is None else turn,
         open_config=open_fixed_config,
         opens=no_commands,
         open_store=stores.open,
-        clock=clock,
+        clock=TrioClock(),
         ids=CountingIds("id"),
         sizes=sizes,
     )
+    async with open_memory_server(
+        workspaces, stores, settings=settings, guard=guard, audit=audit
+    ) as served:
+        yield served
+
+
+@asynccontextmanager
+async def open_memory_server(
+    workspaces: WorkspaceSettings,
+    stores: MemoryStores,
+    *,
+    settings: BackendSettings | None = None,
+    guard: GuardSettings | None = None,
+    audit: AuditLog | None = None,
+) -> AsyncIterator[Served]:
+    """Open a server in memory whose workspaces have these settings; *stores* are those they open."""
+    meters = Meters()
     async with trio.open_nursery() as requests:
         async with open_backend(
             metered(partial(open_hosted_workspace, settings=workspaces), meters),
             settings=settings,
-            sizes=sizes,
+            sizes=workspaces.sizes,
             version="test",
             resolve=_key,
             keeps_open=keeps_open,
-            clock=clock,
+            note_people=note_people,
+            clock=workspaces.clock,
             ids=CountingIds("workspace"),
         ) as backend:
             server = Server(backend, meters=meters, audit=AuditLog() if audit is None else audit)

@@ -68,8 +68,9 @@ class Proposal:
 
     @property
     def contents(self) -> Metadata:
-        """The whole text before and after, for clients that show the diff."""
-        return {"old_content": self.target.text.plain, "new_content": self.after.plain}
+        """The whole text before and after, for clients that show the diff; a new file has none before."""
+        before = {"old_content": self.target.text.plain} if self.target.exists else {}
+        return {**before, "new_content": self.after.plain}
 
     @property
     def summary(self) -> str:
@@ -154,7 +155,7 @@ def _found(path: Path, link: Path | None) -> TargetFile:
     try:
         text = FileText.decoded(data)
     except UnicodeDecodeError:
-        raise ToolError(f"{path} is not UTF-8 text") from None
+        raise ToolError(f"{path} is a binary file") from None
     if "\0" in text.content:
         raise ToolError(f"{path} is a binary file")
     return TargetFile(path=path, text=text, snapshot=snapshot, link=link)
@@ -167,7 +168,14 @@ def _proposed(target: TargetFile, after: FileText, hide: Callable[[str], str]) -
             f"{target.path} has a secret in it, which was shown to you as {REDACTED}; that text would "
             "take its place. Use edit, and leave the secret out of old_string and new_string."
         )
-    if len(after.encoded()) > EDIT_LIMIT:
+    try:
+        size = len(after.encoded())
+    except UnicodeEncodeError as exc:
+        raise ToolError(
+            f"{target.path} is {after.encoding_name or 'UTF-8'} text, which cannot hold "
+            f"{after.content[exc.start]!r}. Use other characters, or convert the file to UTF-8 first."
+        ) from None
+    if size > EDIT_LIMIT:
         raise ToolError(f"that would make {target.path} larger than {EDIT_LIMIT // 1024} KB")
     compared = difference(before, after.plain)
     return Proposal(target=target, after=after, difference=compared)

@@ -3,7 +3,10 @@
 A model quotes and writes lines that end in a line feed. The file may begin with a byte order mark, and
 its lines may end in CRLF, in LF, or in both. So searches use `plain`, without the mark and with LF only,
 and changes found there are applied to `content`, which is exactly what the file contains. Invariant:
-outside of the changed places, every byte of `content` stays as it is.
+outside of the changed places, every byte of the file stays as it is.
+
+A file is UTF-8, or UTF-16 with a byte order mark, or else one byte per character (Windows-1252, or Latin-1
+if it has bytes that Windows-1252 lacks). A changed file keeps its encoding.
 
 `difflib` gives good diffs but takes quadratic time, so it only compares small pieces: equal lines at
 both ends are set aside, then lines that occur exactly once in each text split the rest. A piece that is
@@ -13,16 +16,29 @@ very large changes.
 
 import re
 from bisect import bisect_left
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 BOM: Final = "\ufeff"
 """The byte order mark that some editors write at the beginning of a UTF-8 file."""
+
+UTF8: Final = "utf-8"
+UTF16: Final = {BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be"}
+"""The encodings of files that begin with these bytes."""
+
+SINGLE_BYTE: Final = ("cp1252", "latin-1")
+"""Tried in this order for text that is not UTF-8; the last one has a character for every byte."""
+
+NAMES: Final = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}
+
+_BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+"""Bytes that text in a single-byte encoding does not have."""
 
 LF: Final = "\n"
 CRLF: Final = "\r\n"
@@ -39,6 +55,26 @@ def common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
+def single_byte_encoding(data: bytes) -> str | None:
+    """Return the single-byte encoding of text that is not UTF-8; None if it does not look like text."""
+    if _BINARY.search(data) is not None:
+        return None
+    return next(each for each in SINGLE_BYTE if _decodes(data, each))
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def name_of_encoding(encoding: str) -> str:
+    """Return the name of an encoding for people and models; empty for UTF-8."""
+    return "" if encoding == UTF8 else NAMES.get(encoding, "UTF-16")
+
+
 @frozen
 class Splice:
     """A replacement of the text between two offsets."""
@@ -53,15 +89,30 @@ class FileText:
     """The decoded text of a file; `content` is all of it, with its own line endings."""
 
     content: str = field(repr=False)
+    encoding: str = UTF8
 
     @classmethod
     def decoded(cls, data: bytes) -> "FileText":
-        """Read UTF-8, or raise `UnicodeDecodeError`."""
-        return cls(data.decode("utf-8"))
+        """Decode the bytes of a file; raise `UnicodeDecodeError` if they are not text."""
+        wide = UTF16.get(data[:2])
+        if wide is not None:
+            return cls(data.decode(wide), wide)
+        try:
+            return cls(data.decode(UTF8))
+        except UnicodeDecodeError:
+            encoding = single_byte_encoding(data)
+            if encoding is None:
+                raise
+            return cls(data.decode(encoding), encoding)
 
     def encoded(self) -> bytes:
-        """Return the bytes of the file."""
-        return self.content.encode("utf-8")
+        """Return the bytes of the file; raise `UnicodeEncodeError` if its encoding lacks a character."""
+        return self.content.encode(self.encoding)
+
+    @property
+    def encoding_name(self) -> str:
+        """The name of the encoding for people and models; empty if it is UTF-8."""
+        return name_of_encoding(self.encoding)
 
     @property
     def bom(self) -> str:
@@ -88,7 +139,7 @@ class FileText:
             pieces.append(new.text.replace(LF, newline))
             kept = new.end
         pieces.append(self._content_between(kept, len(self.plain)))
-        return FileText("".join(pieces))
+        return evolve(self, content="".join(pieces))
 
     def rewritten(self, content: str) -> "FileText":
         """Return *content* with the byte order mark and the line endings of this text.
@@ -98,7 +149,7 @@ class FileText:
         body = content.removeprefix(BOM)
         if CRLF not in body:
             body = body.replace(LF, self.newline)
-        return FileText(self.bom + body)
+        return evolve(self, content=self.bom + body)
 
     def _trimmed(self, splice: Splice) -> Splice:
         """Remove from a splice the unchanged text at its edges: those lines keep their endings."""

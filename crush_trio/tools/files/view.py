@@ -1,14 +1,14 @@
 """The tool `view`: shows a section of a text file with line numbers, an image, or a whole skill.
 
-Memory does not depend on the size of the file: the lines before a section are skipped, those after it
-are not read, and only the beginning of a long line is kept. Reading runs in a thread, which checks
-between chunks whether its call was cancelled.
+Memory is bounded whatever the size of the file: the lines before a section are skipped, those after it
+are not kept, and only the beginning of a long line is. Text that is not UTF-8 is decoded as an edit would
+decode it. Reading runs in a thread, which checks between chunks whether its call was cancelled.
 """
 
 import codecs
 import os
 from collections.abc import Mapping, Sequence
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,7 +26,7 @@ from crush_trio.tools.base import (
     Wanted,
     read_arguments,
 )
-from crush_trio.tools.files.changes import Diagnose
+from crush_trio.tools.files.changes import EDIT_LIMIT, Diagnose
 from crush_trio.tools.files.disk import (
     locate,
     missing_file_error,
@@ -36,7 +36,7 @@ from crush_trio.tools.files.disk import (
     permission_path,
     reason_to_ask,
 )
-from crush_trio.tools.files.text import BOM
+from crush_trio.tools.files.text import BOM, UTF8, UTF16, name_of_encoding, single_byte_encoding
 from crush_trio.tools.workbench import History, Workbench
 from crush_trio.wire.integrations import SkillInfo
 
@@ -79,6 +79,7 @@ class Section:
     lines: tuple[str, ...] = field(repr=False)
     more: bool
     modified: int
+    encoding: str = UTF8
 
 
 @frozen(kw_only=True)
@@ -168,6 +169,8 @@ def _shown(section: Section, offset: int) -> str:
     if not section.lines:
         return "(The file is empty.)"
     text = f"<file>\n{number_lines(section.lines, offset + 1)}\n</file>"
+    if name := name_of_encoding(section.encoding):
+        text += f"\n\n(The encoding of the file is {name}. A change keeps it.)"
     if not section.more:
         return text
     end = offset + len(section.lines)
@@ -206,16 +209,65 @@ def _look(
     file.seek(0)
     if (mime_type := picture_type(head)) is not None:
         return ViewedImage(media=_picture(path, file, mime_type), modified=modified)
-    if b"\0" in head:
+    encoding = UTF16.get(head[:2]) or UTF8
+    if encoding is not UTF8:
+        file = _transcoded(path, file, encoding)
+    elif b"\0" in head:
         raise ToolError(f"{path} is a binary file")
+    elif not _is_utf8(file):
+        encoding = _single_byte_encoding(path, file)
     _skip_lines(path, file, offset)
     try:
-        lines, more = _read_lines(file, limit, most)
+        lines, more = _read_lines(
+            file, limit, most, UTF8 if encoding in UTF16.values() else encoding
+        )
     except UnicodeDecodeError:
         raise ToolError(f"{path} is not UTF-8 text") from None
     if lines and not offset:
         lines[0] = lines[0].removeprefix(BOM)
-    return Section(lines=tuple(lines), more=more, modified=modified)
+    return Section(lines=tuple(lines), more=more, modified=modified, encoding=encoding)
+
+
+# ── Encodings ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _transcoded(path: Path, file: BufferedReader, encoding: str) -> BufferedReader:
+    """Return a UTF-16 file as UTF-8, so that its lines can be read in the same way."""
+    data = file.read(EDIT_LIMIT + 1)
+    if len(data) > EDIT_LIMIT:
+        raise ToolError(f"{path} is UTF-16 and too large: more than {EDIT_LIMIT // 1024} KB")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        raise ToolError(f"{path} is a binary file") from None
+    if "\0" in text:
+        raise ToolError(f"{path} is a binary file")
+    return BufferedReader(BytesIO(text.encode(UTF8)))
+
+
+def _is_utf8(file: BufferedReader) -> bool:
+    """Whether the part of a file that an edit would read is UTF-8: both must decode it alike."""
+    decoder = codecs.getincrementaldecoder(UTF8)()
+    try:
+        for _ in range(EDIT_LIMIT // _CHUNK):
+            trio.from_thread.check_cancelled()
+            chunk = file.read(_CHUNK)
+            decoder.decode(chunk, final=not chunk)
+            if not chunk:
+                break
+    except UnicodeDecodeError:
+        return False
+    finally:
+        file.seek(0)
+    return True
+
+
+def _single_byte_encoding(path: Path, file: BufferedReader) -> str:
+    encoding = single_byte_encoding(file.read(EDIT_LIMIT))
+    if encoding is None:
+        raise ToolError(f"{path} is a binary file")
+    file.seek(0)
+    return encoding
 
 
 # ── Lines ───────────────────────────────────────────────────────────────────────────────────────
@@ -248,11 +300,13 @@ def _after_newlines(chunk: bytes, count: int) -> int:
     return at
 
 
-def _read_lines(file: BufferedReader, limit: int, most: int) -> tuple[list[str], bool]:
+def _read_lines(
+    file: BufferedReader, limit: int, most: int, encoding: str = UTF8
+) -> tuple[list[str], bool]:
     """Read up to *limit* lines and *most* bytes; return them, and whether there is more."""
     lines: list[str] = []
     size = 0
-    while len(lines) < limit and (line := _read_line(file)) is not None:
+    while len(lines) < limit and (line := _read_line(file, encoding)) is not None:
         size += len(line.encode()) + 1
         if size > most:
             return lines, True
@@ -260,7 +314,7 @@ def _read_lines(file: BufferedReader, limit: int, most: int) -> tuple[list[str],
     return lines, bool(file.peek(1))
 
 
-def _read_line(file: BufferedReader) -> str | None:
+def _read_line(file: BufferedReader, encoding: str) -> str | None:
     """Read one line and keep the part that is shown; None at the end of the file."""
     start = file.readline(LINE_LIMIT + 2)
     if not start:
@@ -271,13 +325,13 @@ def _read_line(file: BufferedReader) -> str | None:
         rest = file.readline(_CHUNK)
     shown = start.removesuffix(b"\n").removesuffix(b"\r")
     if len(shown) <= LINE_LIMIT:
-        return shown.decode()
-    return _whole_characters(shown[:LINE_LIMIT]) + CUT
+        return shown.decode(encoding)
+    return _whole_characters(shown[:LINE_LIMIT], encoding) + CUT
 
 
-def _whole_characters(data: bytes) -> str:
+def _whole_characters(data: bytes, encoding: str) -> str:
     """Decode *data*, dropping an incomplete character at its end."""
-    return codecs.getincrementaldecoder("utf-8")().decode(data)
+    return codecs.getincrementaldecoder(encoding)().decode(data)
 
 
 # ── Pictures ────────────────────────────────────────────────────────────────────────────────────

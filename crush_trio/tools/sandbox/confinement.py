@@ -50,9 +50,13 @@ class Confinement:
     decides, but nothing below a hidden directory is visible except what is writable. A path that is
     writable and protected is read-only, and visible below a hidden directory. A writable path or a
     hidden path that does not exist is ignored.
+
+    *watched* are names that do not exist and cannot be protected. `CommandEnd.made` tells which of them
+    the command has made.
     """
 
     writable: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
     protected: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
     hidden: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
+    watched: tuple[Path, ...] = field(default=(), converter=_tuple, validator=_absolute)
     network: Network = Network.ON

@@ -50,11 +50,12 @@ def enforce(
     """
     if kind is SandboxKind.NONE:
         raise NotConfined(errno.ENOTSUP, "there is no sandbox on this machine")
+    watched = [str(path) for path in confinement.watched]
     if kind is SandboxKind.LANDLOCK:
         _, lost = reduced(confinement, kind)
         if lost:
             raise NotConfined(errno.ENOTSUP, f"Landlock cannot enforce this: {'; '.join(lost)}")
-        return Enforced(orders={"restrict": landlock_orders(confinement)})
+        return Enforced(orders={"restrict": landlock_orders(confinement), "watched": watched})
     bubblewrap = find_bubblewrap()
     if bubblewrap is None:
         raise NotConfined(errno.ENOENT, "bubblewrap is not installed any more; install it again")
@@ -67,6 +68,7 @@ def enforce(
     orders: dict[str, Any] = {
         "namespace": True,
         "placeholders": [str(path) for path in layout.placeholders],
+        "watched": watched,
     }
     if confinement.network is Network.OFF:
         orders["restrict"] = {"no_sockets": True, "hand_over": True}

@@ -6,7 +6,8 @@ run later, outside any sandbox.
 
 *Protected* are the files that decide what later programs run: the configuration and hooks of a
 repository, our own configuration, the start-up files of shells. The hooks are protected also if there
-are none yet.
+are none yet, and so is the configuration of a project that the user trusts: a new file would count at
+once. Other names that do not exist are *watched*: the result of a command that made one says so.
 
 *Hidden* is what is private or leads out of the sandbox: keys, tokens, browser profiles, and the sockets of
 programs that run commands for their clients, such as Docker, tmux and the session's message bus.
@@ -15,7 +16,6 @@ Paths below the home directory are relative to it. Everything here reads the dis
 """
 
 import os
-import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,14 @@ from typing import Final
 
 from attrs import frozen
 
-from crush_trio.config.sources import DATA_NAME, PROJECT_NAMES
+from crush_trio.config.sources import (
+    DATA_NAME,
+    PROJECT_NAMES,
+    Trusted,
+    account_home,
+    find_project,
+    is_trusted,
+)
 from crush_trio.tools.shell.git_repository import read_regular
 
 
@@ -99,6 +106,9 @@ LINK_FILES: Final = _paths("config.worktree commondir gitdir")
 MOST_REPOSITORIES: Final = 200
 """Maximum submodules and linked work trees whose configuration is protected."""
 
+MOST_ENTRIES: Final = 20_000
+"""Maximum entries that are looked at to find them; beyond, the whole directory is protected."""
+
 
 # ── Writable ────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,13 +148,14 @@ class GitPaths:
 def git_paths(root: Path) -> GitPaths:
     """Return the git directories of the work tree at *root*; none if there is no repository.
 
+    A repository that does not exist yet can be made, so that `git init` works.
     Of a linked work tree or a submodule they are somewhere else, where its `.git` file says. They are
     used only if they belong to this work tree: otherwise the file of a crafted project would decide
     what becomes writable.
     """
     entry = root / ".git"
     if entry.is_symlink() or not _exists(entry):
-        return GitPaths(protected=(entry,) if entry.is_symlink() else ())
+        return GitPaths(protected=(entry,))
     if entry.is_dir():
         return GitPaths(directories=(entry,), protected=tuple(_in_git_directory(entry)))
     linked = _linked(entry)
@@ -198,49 +209,86 @@ def _in_git_directory(directory: Path) -> Iterator[Path]:
     """Yield what is protected in a git directory, its submodules and its linked work trees."""
     yield from (directory / name for name in GIT_FILES)
     for below, names in (("modules", GIT_FILES), ("worktrees", LINK_FILES)):
-        for repository in islice(_repositories(directory / below), MOST_REPOSITORIES):
-            yield from (repository / name for name in names)
+        try:
+            for repository in islice(_repositories(directory / below), MOST_REPOSITORIES):
+                yield from (repository / name for name in names)
+        except OverflowError:  # made to be slow: what is not looked at could name programs to run
+            yield directory / below
 
 
 def _repositories(directory: Path) -> Iterator[Path]:
-    """Yield the git directories below *directory*; the name of a submodule may have slashes."""
-    for parent, names, files in os.walk(directory):
-        if "HEAD" in files:
-            yield Path(parent)
-            names[:] = [name for name in names if name == "modules"]
+    """Yield the git directories below *directory*; the name of a submodule may have slashes.
+
+    Raises `OverflowError` after `MOST_ENTRIES`: a command can fill such a directory, and this is
+    read before the next command runs.
+    """
+    left = MOST_ENTRIES
+    waiting = [directory]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as listed:
+                entries = list(islice(listed, left + 1))
+        except OSError:
+            continue
+        left -= len(entries)
+        if left < 0:
+            raise OverflowError
+        inner = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        if any(each.name == "HEAD" and each.name not in inner for each in entries):
+            yield parent
+            inner = [name for name in inner if name == "modules"]
+        waiting += (parent / name for name in inner)
 
 
 # ── Protected and hidden ────────────────────────────────────────────────────────────────────────
 
 
 def protected_paths(
-    home: Path, project: Iterable[Path], data_dir: Path, git: GitPaths
-) -> Iterator[Path]:
-    """Yield what decides which programs run later, as far as it exists.
+    home: Path, project: Iterable[Path], data_dir: Path, git: GitPaths, trusted: Trusted = ()
+) -> tuple[list[Path], list[Path]]:
+    """Return what decides which programs run later: what is protected, and what is watched.
 
     *project* are the directories of the project, from the root of the work tree to the workspace.
+    Names that do not exist are watched, except for the `RESERVED` ones and the configuration files of
+    *trusted* directories.
     """
-    files = (each / name for each in project for name in (*PROJECT_NAMES, DATA_NAME))
+    protected, watched = list[Path](), list[Path]()
+    directories = tuple(project)
+    files = (each / name for each in directories for name in (*PROJECT_NAMES, DATA_NAME))
     start_up = (each / name for each in _homes(home) for name in START_UP)
     for path in (data_dir, *files, *git.protected, *start_up):
-        if path.name in RESERVED or _exists(path):
-            yield path
+        counts = path.parent in directories and path.name in PROJECT_NAMES
+        reserved = path.name in RESERVED or (counts and is_trusted(path.parent, trusted))
+        (protected if reserved or _exists(path) else watched).append(path)
+    return protected, watched
+
+
+def reserved_paths(directory: Path) -> Iterator[Path]:
+    """Yield the names that may be reserved while commands run in a workspace: placeholders may be left."""
+    project = find_project(directory)
+    yield from (each / name for each in project.directories for name in PROJECT_NAMES)
+    yield from (each for each in git_paths(project.root).protected if each.name in RESERVED)
 
 
 def hidden_paths(
     environment: Mapping[str, str], home: Path, uid: int, own: Iterable[Path]
 ) -> Iterator[Path]:
     """Yield what is private or leads out of the sandbox, and exists. *own* are our directories."""
-    named_state = Path(environment.get("XDG_STATE_HOME", ""))
-    state = named_state if named_state.is_absolute() else home / ".local" / "state"
+    state = Path(environment.get("XDG_STATE_HOME", ""))
+    states = [state] if state.is_absolute() else [each / ".local/state" for each in _homes(home)]
     named = (Path(environment.get(name, "").partition(",")[0]) for name in SOCKET_VARIABLES)
     user = (f"/run/user/{uid}", f"/tmp/tmux-{uid}", f"/tmp/emacs{uid}", f"/run/screen/S-{uid}")
+    # The directory of the server's socket if the others have no room for it (`net.address`): a command
+    # that put its own socket there would be sent the environment of the user's next command.
+    sockets = (Path(each, f"crush-trio-{uid}") for each in ("/tmp", environment.get("TMPDIR", "")))
     candidates = (
         *(each / name for each in _homes(home) for name in PRIVATE),
         *own,
-        *(state / name for name in OWN_STATE),
+        *(each / name for each in states for name in OWN_STATE),
         *map(Path, (*SOCKETS, *user)),
         *named,
+        *sockets,
     )
     for path in candidates:
         if _narrow(path, home) and _exists(path):
@@ -252,11 +300,8 @@ def _homes(home: Path) -> tuple[Path, ...]:
 
     They differ if HOME is not set, as in many services: the account's keys are private all the same.
     """
-    try:
-        account = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:  # a user id without an account, as in containers
-        return (home,)
-    return tuple(dict.fromkeys((home, account))) if account.is_absolute() else (home,)
+    account = account_home()
+    return (home,) if account is None or account == home else (home, account)
 
 
 def _exists(path: Path) -> bool:

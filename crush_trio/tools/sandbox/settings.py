@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -109,7 +110,7 @@ class CommandSandbox:
             case Approval.UNASKED:
                 return self.for_unasked()
             case Approval.APPROVED | Approval.ALLOWED:
-                return self.for_approved()
+                return self._held_in()
             case Approval.OUTSIDE:
                 return None
 
@@ -124,11 +125,30 @@ class CommandSandbox:
             raise NotConfined(errno.EPERM, self.refusal, command.argv[0])
         if self.kind is SandboxKind.NONE:
             log.warning("sandbox.none", extra={"program": command.argv[0]})
-        confinement = await trio.to_thread.run_sync(self.for_approved)
+        confinement = await trio.to_thread.run_sync(self._held_in)
         return evolve(command, confinement=confinement, sandbox=self.kind)
 
+    def _held_in(self) -> Confinement | None:
+        """Return what `for_approved` does, for a command that is about to run.
+
+        Only what exists can be hidden. So the directories of the user's configuration are made where the
+        command could make them: the home directory may be the workspace, or below a temporary directory
+        as in many containers. With a configuration of its own a command could end its sandbox.
+        """
+        if self.kind is not SandboxKind.BUBBLEWRAP:
+            return self.for_approved()
+        # Looked for first: another command, in a thread of its own, may make them at any time.
+        missing = [each for each in _own_directories(self._loaded) if not each.exists()]
+        found = self.for_approved()
+        assert found is not None
+        reached = [each for each in missing if _below(_resolved(each), found.writable)]
+        for each in reached:
+            with suppress(OSError):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self.for_approved() if reached else found
+
     def for_approved(self) -> Confinement | None:
-        """Return what an approved command may touch; None if there is no sandbox."""
+        """Return what an approved command may touch; None if there is no sandbox. Changes nothing."""
         return None if self.kind is SandboxKind.NONE else self._enforceable(self._approved())[0]
 
     def losses(self) -> tuple[str, ...]:
@@ -151,14 +171,21 @@ class CommandSandbox:
             )
         )
         hidden = self._hidden(config, home, shown=configured)
-        found = protected_paths(home, project.directories, config.data_dir, git)
-        named = dict.fromkeys(Path(_resolved(each.parent), each.name) for each in found)
+        protected, watched = protected_paths(
+            home, project.directories, config.data_dir, git, config.trusted
+        )
+
+        def in_reach(paths: list[Path]) -> tuple[Path, ...]:
+            named = dict.fromkeys(Path(_resolved(each.parent), each.name) for each in paths)
+            return tuple(
+                each for each in named if _below(each, writable) and not _below(each, hidden)
+            )
+
         return Confinement(
             writable=writable,
-            protected=tuple(
-                each for each in named if _below(each, writable) and not _below(each, hidden)
-            ),
+            protected=in_reach(protected),
             hidden=hidden,
+            watched=in_reach(watched),
             network=Network(config.sandbox.network.value),
         )
 
@@ -195,13 +222,18 @@ class CommandSandbox:
     ) -> tuple[Path, ...]:
         """Return what is hidden: never the workspace, nor what contains it, nor what is *shown*."""
         places, workspace = config.places, config.project.directory
-        own = [places.user_directory, places.data_file.parent]
+        own = _own_directories(config)
         if not config.data_dir.is_relative_to(workspace):
             own.append(config.data_dir)
         usual = hidden_paths(config.environment, home, os.getuid(), own)
         configured = (places.expand_home(each) for each in config.sandbox.hidden)
         hidden = _unique((*(path for path in usual if not _below(path, shown)), *configured))
         return tuple(path for path in hidden if not workspace.is_relative_to(path))
+
+
+def _own_directories(config: LoadedConfig) -> list[Path]:
+    """Return the directories of the user's own configuration files."""
+    return [config.places.user_directory, config.places.data_file.parent]
 
 
 def _below(path: Path, directories: Iterable[Path]) -> bool:

@@ -6,8 +6,8 @@ process that the parent kills at the time limit. It imports only the standard li
 
 It reads null-separated records from standard input: a JSON object (`pattern`, `literal`, `limit`,
 `seconds`, `size`, `columns`), the resolved directory, then the files in it in the order in which to
-search them. It writes one JSON
-array per matching line: number of the file, number of the line, text. It ends after `limit` lines.
+search them. It writes one JSON array per matching line: number of the file, number of the line, text; and
+one per file that is too large. It ends after `limit` lines.
 """
 
 import json
@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 MEMORY = 2 * 1024**3
 """Bytes of memory that this process may use."""
 
-SNIFFED = 8192
-"""A file with a null byte among its first bytes, this many, is binary."""
+TOO_LARGE = 0
+"""The number of a line that stands for a file that was not searched, because it is too large."""
 
 INVALID = 2
 """The exit code for an invalid expression; the same as ripgrep's."""
 
 
 def lines_of(path: bytes, size: int, root: int) -> "Iterator[tuple[int, str]]":
-    """Yield the numbered lines of a text file; nothing if it is binary, too large or unreadable.
+    """Yield the numbered lines of a text file; nothing if it is binary or unreadable.
 
     *path* is relative to the directory descriptor *root*. Links are not followed, nor those that were
-    put in place of a directory after the files were listed.
+    put in place of a directory after the files were listed. A file that is too large has one line with
+    the number `TOO_LARGE`.
     """
     from crush_trio.nofollow import kind_of, open_by_steps
 
@@ -45,9 +47,27 @@ def lines_of(path: bytes, size: int, root: int) -> "Iterator[tuple[int, str]]":
             data = file.read(size + 1) if regular else b""
     except OSError:
         return
-    if len(data) <= size and b"\0" not in data[:SNIFFED]:
-        lines = data.decode("utf-8", "replace").split("\n")
-        yield from enumerate((line.removesuffix("\r") for line in lines), start=1)
+    if len(data) > size:
+        yield TOO_LARGE, ""
+        return
+    lines = decode(data).split("\n")
+    if not lines[-1]:
+        del lines[-1]  # what ends in a line feed has no line after it
+    yield from enumerate((line.removesuffix("\r") for line in lines), start=1)
+
+
+def decode(data: bytes) -> str:
+    """Return the text of a file, as `FileText` does, without byte order mark; empty if it is binary."""
+    if data[:2] in {BOM_UTF16_LE, BOM_UTF16_BE}:
+        return data.decode("utf-16", "replace")
+    if b"\0" in data:
+        return ""
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return data.decode("latin-1")
 
 
 def search(
@@ -56,7 +76,9 @@ def search(
     """Yield the first *limit* lines in which the expression is found."""
     for number, path in enumerate(files):
         for line, text in lines_of(path, size, root):
-            if expression.search(text):
+            if line == TOO_LARGE:
+                yield number, line, text
+            elif expression.search(text):
                 yield number, line, text
                 limit -= 1
                 if not limit:

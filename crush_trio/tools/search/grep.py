@@ -6,21 +6,18 @@ limit, so an expression that takes exponential time does not block the server.
 """
 
 import os
+import re
 import sys
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
-from io import BufferedReader
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from time import monotonic
 from typing import Annotated, Final
 
 import orjson
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
-from crush_trio.nofollow import open_regular
 from crush_trio.tools.base import (
     About,
     BuiltIn,
@@ -32,12 +29,23 @@ from crush_trio.tools.base import (
 )
 from crush_trio.tools.files.disk import display_path
 from crush_trio.tools.search import _grep_worker as worker
+from crush_trio.tools.search.expressions import NotTranslatable, SpansLines, to_python
+from crush_trio.tools.search.matches import (
+    LARGEST,
+    SHOWN_BYTES,
+    LineMatch,
+    by_age,
+    newest_first,
+    read_lines,
+    read_match,
+)
 from crush_trio.tools.search.patterns import BadPattern, Patterns
 from crush_trio.tools.search.ripgrep import (
     RIPGREP_OPTIONS,
     ProgramResult,
     SearchScope,
     find_scope,
+    hidden_options,
     printable,
     run_search_program,
     time_limit,
@@ -58,10 +66,11 @@ POOL: Final = 20_000
 WORKER_MATCHES: Final = 200
 """Matches read from the worker, which begins with the newest file."""
 
-LARGEST: Final = 10 * 1024 * 1024
-"""Bytes that a file may have for the worker to search it."""
+MAX_NAMED: Final = 5
+"""Maximum files named that were too large for the worker."""
 
-UTF_16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
+_TEXT_ANCHOR: Final = re.compile(r"\\[AzZ]|\0")
+"""What ripgrep is not asked for: it takes the ends of the text for those of the file, not of the line."""
 
 WORKER: Final = (sys.executable, "-I", "-S", str(worker.__file__))
 
@@ -86,23 +95,13 @@ class GrepArguments:
 
 
 @frozen(kw_only=True)
-class LineMatch:
-    """A matching line; the path is relative to the searched directory."""
-
-    path: str
-    line: int
-    text: str = field(default="", repr=False)
-    offset: int = 0
-    """Where the line begins in the file, in bytes; known of ripgrep's matches only."""
-
-
-@frozen(kw_only=True)
 class Findings:
-    """Matches in display order; `more` says that there may be others."""
+    """Matches in display order; `more` says that there may be others, `unread` what was too large."""
 
     matches: list[LineMatch]
     more: bool = False
     cut_short: bool = False
+    unread: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -152,7 +151,7 @@ class GrepTool(BuiltIn):
             reaped=call.reaped,
         )
         findings = None
-        if place.ripgrep is not None and "\0" not in arguments.pattern:
+        if place.ripgrep is not None and _TEXT_ANCHOR.search(arguments.pattern) is None:
             findings = await self._ask_ripgrep(place.ripgrep, search)
         if findings is None:
             findings = await self._ask_worker(search)
@@ -160,44 +159,56 @@ class GrepTool(BuiltIn):
 
     async def _ask_ripgrep(self, program: str, search: Search) -> Findings | None:
         """Search with ripgrep; None if it does not support the expression, such as look-around."""
-        place = search.place
         matches: list[LineMatch] = []
+        cut_short = False
+        # Ripgrep reads UTF-8 and UTF-16. Letters beyond ASCII are also searched in single-byte encodings.
+        for single_byte in (False,) if search.arguments.pattern.isascii() else (False, True):
+            heard = await self._run_ripgrep(program, search, matches, single_byte)
+            if heard.status == worker.INVALID and not matches:
+                return None
+            cut_short = cut_short or heard.cut_short
+        chosen = await trio.to_thread.run_sync(newest_first, search.place, matches)
+        lines = await trio.to_thread.run_sync(read_lines, search.place.root, chosen[:SHOWN])
+        more = len(matches) >= POOL or len(chosen) > SHOWN
+        return Findings(matches=lines, more=more, cut_short=cut_short)
+
+    async def _run_ripgrep(
+        self, program: str, search: Search, matches: list[LineMatch], single_byte: bool
+    ) -> ProgramResult:
+        place = search.place
 
         def take(record: bytes) -> bool:
-            match = _read_match(record)
+            match = read_match(record, single_byte=single_byte)
             if match is not None and search.includes(match.path.split("/")):
                 matches.append(match)
             return len(matches) < POOL
 
-        heard = await run_search_program(
-            Command(
-                argv=(program, *ripgrep_options(search), "--", f"./{place.file or ''}"),
-                working_dir=place.root,
-                env=self.bench.env,
-            ),
+        encoding = ("--encoding=windows-1252",) if single_byte else ()
+        options = (*ripgrep_options(search), *encoding, "--", f"./{place.file or ''}")
+        return await run_search_program(
+            Command(argv=(program, *options), working_dir=place.root, env=self.bench.env),
             take,
             clock=self.bench.clock,
             separator=b"\n",
             seconds=search.seconds,
             reaped=search.reaped,
         )
-        if heard.status == worker.INVALID and not matches:
-            return None
-        chosen = await trio.to_thread.run_sync(_newest_first, place, matches)
-        lines = await trio.to_thread.run_sync(_read_lines, place.root, chosen[:SHOWN])
-        more = len(matches) >= POOL or len(chosen) > SHOWN
-        return Findings(matches=lines, more=more, cut_short=heard.cut_short)
 
     async def _ask_worker(self, search: Search) -> Findings:
         """Search with the worker, in the time that is left after the files were listed."""
         begun = monotonic()
+        request = _order(search)
         files, cut_short = await trio.to_thread.run_sync(_candidates, search)
         left = search.seconds - (monotonic() - begun)
         matches: list[LineMatch] = []
+        unread: list[str] = []
 
         def take(record: bytes) -> bool:
             number, line, text = orjson.loads(record)
-            matches.append(LineMatch(path=files[number], line=line, text=text))
+            if line == worker.TOO_LARGE:
+                unread.append(files[number])
+            else:
+                matches.append(LineMatch(path=files[number], line=line, text=text))
             return True
 
         heard = await run_search_program(
@@ -207,9 +218,7 @@ class GrepTool(BuiltIn):
             separator=b"\n",
             seconds=max(left, search.seconds / 10),
             reaped=search.reaped,
-            feed=b"\0".join(
-                [_order(search), os.fsencode(search.place.root), *map(os.fsencode, files)]
-            ),
+            feed=b"\0".join([request, os.fsencode(search.place.root), *map(os.fsencode, files)]),
         )
         if heard.status == worker.INVALID:
             raise _invalid(heard)
@@ -217,6 +226,7 @@ class GrepTool(BuiltIn):
             matches=matches,
             more=len(matches) >= WORKER_MATCHES,
             cut_short=cut_short or heard.cut_short or heard.status != 0,
+            unread=tuple(unread),
         )
 
     def _answer(self, place: SearchScope, findings: Findings, seconds: float) -> ToolResult:
@@ -233,9 +243,19 @@ class GrepTool(BuiltIn):
             blocks.append("\n".join([shown_path, *(f"  {m.line}: {clip(m.text)}" for m in lines)]))
         if findings.cut_short:
             blocks.append(f"(The search was stopped after {seconds:g} seconds.)")
+        if findings.unread:
+            blocks.append(self._unread(place, findings.unread))
         return ToolResult(
             content="\n\n".join(blocks),
             metadata={"number_of_matches": len(shown), "truncated": truncated},
+        )
+
+    def _unread(self, place: SearchScope, paths: Sequence[str]) -> str:
+        names = [printable(display_path(self.bench, place.root / each)) for each in paths]
+        more = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+        return (
+            f"(Not searched, because they are larger than {LARGEST // 1024**2} MB and ripgrep is not "
+            f"installed: {', '.join([*names[:MAX_NAMED], *more])}.)"
         )
 
 
@@ -245,9 +265,10 @@ def ripgrep_options(search: Search) -> tuple[str, ...]:
     return (
         *RIPGREP_OPTIONS,
         *("--no-heading", "--with-filename", "--line-number", "--byte-offset"),
-        *("--max-columns=1", f"--max-count={SHOWN + 1}"),
+        *("--max-columns=1", f"--max-count={SHOWN + 1}", "--crlf"),
         *(("--fixed-strings",) if search.arguments.literal_text else ()),
         *((f"--glob={_literal_beginning(include)}",) if include else ()),
+        *hidden_options(search.place),
         f"--regexp={search.arguments.pattern}",
     )
 
@@ -258,15 +279,31 @@ def _literal_beginning(glob: str) -> str:
 
 
 def _order(search: Search) -> bytes:
-    """Return the request for the worker."""
+    """Return the request for the worker; raises `ToolError` if it cannot search the expression."""
+    pattern, literal = search.arguments.pattern, search.arguments.literal_text
+    try:
+        if literal and "\n" in pattern:
+            raise SpansLines
+        expression = pattern if literal else to_python(pattern)
+    except SpansLines:
+        raise ToolError("a pattern never spans lines: search for one of the lines") from None
+    except NotTranslatable as exc:
+        why = (
+            "is not installed"
+            if search.place.ripgrep is None
+            else "refuses the rest of the pattern"
+        )
+        raise ToolError(
+            f"{exc} works only with ripgrep, which {why}: write the pattern without it"
+        ) from None
     return orjson.dumps(
         {
-            "pattern": search.arguments.pattern,
-            "literal": search.arguments.literal_text,
+            "pattern": expression,
+            "literal": literal,
             "limit": WORKER_MATCHES,
             "seconds": search.seconds,
             "size": LARGEST,
-            "columns": 4 * COLUMNS,
+            "columns": SHOWN_BYTES,
         }
     )
 
@@ -302,21 +339,6 @@ def _read_include(include: str) -> Patterns | None:
         raise ToolError(f"invalid include: {exc}") from exc
 
 
-def _read_match(record: bytes) -> LineMatch | None:
-    """Parse one line of ripgrep's output: path, null byte, line number, byte offset, and the text.
-
-    The text is not used: see `_read_lines`.
-    """
-    path, null, rest = record.partition(b"\0")
-    number, _, rest = rest.partition(b":")
-    offset, colon, _ = rest.partition(b":")
-    if not null or not colon or not number.isdigit() or not offset.isdigit():
-        return None
-    return LineMatch(
-        path=os.fsdecode(path).removeprefix("./"), line=int(number), offset=int(offset)
-    )
-
-
 # ── In worker threads ───────────────────────────────────────────────────────────────────────────
 
 
@@ -327,66 +349,4 @@ def _candidates(search: Search) -> tuple[list[str], bool]:
         return [place.file], False
     walk = DirectoryWalk(place.ignoring, seconds=search.seconds)
     files = [each.path for each in walk.entries() if each.is_file and search.includes(each.parts)]
-    return _by_age(place.root, files), walk.cut_short
-
-
-def _newest_first(place: SearchScope, matches: list[LineMatch]) -> list[LineMatch]:
-    """Sort the matches by age of their files, and drop those in ignored files."""
-    by_path: dict[str, list[LineMatch]] = {}
-    for match in matches:
-        by_path.setdefault(match.path, []).append(match)
-    kept = [path for path in by_path if _is_searched(place, path)]
-    return [
-        match
-        for path in _by_age(place.root, kept)
-        for match in sorted(by_path[path], key=attrgetter("line"))
-    ]
-
-
-def _read_lines(root: Path, matches: list[LineMatch]) -> list[LineMatch]:
-    """Return *matches* with their lines, read here without following links.
-
-    Ripgrep opens files by name. A directory that was replaced by a link meanwhile leads it out of the
-    workspace, so what it read is not shown.
-    """
-    found: list[LineMatch] = []
-    for path, group in groupby(matches, key=attrgetter("path")):
-        try:
-            with os.fdopen(open_regular(root / path), "rb") as file:
-                found += (evolve(each, text=_line_at(file, each)) for each in group)
-        except OSError:
-            continue
-    return found
-
-
-def _line_at(file: BufferedReader, match: LineMatch) -> str:
-    """Return the beginning of a matching line."""
-    file.seek(0)
-    head = file.read(
-        len(BOM_UTF8)
-    )  # ripgrep does not count it, and decodes UTF-16 before it counts
-    if head[:2] in UTF_16:
-        file.seek(0)
-        lines = file.read(LARGEST).decode("utf-16", "replace").split("\n")
-        text = lines[match.line - 1] if match.line <= len(lines) else ""
-    else:
-        file.seek(match.offset + (len(BOM_UTF8) if head == BOM_UTF8 and match.line > 1 else 0))
-        text = file.readline(4 * COLUMNS).decode("utf-8", "replace")
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def _is_searched(place: SearchScope, path: str) -> bool:
-    return place.file is not None or not place.ignoring.leaves_out_file(tuple(path.split("/")))
-
-
-def _by_age(root: Path, paths: list[str]) -> list[str]:
-    """Return *paths* with the most recently changed file first."""
-    ages = {path: _changed_at(root / path) for path in paths}
-    return sorted(paths, key=lambda path: (-ages[path], path))
-
-
-def _changed_at(path: Path) -> int:
-    try:
-        return os.lstat(path).st_mtime_ns
-    except OSError:
-        return 0
+    return by_age(place.root, files), walk.cut_short

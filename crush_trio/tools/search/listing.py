@@ -34,6 +34,7 @@ from crush_trio.tools.search.ripgrep import (
     RIPGREP_OPTIONS,
     SearchScope,
     find_scope,
+    hidden_options,
     printable,
     run_search_program,
     time_limit,
@@ -124,9 +125,10 @@ class GlobTool(BuiltIn):
                 paths.append(path)
             return len(paths) < POOL
 
+        globs = (*_globs(patterns), *hidden_options(place))
         heard = await run_search_program(
             Command(
-                argv=(program, "--files", *RIPGREP_OPTIONS, *_globs(patterns), "--", "./"),
+                argv=(program, "--files", *RIPGREP_OPTIONS, *globs, "--", "./"),
                 working_dir=place.root,
                 env=self.bench.env,
             ),

@@ -24,7 +24,7 @@ MOST_ALTERNATIVES: Final = 256
 SPECIAL: Final = re.compile(r"[*?\[{\\]")
 """Characters that make a pattern different from a plain name."""
 
-_CLASSES: Final = {
+CLASSES: Final = {
     "alnum": "0-9A-Za-z",
     "alpha": "A-Za-z",
     "blank": r" \t",
@@ -112,9 +112,9 @@ def _member(pattern: str, place: int) -> tuple[str, int]:
 
 
 def _named(name: str) -> str:
-    if name not in _CLASSES:
+    if name not in CLASSES:
         raise BadPattern(f"there is no set [:{name}:]")
-    return _CLASSES[name]
+    return CLASSES[name]
 
 
 def _exactly(character: str) -> str:

@@ -19,7 +19,7 @@ from attrs import frozen
 from crush_trio.clock import Clock
 from crush_trio.tools.base import ReportProcesses, ToolCall, ToolError, Wanted
 from crush_trio.tools.files.disk import locate, reason_to_ask
-from crush_trio.tools.search.walk import IgnoreFilter, project_root
+from crush_trio.tools.search.walk import NOISE, IgnoreFilter, project_root
 from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import Command, CommandEnd, ProcessGroup, open_process_group
 from crush_trio.tools.workbench import Workbench
@@ -89,10 +89,28 @@ def _survey(bench: Workbench, target: Path) -> SearchScope:
         root=root,
         file=None if is_dir else target.name,
         ignoring=IgnoreFilter(
-            root, project_root(root, bench.directory), hidden=True, private=bench.private
+            root,
+            project_root(root, bench.directory),
+            hidden=_has_home(bench, root),
+            secrets=True,
+            private=bench.private,
         ),
         ripgrep=find_program(RIPGREP, bench.env),
     )
+
+
+def _has_home(bench: Workbench, root: Path) -> bool:
+    """Whether the user's home is below a directory: what is hidden there is not part of a project."""
+    home = bench.env.get("HOME", "")
+    return home.startswith("/") and Path(home).is_relative_to(root)
+
+
+def hidden_options(place: SearchScope) -> tuple[str, ...]:
+    """Return the options for ripgrep about hidden files; after other globs, which they override."""
+    if place.ignoring.hidden:
+        return ()
+    noise = (f"--glob=!{each}" for each in NOISE if each.startswith("."))
+    return ("--hidden", *noise)
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str | None:

@@ -8,9 +8,10 @@ place of a directory during the walk.
 
 `.gitignore` and `.crushignore` follow Git's rules: the rules of a file apply to its directory and below,
 the nearest file decides, within a file the last matching rule, and nothing inside an ignored directory
-can be re-included. If no rule matches, hidden files and the entries of `NOISE` are skipped. Private
-paths are skipped whatever the rules say, because the rules are part of the project. Git's excludes
-outside the tree are not used, so the result depends on the project only.
+can be re-included. If no rule matches, the entries of `NOISE` are skipped, and by searches those of
+`SECRETS` too; in a home directory, all hidden entries are. Private paths are skipped whatever the rules say,
+because the rules are part of the project. Git's excludes outside the tree are not used, so the result
+depends on the project only.
 """
 
 import os
@@ -41,6 +42,9 @@ NOISE: Final = (
     *(".idea/", ".DS_Store", "Thumbs.db", "*.pyc", "*.pyo", "*.swp", "*~"),
 )
 """Skipped by default: version control, installed packages, caches, temporary files of editors."""
+
+SECRETS: Final = (".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template")
+"""Files that usually hold secrets, which a search would show by accident; they can be named by path."""
 
 _NOWHERE: Final = frozenset(("", ".", ".."))
 """Parts that no path has; Git ignores a rule with one of them."""
@@ -154,6 +158,7 @@ def work_tree(directory: Path) -> Path | None:
 
 
 _NOISE: Final = IgnoreRules.parse(NOISE)
+_SECRETS: Final = IgnoreRules.parse(SECRETS)
 
 
 @define(eq=False)
@@ -168,6 +173,8 @@ class IgnoreFilter:
     top: Path
     hidden: bool = False
     """Whether hidden entries are skipped."""
+    secrets: bool = False
+    """Whether files that usually hold secrets are skipped."""
     more: IgnoreRules | None = None
     """Rules of the caller, relative to the root; they override all others."""
     private: tuple[Path, ...] = ()
@@ -202,7 +209,8 @@ class IgnoreFilter:
                 return verdict
         if self.hidden and path[-1].startswith("."):
             return True
-        return _NOISE is not None and bool(_NOISE.verdict(path[-1:], is_dir=is_dir))
+        skipped = (_NOISE, _SECRETS if self.secrets else None)
+        return any(each.verdict(path[-1:], is_dir=is_dir) for each in skipped if each is not None)
 
     def leaves_out_file(self, path: tuple[str, ...]) -> bool:
         """Whether a file is skipped, by itself or because of a directory above it."""

@@ -25,6 +25,7 @@ from crush_trio.tools.base import (
 from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.sandbox.machine import Approval
 from crush_trio.tools.shell.environment import shell_argv, unattended_env
+from crush_trio.tools.shell.guard.placeholder import REMOVED
 from crush_trio.tools.shell.jobs import COLUMNS, NO_OUTPUT, Job, Jobs, describe_output
 from crush_trio.tools.shell.judge import Blocked, NeedsPermission, Verdict, judge
 from crush_trio.tools.shell.process import Command
@@ -48,10 +49,20 @@ SANDBOX_SIGNS: Final = (
 """Texts in the output of a command that failed because of its sandbox."""
 
 SANDBOX_HINT: Final = (
-    "<sandbox>This command ran in a sandbox, which may be why it failed: it can change only the "
+    "This command ran in a sandbox, which may be why it failed: it can change only the "
     "workspace, temporary files and package caches, not the configuration or hooks of git, and private "
     "files are hidden. If the task needs more, call bash again with outside_sandbox and "
-    "outside_reason; the user is asked.</sandbox>"
+    "outside_reason; the user is asked."
+)
+
+
+MADE: Final = (
+    "<sandbox>This command made {paths}. Such files decide which programs run later, outside the sandbox. "
+    "Tell the user.</sandbox>"
+)
+MADE_AND_REMOVED: Final = (
+    "<sandbox>This command made {paths}, which lets git run programs from another place. If it was a "
+    "file, it has been removed.</sandbox>"
 )
 
 
@@ -175,7 +186,10 @@ class BashTool(BuiltIn):
             raise ToolError(f"not a usable command: {exc}") from exc
 
     def _goes_on(self, job: Job, approval: Approval) -> ToolResult:
-        """Return the result for a command that became a background job."""
+        """Return the result for a command that became a background job.
+
+        Clients show it as it is, so it has no tags.
+        """
         so_far = describe_output(job.output(COLUMNS))
         text = (
             f"The command is running in the background as job {job.id}.\n"
@@ -183,7 +197,7 @@ class BashTool(BuiltIn):
         )
         metadata = _metadata(job, so_far, self.bench.clock.unix() * 1000, approval)
         return ToolResult(
-            content=_placed(text, job),
+            content=text,
             metadata={**metadata, "background": True, "shell_id": job.id},
         )
 
@@ -195,7 +209,7 @@ def _wanted(arguments: BashArguments, directory: Path) -> Wanted:
         params={
             "description": arguments.description,
             "command": arguments.command,
-            "working_dir": str(directory),
+            "working_dir": str(directory) if arguments.working_dir else "",
             "run_in_background": arguments.run_in_background,
             "auto_background_after": arguments.auto_background_after,
         },
@@ -220,9 +234,10 @@ def _ended(job: Job, approval: Approval) -> ToolResult:
     output = job.output(COLUMNS)
     text = describe_output(output)
     ended_at = job.started_at if output.ended is None else output.ended.ended_at
-    content = _placed(text, job) if text else NO_OUTPUT
+    content = f"{text}\n\n<cwd>{job.working_dir}</cwd>" if text else NO_OUTPUT
     return ToolResult(
-        content=content + _hint(job), metadata=_metadata(job, text, ended_at, approval)
+        content=content + _hint(job) + _made_note(job),
+        metadata=_metadata(job, text, ended_at, approval),
     )
 
 
@@ -239,8 +254,13 @@ def _hint(job: Job) -> str:
     return f"\n\n{SANDBOX_HINT}" if any(sign in said for sign in SANDBOX_SIGNS) else ""
 
 
-def _placed(text: str, job: Job) -> str:
-    return f"{text}\n\n<cwd>{job.working_dir}</cwd>"
+def _made_note(job: Job) -> str:
+    """Return a note about files that the command has made and that decide what runs later."""
+    found = () if job.ended is None else job.ended.made
+    removed = [str(path) for path in found if path.name == REMOVED]
+    kept = [str(path) for path in found if path.name != REMOVED]
+    notes = ((MADE, kept), (MADE_AND_REMOVED, removed))
+    return "".join(f"\n\n{note.format(paths=', '.join(made))}" for note, made in notes if made)
 
 
 def _metadata(job: Job, output: str, now: int, approval: Approval) -> Metadata:
@@ -253,6 +273,9 @@ def _metadata(job: Job, output: str, now: int, approval: Approval) -> Metadata:
         "working_directory": str(job.working_dir),
         "sandbox": job.sandbox.value,
         "approval": approval.value,
+        **(
+            {} if job.ended is None or not job.ended.made else {"made": [*map(str, job.ended.made)]}
+        ),
     }
 
 
@@ -284,7 +307,8 @@ class JobOutputTool(BuiltIn):
         status = "running" if job.running else "completed"
         return ToolResult(
             content=f"Status: {status}\n\n{describe_output(job.output(COLUMNS)) or NO_OUTPUT}"
-            + _hint(job),
+            + _hint(job)
+            + _made_note(job),
             metadata={
                 "shell_id": job.id,
                 "command": job.script,

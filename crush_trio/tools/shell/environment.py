@@ -105,7 +105,7 @@ def _changes_the_shell(name: str) -> bool:
 
 @frozen(kw_only=True)
 class ShellAnswer:
-    """The output of a command, both streams merged in order, and its exit code."""
+    """The output of a command, standard output before standard error, and its exit code."""
 
     output: str
     exit_code: int
@@ -119,11 +119,11 @@ async def run_shell(bench: Workbench, jobs: Jobs, command: str, *, columns: int 
     """
     env = coloured_env(unattended_env(bench.env), columns)
     started = Command(argv=shell_argv(command), working_dir=bench.directory, env=env)
-    async with jobs.foreground(command, started, merged=True) as job:
+    async with jobs.foreground(command, started) as job:
         await job.wait()
     output = job.output(COLUMNS)
     assert output.ended is not None
-    text = output.stdout + output.stderr
+    text = "\n".join(filter(None, (output.stdout, output.stderr)))
     if output.ended.stopped:
         text += f"{ABORTED}\n"
     return ShellAnswer(output=text, exit_code=output.ended.status)

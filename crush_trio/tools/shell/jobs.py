@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT
+from subprocess import DEVNULL
 from typing import Final, Protocol
 
 import trio
@@ -106,7 +106,6 @@ class Job:
     started_at: int
     sandbox: SandboxKind = SandboxKind.NONE
     """The sandbox that holds the command."""
-    _merged: bool = False
     _hide: Callable[[str], str] = field(default=str, repr=False)
     ended: CommandEnd | None = field(default=None, init=False)
     ended_time: float | None = field(default=None, init=False)
@@ -163,7 +162,7 @@ class Job:
                     command,
                     clock=clock,
                     stdout=self._stdout,
-                    stderr=STDOUT if self._merged else self._stderr,
+                    stderr=self._stderr,
                     on_ended=self._note_end,
                 ) as self._group:
                     await self._group.wait()
@@ -223,15 +222,14 @@ class Jobs:
         command: Command,
         *,
         description: str = "",
-        merged: bool = False,
         reaped: ReportProcesses = lambda stopped, left=(): None,
     ) -> AsyncIterator[Job]:
         """Start *command*; leaving the block stops it, unless `keep` was called.
 
-        If *merged*, both its streams are one, in the order of writing. *reaped* is called with the
-        processes that were stopped because the block was left early, and those that could not be.
+        *reaped* is called with the processes that were stopped because the block was left early, and
+        those that could not be.
         """
-        job = self._start(script, command, description, merged=merged)
+        job = self._start(script, command, description)
         try:
             yield job
         finally:
@@ -264,9 +262,7 @@ class Jobs:
         await job.stop()
         return job
 
-    def _start(
-        self, script: str, command: Command, description: str, *, merged: bool = False
-    ) -> Job:
+    def _start(self, script: str, command: Command, description: str) -> Job:
         self._make_room()
         now = self._clock.unix() * 1000
         name = f"{next(self._numbers):03X}"
@@ -277,7 +273,6 @@ class Jobs:
             command.working_dir,
             now,
             command.held_by,
-            merged=merged,
             hide=self._hide,
         )
         work = partial(job.run, command, self._clock, self._opens)

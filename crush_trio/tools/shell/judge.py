@@ -20,6 +20,7 @@ from typing import Final
 
 from attrs import frozen
 
+from crush_trio.config.rules.programs import SHELLS
 from crush_trio.tools.shell.read_only import (
     CANNOT_WRITE,
     DEV_NULL,
@@ -278,9 +279,11 @@ def _in_texts(texts: Iterable[str]) -> Iterator[str]:
 
 # ── Programs that run programs ──────────────────────────────────────────────────────────────────
 
-SHELLS: Final = _words("sh bash dash zsh ksh ash fish")
+# These tables say where in its arguments a program has the command that it runs, so that the command can
+# be searched. `config.rules.programs` has names only, of far more programs: no pattern may cover one of
+# them, whether its arguments can be read or not. A test checks that it has all names of these tables.
 
-INTERPRETERS: Final = _words("env parallel script watch")
+LINE_RUNNERS: Final = _words("env parallel script watch")
 """Programs that accept a whole command line in one argument."""
 
 WRAPPERS: Final[Mapping[str, str]] = {
@@ -349,7 +352,7 @@ def _scripts_among(name: str, words: Sequence[Word]) -> Iterator[str]:
     """Yield the shell scripts among the arguments of a program."""
     if name == "eval":
         yield " ".join(word.text for word in words)
-    elif name in INTERPRETERS:
+    elif name in LINE_RUNNERS:
         yield from (word.text for word in words if word.quoted)
     elif name in SHELLS:
         for option, script in pairwise(words):

@@ -85,7 +85,8 @@ class CommandEnd:
 
     `stopped` means that it did not end by itself. `reaped` are the processes that were stopped,
     including those that the command left behind when it ended. `left` are those that could not be
-    stopped, because they run as another user or hang in the kernel.
+    stopped, because they run as another user or hang in the kernel. `made` are the watched names of its
+    confinement that exist now.
     """
 
     exit_code: int | None
@@ -93,6 +94,7 @@ class CommandEnd:
     stopped: bool = False
     reaped: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
+    made: tuple[Path, ...] = ()
     started_at: int
     ended_at: int
 
@@ -304,9 +306,19 @@ class ProcessGroup:
             stopped=end.how is not GuardOutcome.ENDED,
             reaped=end.reaped,
             left=end.left,
+            made=self._made(extra),
             started_at=self._started_at,
             ended_at=self._started_at + took,
         )
+
+    def _made(self, extra: Mapping[str, object]) -> tuple[Path, ...]:
+        """Return the watched names that the command has made, and log them."""
+        held = self.command.confinement
+        watched = () if held is None else held.watched
+        made = tuple(watched[at] for at in self._guard.report.made if at < len(watched))
+        if made:
+            log.warning("sandbox.made", extra={**extra, "paths": [*map(str, made)]})
+        return made
 
 
 # ── Pipes ───────────────────────────────────────────────────────────────────────────────────────

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crush_trio.agent.asks.commands import CommandLine, is_covered, is_touched, patterns_of
-from crush_trio.agent.asks.places import Ground
+from crush_trio.agent.asks.path_policy import PathPolicy
 from crush_trio.config.rules.patterns import ExactLine, Invocation, parse_command
 from crush_trio.config.rules.programs import AS_SHOWN, NEVER, READERS, SUBCOMMANDS, program_name
 from crush_trio.tools.shell.script_parser import read_script
 
 ROOT = Path("/srv/project")
-GROUND = Ground(workspace=ROOT, private=(ROOT / "keys",))
+PATHS = PathPolicy(workspace=ROOT, private=(ROOT / "keys",))
 
 
 def line(text, directory=ROOT):
@@ -22,11 +22,11 @@ def line(text, directory=ROOT):
 
 def shown(text):
     """Return what a grant for a line covers, as people read it."""
-    return [str(each) for each in patterns_of(line(text), GROUND)]
+    return [str(each) for each in patterns_of(line(text), PATHS)]
 
 
 def covers(text, later):
-    return is_covered(line(later), patterns_of(line(text), GROUND), GROUND)
+    return is_covered(line(later), patterns_of(line(text), PATHS), PATHS)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_a_link_that_leads_out_of_the_workspace_is_not_covered(tmp_path):
     (workspace / "sub" / ".git").mkdir(parents=True)
     (workspace / "out").symlink_to(tmp_path)
     (workspace / "settings").symlink_to(workspace / "sub" / ".git")
-    ground = Ground(workspace=workspace)
-    patterns = patterns_of(line("touch one", workspace), ground)
+    paths = PathPolicy(workspace=workspace)
+    patterns = patterns_of(line("touch one", workspace), paths)
     for later in ("touch out/x", "cd out && touch x", "echo a | cat > out/x", "touch settings/x"):
-        assert not is_covered(line(later, workspace), patterns, ground)
-    assert is_covered(line("touch sub/x", workspace), patterns, ground)
-    assert not is_covered(line("touch x", tmp_path), patterns, ground)
+        assert not is_covered(line(later, workspace), patterns, paths)
+    assert is_covered(line("touch sub/x", workspace), patterns, paths)
+    assert not is_covered(line("touch x", tmp_path), patterns, paths)
 
 
 def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():
@@ -185,7 +185,7 @@ def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():
 
 
 @pytest.mark.parametrize(
-    ("text", "firm"),
+    ("text", "always_asks"),
     [
         *((text, True) for text in ("rm .git/config", "touch a/.crush/x", "cat x > ~/.bashrc")),
         *(
@@ -201,8 +201,8 @@ def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():
         *((text, False) for text in ("touch .gitignore", "git commit -m 'about .git'", "ls x.git")),
     ],
 )
-def test_git_crush_and_start_up_files_are_recognised(text, firm):
-    assert line(text).is_protected is firm
+def test_git_crush_and_start_up_files_are_recognised(text, always_asks):
+    assert line(text).is_protected is always_asks
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def programs_in(script):
 @pytest.mark.heavy
 @given(lines, lines)
 def test_a_grant_never_covers_a_line_with_a_program_that_it_does_not_name(text, later):
-    patterns = patterns_of(line(text), GROUND)
-    if not is_covered(line(later), patterns, GROUND) or ExactLine(later.strip()) in patterns:
+    patterns = patterns_of(line(text), PATHS)
+    if not is_covered(line(later), patterns, PATHS) or ExactLine(later.strip()) in patterns:
         return
     named = {each.program for each in patterns if isinstance(each, Invocation)}
     used = programs_in(read_script(later))
@@ -287,7 +287,7 @@ def test_a_grant_covers_the_line_that_it_was_given_for(text):
 
 @given(lines)
 def test_patterns_can_be_written_and_read_again(text):
-    for pattern in patterns_of(line(text), GROUND):
+    for pattern in patterns_of(line(text), PATHS):
         if isinstance(pattern, Invocation):
             assert parse_command(str(pattern)) == pattern
 

@@ -6,11 +6,11 @@ import pytest
 from attrs import evolve
 
 from crush_trio.agent.asks.coverage import Coverage, Grants, in_allow_list, reaches, subject_of
-from crush_trio.agent.asks.places import Ground, directory_of
+from crush_trio.agent.asks.path_policy import PathPolicy, directory_of
 from crush_trio.wire.asks import Grant, GrantScope, PermissionRequest
 from crush_trio.wire.ids import AskId, RunId, SessionId, ToolCallId
 
-GROUND = Ground(workspace=Path("/w"), private=(Path("/w/data"), Path("/home/u/.config/crush")))
+PATHS = PathPolicy(workspace=Path("/w"), private=(Path("/w/data"), Path("/home/u/.config/crush")))
 REQUEST = PermissionRequest(
     id=AskId("a"),
     session_id=SessionId("s"),
@@ -43,14 +43,14 @@ def edit(path, shown="/w", tool="edit"):
 
 
 def coverage(request):
-    return Coverage.of(subject_of(request, GROUND), GROUND)
+    return Coverage.of(subject_of(request, PATHS), PATHS)
 
 
 def covered(shown, later):
     """Whether a grant for one request covers another."""
     grants = Grants()
     grants.remember(GRANT, coverage(shown))
-    return grants.cover(subject_of(later, GROUND), RunId("r"), GROUND)
+    return grants.cover(subject_of(later, PATHS), RunId("r"), PATHS)
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_a_grant_covers_what_is_like_the_request_that_was_shown(shown, later, ex
 def test_the_commands_of_a_line_may_be_covered_by_different_grants():
     grants, both = Grants(), bash("git add a && git commit -m x")
     for command in ("git add b", "git commit -m y"):
-        assert not grants.cover(subject_of(both, GROUND), RunId("r"), GROUND)
+        assert not grants.cover(subject_of(both, PATHS), RunId("r"), PATHS)
         grants.remember(evolve(GRANT, id=AskId(command)), coverage(bash(command)))
-    assert grants.cover(subject_of(both, GROUND), RunId("r"), GROUND)
+    assert grants.cover(subject_of(both, PATHS), RunId("r"), PATHS)
 
 
 def test_grants_are_listed_revoked_and_forgotten():
-    grants, subject = Grants(), subject_of(REQUEST, GROUND)
+    grants, subject = Grants(), subject_of(REQUEST, PATHS)
     for scope in (GrantScope.RUN, GrantScope.SESSION, GrantScope.PROJECT):
         grants.remember(evolve(GRANT, id=AskId(scope), scope=scope), coverage(REQUEST))
     assert [grant.id for grant in grants.all] == ["run", "session", "project"]
@@ -192,7 +192,7 @@ def test_grants_are_listed_revoked_and_forgotten():
     assert [grant.id for grant in grants.all] == ["session", "project"]
     grants.forget_session(SessionId("s"))
     assert [grant.id for grant in grants.all] == ["project"]
-    assert grants.cover(subject, RunId("r"), GROUND)
+    assert grants.cover(subject, RunId("r"), PATHS)
     assert grants.revoke(AskId("project"))
     assert not grants.revoke(AskId("project"))
-    assert not grants.cover(subject, RunId("r"), GROUND)
+    assert not grants.cover(subject, RunId("r"), PATHS)

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.agent.asks.asks import withdraw_orphans
-from crush_trio.agent.asks.permissions import DENIED, FORBIDDEN
+from crush_trio.agent.asks.permit import DENIED, FORBIDDEN, UNANSWERED
 from crush_trio.clock import TrioClock
 from crush_trio.store.changes import AskOpened, AskResolved
 from crush_trio.store.errors import DiskFull
@@ -311,18 +311,23 @@ async def test_somebody_who_comes_in_time_can_answer():
     assert call.result == "allowed"
 
 
-async def test_a_run_whose_client_does_not_listen_is_not_kept_waiting_by_it():
+@pytest.mark.item("F21")
+async def test_what_no_one_can_answer_is_refused_at_once_and_waits_if_a_person_is_there():
     office = Office(patience=30.0)
-    async with trio.open_nursery() as nursery:
-        with office.attendance.present():
-            call = office.want(nursery, interactive=False)
-            await trio.sleep(31)
-    assert call.result == "Permission denied: no answer within 30 seconds"
+    with office.attendance.present():  # the stream of the run's own client
+        assert await office.verdict(interactive=False) == UNANSWERED
+    assert (office.told, office.opened()) == (["asked c1", "denied c1"], [])
+    office.attendance.set_people(1)
     async with trio.open_nursery() as nursery:
         call = office.want(nursery, interactive=False)
-        await wait_all_tasks_blocked()
+        await trio.sleep(1000)
         assert office.permissions.answer(office.permissions.pending[0].id, ALLOW)
-    assert call.result == "allowed"
+        await wait_all_tasks_blocked()
+        assert call.result == "allowed"
+        call = office.want(nursery, interactive=False)
+        await wait_all_tasks_blocked()
+        office.attendance.set_people(0)
+    assert call.result == UNANSWERED
 
 
 # ── At every checkpoint ─────────────────────────────────────────────────────────────────────────

@@ -136,7 +136,12 @@ REQUEST = QuestionRequest(
     tool_call_id=ToolCallId("c"),
     questions=(
         Question(id=QuestionId("go"), type=QuestionType.YES_NO, question="Go on?"),
-        Question(id=QuestionId("db"), type=QuestionType.MULTI_CHOICE, question="Which?"),
+        Question(
+            id=QuestionId("db"),
+            type=QuestionType.MULTI_CHOICE,
+            question="Which?",
+            choices=(Choice(id="pg", label="Postgres"), Choice(id="sl", label="SQLite")),
+        ),
     ),
 )
 
@@ -144,28 +149,31 @@ REQUEST = QuestionRequest(
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (response("go", yes=True), "yes"),
-        (response("go", yes=False), "no"),
+        (response("go", yes=True), "User answered: yes"),
+        (response("go", yes=False), "User answered: no"),
         (response("go"), SKIPPED),
-        (response("go", fill_in_text="maybe"), "text: maybe"),
+        (response("go", fill_in_text="maybe"), "User provided: maybe"),
         (response("go", fill_in_text=""), SKIPPED),
-        (response("db", selected_ids=("pg", "sl")), 'selected: ["pg","sl"]'),
+        (response("db", selected_ids=("pg", "sl")), 'User selected: ["pg","sl"]'),
         (
             response("db", selected_ids=("pg",), fill_in_text="but new", notes={"pg": "v16"}),
-            'selected: ["pg"]\ntext: but new\nnote on pg: v16',
+            'User selected: ["pg"]\nUser provided: but new\n\nNotes:\n- [pg]: v16',
         ),
-        (response("db", notes={"pg": "v16", "sl": ""}), f"{SKIPPED}\nnote on pg: v16"),
+        (response("db", notes={"pg": "v16", "sl": ""}), f"{SKIPPED}\n\nNotes:\n- [pg]: v16"),
+        (response("go", yes=True, notes={"": "soon"}), "User answered: yes\n\nNotes:\n- soon"),
         (response("db", yes=True), SKIPPED),
     ],
 )
 def test_each_kind_of_answer_has_its_words(answer, text):
-    of = {"go": 0, "db": 1}[answer.request_id]
-    assert answers_text(REQUEST, (answer,)).split("\n\n")[of].split("\n", 1)[1] == text
+    go, db = (text if answer.request_id == each else SKIPPED for each in ("go", "db"))
+    assert answers_text(REQUEST, (answer,)) == f"Q1: Go on?\n{go}\n\nQ2: Which?\n{db}"
 
 
 def test_answers_stand_in_the_order_of_the_questions():
     answers = (response("db", selected_ids=("pg",)), response("elsewhere", yes=True))
-    assert answers_text(REQUEST, answers) == (f'Go on?\n{SKIPPED}\n\nWhich?\nselected: ["pg"]')
+    assert answers_text(REQUEST, answers) == (
+        f'Q1: Go on?\n{SKIPPED}\n\nQ2: Which?\nUser selected: ["pg"]'
+    )
 
 
 async def two_batches(nursery, office):
@@ -185,10 +193,11 @@ async def test_an_answer_goes_to_the_batch_it_names():
         later = office.questions.pending[1].id
         assert office.questions.answer(later, (response("q2", selected_ids=("sl",)),))
         await wait_all_tasks_blocked()
-        assert (first.result, second.result) == (None, 'Which database?\nselected: ["sl"]')
+        assert (first.result, second.result) == (None, 'Q1: Which database?\nUser selected: ["sl"]')
         assert not office.questions.cancel(later)
         assert office.questions.cancel()
     assert first.result == CANCELLED
+    assert first.error.result.by_person, "the answer of the run does not repeat it"
 
 
 @pytest.mark.item("L17")
@@ -201,7 +210,7 @@ async def test_an_answer_without_an_id_goes_to_the_oldest_batch_that_has_its_que
         await wait_all_tasks_blocked()
         assert (first.result is None, second.result is None) == (True, False)
         assert office.questions.answer(NO_ASK, ())
-    assert first.result == f"Which database?\n{SKIPPED}"
+    assert first.result == f"Q1: Which database?\n{SKIPPED}"
 
 
 async def test_a_batch_is_given_up_when_nobody_is_there_and_the_model_is_told():
@@ -249,7 +258,7 @@ async def answer_cancel_and_stop():
     assert len(won) <= 1
     assert office.told == [f"questions {FIRST}", f"settled {FIRST}"]
     assert office.questions.pending == ()
-    ended = {"answered": f"Go on?\n{SKIPPED}", "refused": CANCELLED, "stopped": None}
+    ended = {"answered": f"Q1: Go on?\n{SKIPPED}", "refused": CANCELLED, "stopped": None}
     assert call.result == ended[won[0] if won else "stopped"]
     return won[0] if won else "stopped"
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.agent.asks.permissions import DENIED, RULED_OUT
+from crush_trio.agent.asks.permit import DENIED, RULED_OUT
 from crush_trio.config.rules.rules import load_rules
 from crush_trio.errors import RuleNotPossible
 from crush_trio.testing.explore import explore

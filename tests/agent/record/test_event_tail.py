@@ -53,6 +53,7 @@ def run_change(state):
 KEPT = {
     "a created message": message_change(EventType.CREATED),
     "a structural change": message_change(),
+    "the calls before their results": message_change(plain=True, kept=True),
     "a deleted message": message_change(EventType.DELETED),
     "an ending": run_change(RunState.COMPLETED),
     "a fact": agent_error(S, None, "broken"),

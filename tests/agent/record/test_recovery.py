@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from attrs import evolve, frozen
 
-from crush_trio.agent.record.transcript import TOOL_FAILED
+from crush_trio.agent.record.unfinished_turn import TOOL_FAILED
 from crush_trio.events.facts import RunChange
 from crush_trio.runtime.outcome import INTERRUPTED_BY_RESTART
 from crush_trio.store.changes import (
@@ -21,7 +21,7 @@ from crush_trio.store.changes import (
 )
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import Gate
-from crush_trio.testing.server.faulty_store import FaultyStore
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.wire.messages import FinishReason, Role, ToolResultPart
 from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunKind, RunState
@@ -214,6 +214,18 @@ async def test_a_run_whose_session_is_gone_is_ended_and_nothing_else():
         assert view.state is RunState.INTERRUPTED
         assert [type(event) for event in all_events(bench.events)] == [RunChange]
         assert await bench.messages("nowhere") == []
+
+
+@pytest.mark.item("B1")
+async def test_a_record_that_no_store_can_complete_keeps_no_workspace_from_opening(caplog):
+    store = await crashed(run(), prompted("r"), [message("a", run_id="r")])
+    faults = [StoreFault(of=(PartPut,), error=OverflowError)]
+    async with open_bench(store=store, faults=faults) as bench:
+        (view,) = bench.workspace.recovery.ended
+        assert view.state is RunState.INTERRUPTED
+        assert (await bench.store.run("r")).view == view
+        assert [type(event) for event in all_events(bench.events)] == [RunChange]
+        assert "record_not_stored" in [getattr(r, "code", "") for r in caplog.records]
 
 
 async def test_what_had_ended_is_left_as_it_is():

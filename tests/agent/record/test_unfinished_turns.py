@@ -2,7 +2,7 @@
 
 import pytest
 
-from crush_trio.agent.record.transcript import (
+from crush_trio.agent.record.unfinished_turn import (
     TOOL_CANCELLED,
     TOOL_FAILED,
     close_answer,
@@ -122,10 +122,12 @@ def test_a_prompt_becomes_a_finished_message_that_keeps_every_attachment():
     )
 
 
-def test_a_prompt_of_attachments_alone_has_no_empty_text():
+@pytest.mark.item("D23a")
+def test_a_prompt_of_attachments_alone_begins_with_an_empty_text():
     files = (Attachment(file_path="/a", file_name="a", mime_type="text/plain", content=b"x"),)
     message = prompt_message(RunId("r"), prompt("", attachments=files), 5)
-    assert [part.kind for part in message.parts] == ["binary", "finish"]
+    assert [part.kind for part in message.parts] == ["text", "binary", "finish"]
+    assert message.parts[0] == text("")
 
 
 @pytest.mark.item("D1")

@@ -1,17 +1,26 @@
 """From a configuration to a model that can be asked."""
 
+from math import inf
+
 import pytest
+import trio
 from attrs import evolve
 
 from crush_trio.agent.turn.model import ConfiguredModels
+from crush_trio.config.live import open_live_config
 from crush_trio.config.models import DEMO_CONFIG
 from crush_trio.config.snapshot import Resolved
 from crush_trio.config.sources import Places
+from crush_trio.providers.call import Patience, converse
 from crush_trio.providers.demo.provider import DemoProvider
+from crush_trio.providers.errors import ProviderTooSlow
 from crush_trio.testing.model.provider import ScriptedProvider
+from crush_trio.testing.model.script import Say, Sleep
 from crush_trio.testing.server.config import open_fixed_config
 from crush_trio.wire.config import OAuthToken, ProviderConfig
 from crush_trio.wire.requests import ModelType
+from tests.config.homes import Home
+from tests.providers.asking import Recorder, request
 
 
 class Asked:
@@ -72,3 +81,33 @@ async def test_a_key_is_shown_as_it_is(tmp_path):
     assert (chosen.flat_rate, chosen.media_results) == (True, True)
     other, _ = await choose(tmp_path, evolve(config, type="openai"))
     assert not other.media_results
+
+
+async def test_the_limits_in_a_file_are_those_of_the_call(tmp_path):
+    home = Home(tmp_path)
+    limits = {"connect": 3, "first": 700, "idle": 20, "turn": "none"}
+    provider = {
+        "type": "openai-compat",
+        "base_url": "http://127.0.0.1:9/v1",
+        "models": [{"id": "m"}],
+        "limits": limits,
+    }
+    large = {"large": {"provider": "mine", "model": "m"}}
+    home.write(home.user_file, {"providers": {"mine": provider}, "models": large})
+    asked = Asked()
+    async with open_live_config(home.places()) as live:
+        chosen = await ConfiguredModels(live, asked).choose(ModelType.LARGE)
+    assert asked.endpoint.connect_limit == 3
+    patience = Patience().limited(chosen.limits)
+    assert patience.whole == inf
+    answers = [Sleep(690), Say("a"), Sleep(30), Say("b")]
+    begun = trio.current_time()
+    with pytest.raises(ProviderTooSlow, match=r"raise providers\.p\.limits\.idle"):
+        await converse(
+            ScriptedProvider([answers] * 9),
+            request(),
+            Recorder(),
+            patience=evolve(patience, attempts=1),
+            waiting=lambda _: None,
+        )
+    assert trio.current_time() - begun == pytest.approx(710)

@@ -15,6 +15,7 @@ from crush_trio.wire.messages import (
     FinishReason,
     Message,
     ReasoningPart,
+    ResultMedia,
     Role,
     ShellCommandPart,
     TextPart,
@@ -172,6 +173,17 @@ def test_pictures_stay_in_the_result_where_the_provider_takes_them_there():
     can = ModelAbilities(images=True, media_results=True)
     [_, _, tool] = prompt(user("a"), asking, result(data=data, mime_type="image/png"), can=can)
     assert tool.parts[0].data == data
+
+
+@pytest.mark.item("D23b")
+def test_all_pictures_of_a_result_follow_it():
+    first, second = (base64.b64encode(each).decode() for each in (b"one", b"two"))
+    more = (ResultMedia(data=second, mime_type="image/gif"),)
+    answer = result(content="", data=first, mime_type="image/png", more_media=more)
+    asking = message(Role.ASSISTANT, call())
+    [_, _, tool, follow] = prompt(user("a"), asking, answer, can=SEEING)
+    assert not tool.parts[0].media
+    assert [part.data for part in follow.parts[1:]] == [b"one", b"two"]
 
 
 def test_reasoning_is_given_back_with_its_signature():

@@ -3,8 +3,10 @@
 import pytest
 import trio
 
-from crush_trio.agent.turn.steps import CUT_OFF, REPEATED
-from crush_trio.providers.base import Finished, Usage
+from crush_trio.agent.asks.permit import DENIED
+from crush_trio.agent.turn.model_call import BILLED
+from crush_trio.agent.turn.steps import CUT_OFF, EMPTY, REPEATED
+from crush_trio.providers.base import ECHO, Finished, Usage
 from crush_trio.runtime.outcome import Completion
 from crush_trio.store.changes import SessionCreated
 from crush_trio.store.memory.store import MemoryStore
@@ -106,6 +108,16 @@ async def test_the_model_sees_what_it_said_and_what_its_tools_answered():
     assert (thought.thinking, thought.signature) == ("hm", "sig")
     assert (call.id, call.name) == ("c1", "look")
     assert first.affinity == second.affinity != ""
+
+
+async def test_what_is_no_signature_goes_back_to_the_model_and_is_not_shown_as_one():
+    model = ScriptedProvider([[Think("hm", signature=ECHO), CallTool("look")], [Say("done")]])
+    async with open_test_agent(model, [ScriptedTool("look")]) as bench:
+        await bench.accept("go").wait()
+        stored = (await bench.messages())[1].parts[0]
+    assert (stored.signature, stored.replay) == ("", ECHO)
+    thought = model.requests[1].messages[1].parts[0]
+    assert (thought.signature, thought.replay) == (ECHO, "")
 
 
 @pytest.mark.item("D15")
@@ -217,7 +229,7 @@ async def test_media_without_words_get_some():
 
 @pytest.mark.item("F5", "D14")
 async def test_a_result_that_stops_the_turn_ends_it():
-    stop = ToolResult(content="User denied permission", is_error=True, stop_turn=True)
+    stop = ToolResult(content=DENIED, is_error=True, stop_turn=True, by_person=True)
     model = ScriptedProvider([[Say("May I?"), CallTool("look")]])
     async with open_test_agent(model, [ScriptedTool("look", lambda _: stop)]) as bench:
         outcome = await bench.accept("go").wait()
@@ -251,7 +263,18 @@ async def test_an_answer_that_was_cut_off_runs_no_tools():
     assert outcome.state is RunState.COMPLETED
     assert look.calls == []
     assert finish_of(messages[1]).reason is FinishReason.MAX_TOKENS
+    assert "reached its limit of 4096 tokens" in finish_of(messages[1]).message
     assert [r.content for r in results(messages)] == [CUT_OFF]
+
+
+@pytest.mark.item("D14")
+@pytest.mark.parametrize("answer", [[], [Think("Hm.")], [Say(" \n")]])
+async def test_an_answer_without_a_text_is_told_as_such(answer):
+    async with open_test_agent(ScriptedProvider([answer])) as bench:
+        outcome = await bench.accept("go").wait()
+        messages = await bench.messages()
+    assert outcome.state is RunState.COMPLETED
+    assert finish_of(messages[-1]).message == EMPTY
 
 
 # ── Folding, retries, failures, cancels ─────────────────────────────────────────────────────────
@@ -306,6 +329,20 @@ async def test_a_retry_begins_the_answer_again():
         [_, answer] = await bench.messages()
     assert outcome.text == "whole"
     assert [p.text for p in parts_of(answer, TextPart)] == ["whole"]
+
+
+@pytest.mark.item("D14a")
+async def test_the_result_says_that_a_retry_may_be_billed_twice():
+    model = ScriptedProvider(
+        [[Refuse(503)], [Say("half a"), Refuse(503)], [Say("whole")], [Refuse(503)], [Say("more")]]
+    )
+    async with open_test_agent(model) as bench:
+        views = []
+        for _ in range(2):
+            run = bench.accept("go")
+            await run.wait()
+            views.append(run.view)
+    assert [view.notices for view in views] == [(BILLED.format(title="Service Unavailable"),), ()]
 
 
 @pytest.mark.item("B5", "D18")
@@ -377,10 +414,22 @@ async def test_long_silence_of_the_model_is_told():
     assert told == ["waiting for the model, 10 s", "waiting for the model, 25 s"]
 
 
-@pytest.mark.item("F5")
-async def test_a_turn_that_was_stopped_before_a_word_was_said_tells_why():
-    stop = ToolResult(content="User denied permission", is_error=True, stop_turn=True)
-    model = ScriptedProvider([[CallTool("look")]])
+@pytest.mark.item("F5", "F21")
+@pytest.mark.parametrize(
+    ("said", "by_person", "text"),
+    [
+        ([], True, ""),
+        ([], False, "no one can answer"),
+        ([Say("May I?")], False, "May I?\n\nno one can answer"),
+    ],
+)
+async def test_the_text_of_a_stopped_turn_says_why_unless_a_person_stopped_it(
+    said, by_person, text
+):
+    stop = ToolResult(
+        content="no one can answer", is_error=True, stop_turn=True, by_person=by_person
+    )
+    model = ScriptedProvider([[*said, CallTool("look")]])
     async with open_test_agent(model, [ScriptedTool("look", lambda _: stop)]) as bench:
         outcome = await bench.accept("go", run_id="r").wait()
-    assert (outcome.state, outcome.text) == (RunState.COMPLETED, "User denied permission")
+    assert (outcome.state, outcome.text) == (RunState.COMPLETED, text)

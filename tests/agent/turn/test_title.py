@@ -12,12 +12,17 @@ from crush_trio.agent.turn.title import (
 )
 from crush_trio.limits import Limits
 from crush_trio.providers.base import Finished, Usage
+from crush_trio.store.changes import SessionCreated, SessionEdited
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.model.provider import ScriptedProvider
-from crush_trio.testing.model.script import Pause, Refuse, Say
+from crush_trio.testing.model.script import Pause, Refuse, Say, Sleep
 from crush_trio.testing.server.agent import open_test_agent
+from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
+from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import FinishReason
 from crush_trio.wire.runs import RunKind, RunState
+from crush_trio.wire.views import Session
 
 DONE = (Say("done"),)
 
@@ -57,6 +62,51 @@ async def test_later_prompts_do_not():
         await trio.sleep(120)
         assert (await bench.session()).title == "One"
     assert sum(map(is_title, model.requests)) == 1
+
+
+async def rename(bench, title):
+    edited = SessionEdited(id=SessionId("s"), at=1, title=title)
+    await bench.store.commit(edited)
+
+
+@pytest.mark.item("D24")
+async def test_a_title_that_the_caller_chose_is_kept_and_no_model_is_asked():
+    model = answering()
+    async with open_test_agent(model, titles=True) as bench:
+        await rename(bench, "Mine")
+        await bench.accept("first").wait()
+        await trio.sleep(120)
+        assert (await bench.session()).title == "Mine"
+    assert not any(map(is_title, model.requests))
+
+
+@pytest.mark.item("D24")
+async def test_a_title_that_is_chosen_while_one_is_made_is_kept():
+    model = answering([Sleep(30), Say("One")])
+    async with open_test_agent(model, titles=True) as bench:
+        await bench.accept("first").wait()
+        await rename(bench, "Mine")
+        await trio.sleep(120)
+        session = await bench.session()
+    assert session.title == "Mine"
+    assert sum(map(is_title, model.requests)) == 1
+
+
+@pytest.mark.item("D24")
+async def test_a_title_that_is_chosen_while_one_is_stored_is_kept():
+    """The rename was sent before the made title, and is written when that is on its way already."""
+    slow = StoreFault(of=(SessionEdited,), wanted=lambda change: change.title == "Mine")
+    store = FaultyStore(MemoryStore("boot"), [slow])
+    await store.commit(SessionCreated(session=Session(id=SessionId("s"), title="New Session")))
+    async with open_test_agent(
+        answering([Sleep(30), Say("One")]), titles=True, store=store
+    ) as bench:
+        await bench.accept("first").wait()
+        bench.store.submit(SessionEdited(id=SessionId("s"), at=1, title="Mine"))
+        await trio.sleep(120)
+        store.heal()
+        await trio.sleep(1)
+        assert (await bench.session()).title == "Mine"
 
 
 @pytest.mark.item("D24")

@@ -116,5 +116,4 @@ def test_work_beside_the_conversation_leaves_the_gauges_alone():
     ],
 )
 def test_a_context_is_nearly_full_when_too_little_of_its_window_is_left(window, held, full):
-    model = CatalogModel(id="m", name="M", context_window=window)
-    assert nearly_full(model, held - 10, 10) is full
+    assert nearly_full(window, held - 10, 10) is full

@@ -52,6 +52,7 @@ async def test_a_peer_of_this_process_is_known_and_no_command():
         peer = Peer(ours)
         assert (peer.pid, peer.uid) == (os.getpid(), os.getuid())
         assert not peer.is_foreign()
+        assert not peer.is_owner(), "there is no socket file to tell who else could connect"
         peer._suspect = True
         assert not await peer.is_own_process()
         assert not peer.suspect

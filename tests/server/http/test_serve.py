@@ -44,6 +44,10 @@ def exists(address):
     return Path(address.path).exists()
 
 
+def delete(address):
+    Path(address.path).unlink()
+
+
 # ── Beginning ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -91,6 +95,20 @@ async def test_requests_see_what_the_lifespan_has_set_up():
     async with open_own_server(application) as server:
         async with open_client(server.address) as client:
             assert await client.get("/") == (200, b"ready")
+
+
+async def test_clients_get_in_again_after_the_socket_file_was_deleted(app, socket_file):
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        run = partial(serve, app.quart, [socket_file], shutdown=stop.wait, restore=0.001)
+        await nursery.start(run)
+        delete(socket_file)
+        while not exists(socket_file):  # noqa: ASYNC110 - a file sends no event
+            await trio.lowlevel.checkpoint()
+        async with open_client(socket_file) as client:
+            assert await client.get("/hello") == (200, b"hello")
+        stop.set()
+    assert not exists(socket_file)
 
 
 # ── Ending ──────────────────────────────────────────────────────────────────────────────────────

@@ -199,6 +199,27 @@ async def test_a_lock_that_is_never_given_up_does_not_keep_us_from_listening(pat
             assert await can_connect(at(path))
 
 
+async def test_a_deleted_socket_file_is_made_again_and_goes_with_the_server(path):
+    async with open_listeners([at(path)]) as listening:
+        path.unlink()
+        async with await listening.restored(0):
+            assert mode_of(path) == 0o600
+            assert await can_connect(at(path))
+            path.unlink()
+            with listening_at(path), trio.move_on_after(0.02) as waited:
+                await listening.restored(0)
+            assert waited.cancelled_caught, "the file of another server is left to it"
+            path.unlink()
+            path.parent.rename(path.parent.with_name("moved"))
+            with trio.move_on_after(0.02) as waited:
+                await listening.restored(0)
+            assert waited.cancelled_caught, "the directory may come back"
+            path.parent.mkdir()
+            async with await listening.restored(0):
+                assert await can_connect(at(path))
+    assert not is_there(path)
+
+
 # ── Closing ─────────────────────────────────────────────────────────────────────────────────────
 
 

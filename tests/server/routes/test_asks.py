@@ -8,6 +8,7 @@ import trio
 from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.agent.asks.permit import UNANSWERED
 from crush_trio.config.rules.rules import load_rules
 from crush_trio.events import Form, Window, open_event_log
 from crush_trio.store.changes import AskOpened
@@ -353,13 +354,63 @@ async def test_a_stream_is_somebody_for_as_long_as_it_is_open():
         assert run.view.text == "allowed"
 
 
-@pytest.mark.item("L16")
-async def test_a_run_whose_own_client_answers_nothing_does_not_wait_for_it():
+@pytest.mark.item("L16", "F21")
+async def test_what_no_one_can_answer_is_denied_at_once_with_the_reason_in_the_answer():
     async with open_room() as room:
-        with await room.place.watch(A) as a:
+        with await room.place.watch(
+            A, "&interactive=1"
+        ) as a:  # that is said in the native form only
+            began = trio.current_time()
             await room.submit("allow?", "r1", interactive=False)
-            ending = payload(await a.until(ended))
-            assert ending["text"] == "Permission denied: no answer within 60 seconds"
+            assert payload(await a.until(ended))["text"] == UNANSWERED
+            assert trio.current_time() == began
+
+
+@pytest.mark.item("F21")
+@pytest.mark.parametrize("how", ["current session", "interactive stream"])
+async def test_a_run_without_a_person_waits_for_a_person_at_another_client(how):
+    async with open_room() as room:
+        await room.server.create(B)
+        query = "&form=native&interactive=1" if how == "interactive stream" else ""
+        with await room.place.watch(A) as a:
+            with await room.place.watch(B, query):
+                if how == "current session":
+                    target = f"/current-session?client_id={B}"
+                    answer = await room.place.request("POST", target, {"session_id": room.session})
+                    assert answer.status == 200
+                await room.submit("allow?", "r1", interactive=False)
+                request = payload(await a.until(of_type("permission_request")))
+                await trio.sleep(1000)
+                assert await room.grant(request)
+                assert payload(await a.until(ended))["text"] == "allowed"
+            await wait_all_tasks_blocked()
+            await room.submit("allow?", "r2", interactive=False)
+            assert payload(await a.until(ended))["text"] == UNANSWERED
+
+
+@pytest.mark.item("F21")
+@pytest.mark.parametrize(("how", "seconds"), [("retired", 0), ("disconnected", 10)])
+async def test_a_run_without_a_person_waits_no_longer_than_a_person_may_come_back(how, seconds):
+    async with open_room() as room:
+        await room.server.create(B)
+        with await room.place.watch(A) as a:
+            with await room.place.watch(B, "&form=native&interactive=1") as b:
+                await room.submit("allow?", "r1", interactive=False)
+                await a.until(of_type("permission_request"))
+                began = trio.current_time()
+                if how == "retired":
+                    await room.server.request("DELETE", f"/v1/clients/{B}")
+            await b.exchange.ended()
+            assert payload(await a.until(ended))["text"] == UNANSWERED
+            assert trio.current_time() - began == pytest.approx(seconds)
+
+
+@pytest.mark.item("F21")
+async def test_whether_a_stream_is_interactive_is_one_or_zero():
+    async with open_room() as room:
+        target = f"/events?client_id={A}&form=native&interactive=yes"
+        answer = await room.place.request("GET", target)
+        assert (answer.status, answer.json()["code"]) == (400, "bad_request")
 
 
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────
@@ -382,7 +433,7 @@ async def test_what_one_client_submits_another_may_answer_and_both_are_told(name
             assert not await room.settle("/questions/answer", body)
             notice = payload(await a.until(of_type("question_batch_notification")))
             assert notice == {"batch_id": batch["id"]}
-            assert payload(await a.until(ended))["text"] == "Go on?\nyes"
+            assert payload(await a.until(ended))["text"] == "Q1: Go on?\nUser answered: yes"
             assert await room.get("/questions") == []
 
 

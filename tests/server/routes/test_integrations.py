@@ -21,7 +21,9 @@ from crush_trio.integrations.base import (
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.server.server import WrittenTurns, client_id
 from crush_trio.testing.server.turns import Do
+from crush_trio.wire.answers import Diagnostics
 from crush_trio.wire.codec import decode
+from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.events import Envelope
 from crush_trio.wire.integrations import (
     LspClientInfo,
@@ -33,7 +35,6 @@ from crush_trio.wire.integrations import (
     SkillInfo,
     SkillSummary,
 )
-from crush_trio.wire.views import Diagnostics, WorkspaceView
 from tests.server.brought import open_server_with
 from tests.server.scenarios import entity
 from tests.wire.test_codec_examples import BODIES, EVENTS
@@ -178,13 +179,26 @@ class Noted(NoLanguageServers, NoMcpServers, NoSkills):
         self.asked.append(what)
 
 
+@define(slots=False)
+class Configured:
+    """The same as MCP servers, of which two are configured."""
+
+    noted: Noted
+
+    def __getattr__(self, name):
+        return getattr(self.noted, name)
+
+    def states(self):
+        return {name: McpClientInfo(name=name) for name in ("gh", "fisher")}
+
+
 def bringing(noted):
     """Return what opens the same integrations for every workspace."""
 
     @asynccontextmanager
     async def opened(_surroundings):
         await checkpoint()
-        yield Integrations(lsp=noted, mcp=noted, skills=noted)
+        yield Integrations(lsp=noted, mcp=Configured(noted), skills=noted)
 
     return opened
 
@@ -271,18 +285,6 @@ async def test_a_workspace_that_is_not_there_has_nothing_from_outside(request_li
         answer = await server.request(method, f"/v1/workspaces/none{target}", body)
         assert (answer.status, answer.body) == (200, b"{}" if method == "GET" else b"")
         assert known.asked == []
-
-
-@pytest.mark.item("G7")
-async def test_clients_are_told_of_dockers_gateway_only_if_it_made_a_difference():
-    async with open_server_with(open_integrations=bringing(Noted())) as server:
-        place = await server.create(A)
-        with await place.watch(A) as events:
-            await place.request("POST", "/mcp/docker/disable")
-            await place.create_session("between")
-            await place.request("POST", "/mcp/docker/enable")
-            assert (await events.next())["type"] == "session"
-            assert (await events.next())["type"] == "config_changed"
 
 
 # ── How long they live ──────────────────────────────────────────────────────────────────────────

@@ -87,7 +87,6 @@ async def test_prompts_and_resources_come_from_the_servers():
     ("target", "body", "message"),
     [
         ("/mcp/read-resource", {"name": "gh", "uri": "none"}, "gh: there is no token=[redacted]"),
-        ("/mcp/get-prompt", {"client_id": "x", "prompt_id": "p", "args": None}, "x: no server"),
     ],
 )
 async def test_what_a_server_cannot_do_is_said(target, body, message):
@@ -96,6 +95,21 @@ async def test_what_a_server_cannot_do_is_said(target, body, message):
         assert answer.status >= 500
         assert answer.json()["code"] == "mcp_failed"
         assert message in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/mcp/auth", {"name": "x"}),
+        ("/mcp/get-prompt", {"client_id": "x", "prompt_id": "p", "args": None}),
+        ("/mcp/read-resource", {"name": "x", "uri": "u"}),
+    ],
+)
+async def test_a_server_that_is_not_configured_is_not_found(target, body):
+    async with open_place(Desks(), gh=command()) as place:
+        answer = await place.request("POST", target, body)
+        assert (answer.status, answer.json()["code"]) == (404, "mcp_not_found")
+        assert "mcp 'x' not found in configuration" in answer.json()["message"]
 
 
 async def test_clients_hear_of_every_state_and_of_lists_that_change():
@@ -119,6 +133,8 @@ async def test_clients_hear_of_every_state_and_of_lists_that_change():
                 "type": "state_changed",
                 "name": "gh",
                 "state": "error",
+                "tool_count": 1,
+                "prompt_count": 1,
             }
             await place.request("POST", "/mcp/read-resource", {"name": "gh", "uri": "u"})
             assert entity(await events.next())["state"] == "starting"
@@ -156,10 +172,3 @@ async def test_updating_the_agent_because_a_server_has_failed_comes_to_rest():
 async def test_a_login_that_cannot_be_done_says_what_to_do_instead():
     async with open_place(Desks(), gh=command()) as place:
         assert (await place.request("POST", "/mcp/auth", {"name": "gh"})).json() == {}
-
-
-async def test_dockers_gateway_is_left_to_the_configuration():
-    async with open_place(Desks(), gh=command()) as place:
-        answer = await place.request("POST", "/mcp/docker/enable")
-        assert (answer.status, answer.body) == (200, b"")
-        assert list(await get(place, "/mcp/states")) == ["gh"]

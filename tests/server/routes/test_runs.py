@@ -114,7 +114,7 @@ async def test_a_run_of_before_a_restart_is_still_found_and_has_nothing_to_cance
         assert answer.json() == {"complete": True, "hits": []}
         again = await send(place, session, "hello", run_id="r1")
         assert (again.status, again.json()) == (
-            202,
+            200,
             {"id": before["id"], "run_id": "r1", "repeated": True},
         )
         refused(await send(place, session, "other", run_id="r1"), 409, "run_id_taken")
@@ -168,6 +168,17 @@ async def test_one_run_can_be_cancelled_and_the_receipt_says_how_it_ended():
         assert (await get(place, "/runs/two"))["state"] == "completed"
         answer = await place.request("POST", "/runs/two/cancel?receipt=1")
         assert answer.json() == {"complete": True, "hits": []}
+
+
+async def test_a_receipt_can_be_had_at_once():
+    async with busy("two") as (place, session, _):
+        target = f"/agent/sessions/{session}/cancel"
+        receipt = (await place.request("POST", f"{target}?receipt=False")).json()
+        assert not receipt["complete"]
+        assert [(hit["run_id"], hit.get("ended")) for hit in receipt["hits"]] == [
+            ("r1", None),
+            ("two", None),
+        ]
 
 
 async def test_a_session_is_cancelled_with_a_receipt_or_without():
@@ -277,12 +288,12 @@ async def test_a_submission_says_what_to_do_when_the_session_is_busy():
         assert states == {"r1": "cancelled", "two": "cancelled", "now": "completed"}
 
 
-async def test_the_second_202_for_a_run_id_says_that_it_is_a_repetition():
+async def test_the_second_answer_for_a_run_id_says_that_it_is_a_repetition():
     async with busy() as (place, session, _):
         first = await get(place, "/runs/r1")
         again = await place.submit(session, "one", "r1")
         assert (again.status, again.json()) == (
-            202,
+            200,
             {"id": first["id"], "run_id": "r1", "repeated": True},
         )
         assert len(await get(place, "/runs")) == 1

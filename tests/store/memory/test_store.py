@@ -28,6 +28,7 @@ CALLS = {
     "runs": (),
     "orphans": (),
     "stored_runs": ((RunId("r"),),),
+    "recording": (RunId("r"),),
     "add_file": (FileId("f"), S, "/a", "x", 1),
     "files": (S,),
     "latest_file": (S, "/a"),

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from crush_trio.store.errors import StoreLost
+from crush_trio.store.sqlite import database
 from crush_trio.store.sqlite import directory as in_place
 from crush_trio.store.sqlite.database import DATABASE_NAME, open_database
 from crush_trio.store.sqlite.directory import LOCK_NAME, FilesInPlace
@@ -34,8 +35,9 @@ def stored(path):
 
 
 @pytest.fixture
-def data(tmp_path):
-    """The data directory of a workspace."""
+def data(tmp_path, monkeypatch):
+    """The data directory of a workspace; pytest gives the path of a test that passed to the next one."""
+    monkeypatch.setattr(database, "_lost", set())
     return tmp_path / "project" / ".crush"
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.files import view
+from crush_trio.tools.files.text import BOM
 from crush_trio.tools.files.view import (
     LINE_LIMIT,
     SECTION_LIMIT,
@@ -153,9 +154,9 @@ async def test_a_cancel_ends_the_reading_of_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr(view, "_CHUNK", 1)
     with trio.CancelScope() as scope:
         monkeypatch.setattr(
-            view.codecs,
-            "getincrementaldecoder",
-            lambda _name: pytest.fail("it read to the end"),
+            view,
+            "_read_lines",
+            lambda *_: pytest.fail("it read to the end"),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(section, path)
@@ -167,11 +168,20 @@ async def test_a_cancel_ends_the_reading_of_a_large_file(tmp_path, monkeypatch):
 # ── Not text ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_text_that_is_not_utf8_is_refused_where_it_is_shown(tmp_path):
-    with pytest.raises(ToolError, match="not UTF-8"):
-        await lines_in(tmp_path, b"gr\xfc\xdfe\n")
-    with pytest.raises(ToolError, match="not UTF-8"):
-        await lines_in(tmp_path, b"\xff" + b"x" * 5000)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "cp1252", "latin-1"])
+async def test_text_in_other_encodings_is_shown(tmp_path, encoding):
+    mark = BOM if encoding.startswith("utf") else ""
+    text = "grüße\r\n" + ("\x81\n" if encoding == "latin-1" else "€x\n")
+    data = (mark + text).encode(encoding)
+    first, second = text.split()
+    assert await lines_in(tmp_path, data) == ((first, second), False)
+    assert await lines_in(tmp_path, data, 1) == ((second,), False)
+
+
+async def test_what_is_no_text_in_any_encoding_is_refused(tmp_path):
+    for data in (b"\xff\x01" + b"x" * 5000, b"\xff\xfe\x00\xd8", "x\0".encode("utf-16")):
+        with pytest.raises(ToolError, match="binary"):
+            await lines_in(tmp_path, data)
 
 
 async def test_a_file_with_zero_bytes_is_binary(tmp_path):

@@ -17,6 +17,7 @@ async def test_a_new_file_is_written_as_it_is_with_its_directories(tmp_path):
         assert result.content == f"Wrote {path} (+2 -0 lines)."
         assert await bench.versions(path) == [(0, ""), (1, "\ufeffone\r\ntwo\n")]
         assert bench.person.wanted.description == "Create deep/er/a.txt"
+        assert bench.person.wanted.params.keys() == {"file_path", "new_content"}
 
 
 async def test_an_empty_file_can_be_created(tmp_path):

@@ -74,6 +74,16 @@ def test_the_configuration_and_hooks_of_a_repository_and_its_submodules_are_prot
     assert {tree / "commondir", tree / "gitdir"} <= {*found.protected}
 
 
+def test_submodules_that_take_too_long_to_find_are_protected_as_a_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("crush_trio.tools.sandbox.paths.MOST_ENTRIES", 20)
+    git = repository(tmp_path / ".git")
+    for number in range(10):
+        directory(git / "modules" / "deep" / "/".join("x" * (number + 1)))
+        directory(git / "modules" / str(number))
+    assert git / "modules" in git_paths(tmp_path).protected
+    assert git / "worktrees" not in git_paths(tmp_path).protected
+
+
 def linked(tmp_path, back):
     """Make a work tree whose `.git` file names a git directory elsewhere, which names *back*."""
     common = repository(tmp_path / "main" / ".git")
@@ -165,9 +175,10 @@ def test_private_files_and_sockets_that_lead_out_are_hidden(home, tmp_path):
     agent, state = file(tmp_path / "agent.sock"), directory(home / ".local" / "state" / "crush")
     runtime, tmux = directory(tmp_path / "run"), file(tmp_path / "tmux")
     env = {"SSH_AUTH_SOCK": str(agent), "XDG_RUNTIME_DIR": str(runtime), "TMUX": f"{tmux},12,0"}
+    env["TMPDIR"], ours = str(tmp_path), directory(tmp_path / "crush-trio-4711")
     own = directory(home / ".config" / "crush")
     hidden = {*hidden_paths(env, home, 4711, [own])}
-    assert {keys, config, agent, runtime, tmux, own, state} <= hidden
+    assert {keys, config, agent, runtime, tmux, own, state, ours} <= hidden
     assert all(path.exists() for path in hidden)
 
 
@@ -176,7 +187,21 @@ def test_private_files_of_the_account_are_hidden_also_without_a_home(home, tmp_p
     account = SimpleNamespace(pw_dir=str(home))
     monkeypatch.setattr("pwd.getpwuid", lambda uid: account)
     assert key in hidden_paths({}, Path("/"), 1000, ())
-    assert file(home / ".bashrc") in protected_paths(Path("/"), (), tmp_path, GitPaths())
+    protected, watched = protected_paths(Path("/"), (), tmp_path, GitPaths())
+    assert {home / ".bashrc", home / ".zshrc"} <= {*watched}
+    file(home / ".bashrc")
+    file(home / ".zshrc")
+    protected, _ = protected_paths(Path("/"), (), tmp_path, GitPaths())
+    assert {home / ".bashrc", home / ".zshrc"} <= {*protected}
+
+
+def test_new_configuration_is_protected_in_a_trusted_project_and_watched_in_another(tmp_path):
+    git = git_paths(tmp_path)
+    protected, watched = protected_paths(Path("/h"), [tmp_path], tmp_path / "data", git, [tmp_path])
+    assert {tmp_path / "crush.json", tmp_path / ".crush.json"} <= {*protected}
+    assert {tmp_path / ".git", tmp_path / ".crush"} <= {*watched}
+    _, watched = protected_paths(Path("/h"), [tmp_path], tmp_path / "data", git, [tmp_path / "x"])
+    assert {tmp_path / "crush.json", tmp_path / ".crush.json"} <= {*watched}
 
 
 def test_a_variable_cannot_hide_the_home_directory(home):

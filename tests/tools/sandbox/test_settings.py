@@ -56,6 +56,20 @@ async def test_an_approved_command_may_write_the_workspace_and_caches_but_not_wh
     assert allowed.network is Network.ON
 
 
+async def test_configuration_that_would_count_at_once_cannot_be_made_and_other_names_are_watched(
+    place,
+):
+    project = place / "project"
+    async with sandboxed(place) as sandbox:
+        untrusted = sandbox.for_approved()
+        sandbox.live.current = evolve(sandbox.live.current, trusted=(project,))
+        trusted = sandbox.for_approved()
+    names = {project / "crush.json", project / ".crush.json"}
+    assert names <= {*untrusted.watched} - {*untrusted.protected}
+    assert names <= {*trusted.protected} - {*trusted.watched}
+    assert project / ".git" / "commondir" in trusted.watched
+
+
 async def test_an_unasked_command_may_write_nothing_and_has_no_network(place):
     (place / "project" / ".crush").mkdir()
     async with sandboxed(place, network=SandboxNetwork.ON, writable=("/srv",)) as sandbox:
@@ -91,6 +105,33 @@ async def test_start_up_files_are_protected_where_the_home_directory_is_the_work
         allowed = sandbox.for_approved()
     assert place / "home" / ".bashrc" in allowed.protected
     assert place / "home" / ".ssh" in allowed.hidden
+
+
+async def test_the_configuration_of_the_user_cannot_be_made_where_the_home_directory_is_writable(
+    place,
+):
+    own = place / "home" / ".local" / "share" / "crush"
+    async with sandboxed(place, directory="home") as sandbox:
+        assert own in sandbox.confine(Approval.APPROVED).hidden
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_directory_that_another_command_had_made_meanwhile_is_not_called_made_by_this_one(
+    place, monkeypatch
+):
+    own = place / "home" / ".local" / "share" / "crush"
+    look = CommandSandbox.for_approved
+
+    def look_and_lose(sandbox):
+        found = look(sandbox)
+        own.mkdir(parents=True, exist_ok=True)  # by another command, in another thread
+        return found
+
+    monkeypatch.setattr(CommandSandbox, "for_approved", look_and_lose)
+    async with sandboxed(place, directory="home") as sandbox:
+        confinement = sandbox.confine(Approval.APPROVED)
+    assert own in confinement.hidden
+    assert own not in confinement.watched
 
 
 async def test_what_landlock_cannot_enforce_is_left_out_and_named(place):

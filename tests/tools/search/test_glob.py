@@ -37,14 +37,14 @@ async def test_pattern_is_anchored_at_the_searched_directory(tmp_path):
     assert await found(bench, "{a,src/b}.py") == ["a.py", "src/b.py"]
 
 
-async def test_hidden_ignored_and_linked_files_are_left_out(tmp_path):
+async def test_ignored_secret_and_linked_files_are_left_out_and_hidden_ones_found(tmp_path):
     bench = search_bench(tmp_path)
     bench.put(".gitignore", "gen/\n*.min.js\n")
     for name in (".env", "gen/a.js", "b.min.js", "node_modules/c.js", "d.js", ".h/e.js"):
         bench.put(name)
     (bench.root / "link.js").symlink_to(bench.root / "d.js")
     (bench.root / "tree").symlink_to(bench.root / "gen")
-    assert await found(bench, "**/*") == ["d.js"]
+    assert await found(bench, "**/*") == ["d.js", ".h/e.js", ".gitignore"]
     assert await found(bench, "*.js", path="node_modules") == ["node_modules/c.js"]
 
 
@@ -57,7 +57,7 @@ async def test_nothing_found_is_no_error(tmp_path):
 
 async def test_answer_is_cut_at_a_hundred(tmp_path):
     bench = search_bench(tmp_path)
-    for number in range(SHOWN + 20):
+    for number in range(1, SHOWN + 20):
         bench.put(f"{'x' * number}.py")
     result = await bench.run(GlobTool(bench.bench), pattern="*.py")
     shown, _, note = result.content.rpartition("\n\n")
@@ -141,9 +141,10 @@ async def test_ripgrep_is_used_where_there_is_one(tmp_path):
     bench = search_bench(tmp_path, env=env)
     for name in ("b/c.py", "a.py", "a.txt", ".x/h.py"):
         bench.put(name)
-    assert await found(bench, "**/*.py") == ["a.py", "b/c.py"]
+    assert await found(bench, "**/*.py") == ["a.py", "b/c.py", ".x/h.py"]
     *options, last = noted_arguments(tmp_path)
-    assert {"--files", "--null", "--no-config", "--glob=/**/*.py"} < set(options)
+    assert {"--files", "--null", "--no-config", "--glob=/**/*.py", "--hidden"} < set(options)
+    assert options.index("--glob=!.git") > options.index("--glob=/**/*.py")
     assert last == "./"
 
 
@@ -152,7 +153,7 @@ async def test_pattern_that_ripgrep_reads_differently_is_not_given_to_it(tmp_pat
     bench = search_bench(tmp_path, env=fake_ripgrep(tmp_path, r"sys.stdout.write('./v1\0./vx\0')"))
     bench.put("v1")
     assert await found(bench, "v[[:digit:]]") == ["v1"]
-    assert not any(each.startswith("--glob") for each in noted_arguments(tmp_path))
+    assert not any(each.startswith("--glob=/") for each in noted_arguments(tmp_path))
 
 
 @marked

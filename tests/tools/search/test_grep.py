@@ -8,7 +8,9 @@ from time import monotonic
 import pytest
 import trio
 
+from crush_trio.tools.base import ToolError
 from crush_trio.tools.search import _grep_worker as worker
+from crush_trio.tools.search import grep
 from crush_trio.tools.search.grep import COLUMNS, SHOWN, WORKER_MATCHES, GrepTool, clip
 from crush_trio.wire.config import SearchLimits
 from tests.tools.search_bench import fake_ripgrep, noted_arguments, search_bench
@@ -59,11 +61,11 @@ async def test_include_chooses_the_files(tmp_path):
     assert "a.py" not in await found(bench, "hit", include="src/*.py")
 
 
-async def test_ignored_hidden_binary_and_linked_files_are_left_out(tmp_path):
+async def test_ignored_secret_binary_and_linked_files_are_left_out(tmp_path):
     bench = search_bench(tmp_path)
     bench.put(".gitignore", "*.log\n")
     bench.put(".crushignore", "private/\n")
-    for name in ("a.log", "private/x", "node_modules/x", ".env", ".h/x"):
+    for name in ("a.log", "private/x", "node_modules/x", ".env", ".env.local", ".venv/x"):
         bench.put(name, "hit")
     bench.put("binary", b"hit\0hit")
     bench.put("latin", b"hit \xe9\n")
@@ -71,7 +73,30 @@ async def test_ignored_hidden_binary_and_linked_files_are_left_out(tmp_path):
     outside.write_text("hit")
     (bench.root / "link").symlink_to(outside)
     os.mkfifo(bench.root / "pipe")
-    assert await found(bench, "hit") == "1 match\n\nlatin\n  1: hit \ufffd"
+    assert await found(bench, "hit") == "1 match\n\nlatin\n  1: hit é"
+
+
+async def test_hidden_files_of_a_project_are_searched_and_those_of_a_home_are_not(tmp_path):
+    bench = search_bench(tmp_path)
+    for name in (".github/ci.yml", ".env.example", ".git/x"):
+        bench.put(name, "hit\n", at=1000)
+    expected = "2 matches\n\n.env.example\n  1: hit\n\n.github/ci.yml\n  1: hit"
+    assert await found(bench, "hit") == expected
+    home = search_bench(tmp_path, env={"HOME": str(bench.root)})
+    assert await found(home, "hit") == "No matches found."
+    assert "1: hit" in await found(home, "hit", path=".github")
+
+
+async def test_files_that_are_too_large_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(grep, "LARGEST", 10)
+    bench = search_bench(tmp_path)
+    bench.put("large", "hit\n" * 3)
+    bench.put("small", "hit\n")
+    said = await found(bench, "hit")
+    assert said.startswith(
+        "1 match\n\nsmall\n  1: hit\n\n(Not searched, because they are larger than"
+    )
+    assert said.endswith("ripgrep is not installed: large.)")
 
 
 async def test_one_file_can_be_searched_even_if_it_is_ignored(tmp_path):
@@ -165,6 +190,8 @@ async def test_search_outside_the_workspace_asks_first(tmp_path):
         ({"pattern": "(" * 5000 + ")" * 5000}, "invalid pattern"),
         ({"pattern": "a{99999999999}"}, "invalid pattern"),
         ({"pattern": "x", "include": "[a"}, "invalid include"),
+        ({"pattern": r"\p{Lu}x"}, r"\p{…} works only with ripgrep, which is not installed"),
+        ({"pattern": "a\nb", "literal_text": True}, "a pattern never spans lines"),
         ({"pattern": "x", "path": "missing"}, "does not exist"),
     ],
 )
@@ -182,8 +209,8 @@ def test_files_that_are_too_large_are_not_looked_into(tmp_path):
     path.write_text("hit\n")
     root = worker.open_root(os.fsencode(tmp_path))
     name = os.fsencode(path.relative_to(tmp_path))
-    assert list(worker.lines_of(name, 4, root)) == [(1, "hit"), (2, "")]
-    assert list(worker.lines_of(name, 3, root)) == []
+    assert list(worker.lines_of(name, 4, root)) == [(1, "hit")]
+    assert list(worker.lines_of(name, 3, root)) == [(worker.TOO_LARGE, "")]
     assert list(worker.lines_of(b".", 10, root)) == []
     os.close(root)
 
@@ -223,31 +250,51 @@ async def test_ripgrep_that_never_ends_is_stopped_and_what_it_found_counts(tmp_p
 
 
 @pytest.mark.needs("rg")
+@pytest.mark.long
 async def test_answers_with_and_without_ripgrep_are_the_same(tmp_path):
     bench = search_bench(tmp_path)
     bench.put(".gitignore", "*.log\n")
     bench.put("a.log", "hit")
-    bench.put("b/c.py", "one hit\ntwo hits\n" + "x" * 3000 + "hit\n", at=1000)
+    bench.put("b/c.py", "one hit\ntwo hits\n" + "x" * 3000 + "hit\n\n", at=1000)
     bench.put("d.py", "hit (literal)\n", at=2000)
     bench.put("binary", b"\0hit")
     bench.put("marked.py", b"\xef\xbb\xbfone\r\n\xc3\xa9 hit\r\n", at=3000)
+    bench.put("wide.txt", "one\r\ntwo hits, été\r\n".encode("utf-16"), at=4000)
+    bench.put("narrow.txt", "one\nhit en été\n".encode("latin-1"), at=5000)
+    bench.put(".github/ci.yml", "on: hit\n", at=6000)
+    bench.put(".env", "hit\n")
+    bench.put(".venv/x", "hit\n")
     quick = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
-    for arguments in (
-        {"pattern": "hit"},
-        {"pattern": "hit", "include": "*.py"},
-        {"pattern": "(literal)", "literal_text": True},
-        {"pattern": r"\bhit\b", "path": "b"},
-        {"pattern": "h(?=it)"},
-        {"pattern": "hit", "path": "a.log"},
-    ):
-        assert await found(quick, **arguments) == await found(bench, **arguments)
-
-
-@pytest.mark.needs("rg")
-async def test_ripgreps_matches_in_utf_16_are_shown(tmp_path):
-    bench = search_bench(tmp_path, env={"PATH": str(Path(shutil.which("rg")).parent)})
-    bench.put("wide.txt", "one\r\ntwo hits\r\n".encode("utf-16"))
-    assert await found(bench, "hit") == "1 match\n\nwide.txt\n  2: two hits"
+    cases = [
+        *({"pattern": "hit", "include": "*.py"}, {"pattern": "(literal)", "literal_text": True}),
+        *({"pattern": r"\bhit\b", "path": "b"}, {"pattern": "hit", "path": "a.log"}),
+        *({"pattern": "hit", "path": ".env"}, {"pattern": "été", "literal_text": True}),
+    ]
+    expressions = (
+        *("hit", "h(?=it)", "hits?$", "^$", "^one", "été", "ÉT", "(?i)ÉT", "O(?i)N|h(?-i)IT|HIT"),
+        *("[[:alpha:]]+ [[:^digit:]]", "[^[:space:]]{4}", r"\x{68}it\b", r"\<hit\>", r"hit\z"),
+        *(
+            "(?<name>hi)t",
+            "[a&&b]",
+            r"o\ne",
+            r"[^\n]it",
+            "(?P<a>o)n(?P=a)?e",
+            "[]x]",
+            "[[]",
+            "(?U)h+",
+        ),
+    )
+    for arguments in (*cases, *({"pattern": each} for each in expressions)):
+        answers = []
+        for each in (quick, bench):
+            try:
+                answers.append(await found(each, **arguments))
+            except ToolError as error:
+                answers.append(str(error))
+        if "not installed" in answers[1]:  # it says what it cannot do
+            assert arguments["pattern"] in {"[a&&b]", "[[]", "(?U)h+"}
+        else:
+            assert answers[0] == answers[1], arguments
 
 
 def test_more_is_taken_than_is_shown():

@@ -138,6 +138,40 @@ async def test_an_approved_command_cannot_change_what_runs_later_nor_read_keys(p
 
 
 @real
+@HELD
+async def test_what_decides_what_runs_later_is_told_if_a_command_made_it(place, kind):
+    project = place / "project"
+    script = "echo {} > crush.json; echo ../evil > .git/commondir; echo x > other"
+    async with opened(place, kind) as tools:
+        result = await tools.bash(script)
+        again = await tools.bash("echo x > other; git status --short")
+    made = [str(project / "crush.json"), str(project / ".git" / "commondir")]
+    assert result.metadata["made"] == made
+    assert all(f"This command made {path}" in result.content for path in made)
+    assert (project / "crush.json").exists()
+    assert not (project / ".git" / "commondir").exists()
+    assert "made" not in again.metadata
+    assert "?? other" in again.content
+
+
+@real
+@pytest.mark.needs("bwrap")
+async def test_a_new_repository_can_be_made_and_is_protected_from_the_next_command_on(place):
+    project = place / "empty"
+    project.mkdir()
+    async with open_shell_bench(
+        project, machine=MachineSandbox(SandboxKind.BUBBLEWRAP), HOME=str(place / "home")
+    ) as tools:
+        first = await tools.bash("git init -q && echo made")
+        second = await tools.bash("git config core.pager evil; echo x > .git/hooks/post-checkout")
+    assert "made" in first.content
+    assert first.metadata["made"] == [str(project / ".git")]
+    assert "evil" not in (project / ".git" / "config").read_text()
+    assert not (project / ".git" / "hooks" / "post-checkout").exists()
+    assert SANDBOX_HINT in second.content
+
+
+@real
 @pytest.mark.needs("bwrap")
 async def test_nothing_is_left_of_an_approved_command_whatever_it_starts(place):
     probe = Probe(place)

@@ -17,10 +17,12 @@ def probe(tmp_path):
     probe.kill_all()
 
 
-async def test_both_streams_come_in_the_order_they_were_written(tmp_path):
+async def test_errors_come_after_the_output_and_a_newline(tmp_path):
     async with open_shell_bench(tmp_path) as tools:
         answer = await run_shell(tools.bench, tools.jobs, "echo 1; echo 2 >&2; echo 3; exit 4")
-    assert (answer.output, answer.exit_code) == ("1\n2\n3\n", 4)
+        failed = await run_shell(tools.bench, tools.jobs, "echo 2 >&2")
+    assert (answer.output, answer.exit_code) == ("1\n3\n\n2\n", 4)
+    assert failed.output == "2\n"
 
 
 async def test_it_runs_in_the_workspace_with_its_environment_and_in_colour(tmp_path):

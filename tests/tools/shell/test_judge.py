@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crush_trio.tools.shell.judge import Blocked, NeedsPermission, ReadOnly, judge
+from crush_trio.config.rules.programs import NEVER
+from crush_trio.tools.shell.judge import (
+    LINE_RUNNERS,
+    POSITIONS,
+    WRAPPERS,
+    Blocked,
+    NeedsPermission,
+    ReadOnly,
+    judge,
+)
 from crush_trio.tools.shell.read_only import READ_ONLY_PROGRAMS
 from tests.tools.command_tables import (
     ASKS,
@@ -199,6 +208,10 @@ def test_a_command_of_the_network_or_the_system_is_refused_wherever_it_stands(co
 @pytest.mark.parametrize("command", NOT_BLOCKED)
 def test_a_name_that_is_not_run_is_not_refused(command, workspace):
     assert not isinstance(verdict(command, workspace), Blocked)
+
+
+def test_no_pattern_covers_a_program_that_the_judge_looks_through():
+    assert {*WRAPPERS, *POSITIONS, *LINE_RUNNERS} <= NEVER
 
 
 def test_a_refusal_says_what_and_why(workspace):

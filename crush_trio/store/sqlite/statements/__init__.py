@@ -24,6 +24,7 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
+    RunRecorded,
     RunRetracted,
     SessionCreated,
     SessionDeleted,
@@ -64,6 +65,8 @@ def _apply(connection: sqlite3.Connection, change: Change, boot_id: str) -> None
             messages.apply(connection, change)
         case RunAccepted() | RunRetracted() | RunMoved() | RunEdited() | RunEnded():
             runs.apply(connection, change, boot_id)
+        case RunRecorded():
+            runs.record(connection, change)
         case AskOpened() | AskResolved():
             runs.apply_ask(connection, change)
         case FileRead():

@@ -1,4 +1,4 @@
-"""Statements about runs and asks.
+"""Statements about runs, their recordings, and asks.
 
 A run that has ended is not changed again, so an ending that is written twice, or a move that comes
 late, has no effect.
@@ -7,6 +7,8 @@ late, has no effect.
 import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias, assert_never
+
+from attrs import asdict
 
 from crush_trio.errors import RunIdTaken, RunNotFound
 from crush_trio.store.base import UNPLACED, Orphan, PendingAsk, StoredEnding, StoredRun
@@ -17,9 +19,10 @@ from crush_trio.store.changes import (
     RunEdited,
     RunEnded,
     RunMoved,
+    RunRecorded,
     RunRetracted,
 )
-from crush_trio.store.sqlite.statements.columns import Row, read_json, read_word
+from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json, read_word
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.requests import Attachment
@@ -58,6 +61,7 @@ _END: Final = """
         text = :text,
         error = :error,
         folded_into = :folded_into,
+        notices = :notices,
         attachments = NULL,
         ending_seq = CASE WHEN ending_boot = :boot_id THEN ending_seq END,
         ending_boot = :boot_id
@@ -66,7 +70,7 @@ _END: Final = """
 
 _VIEW: Final = (
     "id", "run_id", "session_id", "kind", "state", "seq", "accepted_at", "started_at", "ended_at",
-    "message_id", "text", "error", "folded_into",
+    "message_id", "text", "error", "folded_into", "notices",
 )  # fmt: skip
 _VIEW_COLUMNS: Final = ", ".join(f"runs.{name}" for name in _VIEW)
 _COLUMNS: Final = (
@@ -155,6 +159,7 @@ def _ending_columns(run: RunView, boot_id: str) -> dict[str, object]:
         "text": run.text,
         "error": run.error,
         "folded_into": run.folded_into,
+        "notices": json_column(run.notices) if run.notices else None,
     }
 
 
@@ -215,6 +220,24 @@ def read_stored(connection: sqlite3.Connection, run_ids: Sequence[RunId]) -> lis
     return [found[run_id] for run_id in run_ids if run_id in found]
 
 
+_RECORD: Final = """
+    INSERT INTO recordings (run_id, n, session_id, data)
+    SELECT :run_id, :n, id, :data FROM sessions WHERE id = :session_id
+    ON CONFLICT DO NOTHING
+"""
+
+
+def record(connection: sqlite3.Connection, change: RunRecorded) -> None:
+    """Store a piece of a recording, if its session exists."""
+    connection.execute(_RECORD, asdict(change))
+
+
+def read_recording(connection: sqlite3.Connection, run_id: RunId) -> list[str]:
+    """Return the pieces of a run's recording in order."""
+    rows = connection.execute("SELECT data FROM recordings WHERE run_id = ? ORDER BY n", (run_id,))
+    return [data for (data,) in rows]
+
+
 def read_endings(
     connection: sqlite3.Connection, boot_id: str, after: int, upto: int, texts: int
 ) -> Iterator[StoredEnding]:
@@ -246,6 +269,8 @@ def _view(row: Row) -> RunView:
     columns["state"] = read_word(columns["state"], RunState, f"the state of run {columns['id']}")
     columns["started_at"] = columns["started_at"] or 0
     columns["ended_at"] = columns["ended_at"] or 0
+    notices, where = columns["notices"], f"the notices of run {columns['id']}"
+    columns["notices"] = read_json(notices, tuple[str, ...], where) if notices else ()
     return RunView(**columns)
 
 

@@ -81,7 +81,7 @@ def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
             _create(connection, change.session)
             return
         case SessionEdited():
-            done = connection.execute(_EDIT, _edited_columns(change))
+            done = connection.execute(_EDIT, _edited_columns(connection, change))
         case UsageAdded():
             done = connection.execute(_ADD_USAGE, _usage_columns(change))
         case SessionDeleted():  # the schema deletes what belongs to it (J4)
@@ -106,11 +106,15 @@ def _create(connection: sqlite3.Connection, session: Session) -> None:
     )
 
 
-def _edited_columns(change: SessionEdited) -> dict[str, object]:
+def _edited_columns(connection: sqlite3.Connection, change: SessionEdited) -> dict[str, object]:
+    keeps = False
+    if change.title_over:
+        present = connection.execute("SELECT title FROM sessions WHERE id = ?", (change.id,))
+        keeps = (present.fetchone() or ("",))[0] not in change.title_over
     return {
         "id": change.id,
         "at": change.at,
-        "title": change.title,
+        "title": None if keeps else change.title,
         "prompt_tokens": change.prompt_tokens,
         "completion_tokens": change.completion_tokens,
         "summary_message_id": change.summary_message_id,

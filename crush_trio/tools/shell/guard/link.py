@@ -69,6 +69,8 @@ class GuardReport:
     leader: ProcessId | None = field(default=None, init=False)
     started: bool = field(default=False, init=False)
     failure: int | None = field(default=None, init=False)
+    made: tuple[int, ...] = field(default=(), init=False)
+    """The indexes of the watched names that the command has made."""
     end: GuardEnd | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False, repr=False)
 
@@ -92,13 +94,17 @@ class GuardReport:
                 self.started = True
             case ["failed", number]:
                 self.leader, self.failure = None, int(number)
+            case ["made", numbers]:
+                self.made = _numbers(numbers)
             case ["withdrawn"]:
                 self.end = GuardEnd(GuardOutcome.STOPPED)
             case [how, status, reaped, left]:
-                self.end = GuardEnd(GuardOutcome(how), int(status), _pids(reaped), _pids(left))
+                self.end = GuardEnd(
+                    GuardOutcome(how), int(status), _numbers(reaped), _numbers(left)
+                )
 
 
-def _pids(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     return () if text == NOTHING else tuple(map(int, text.split(",")))
 
 

@@ -12,9 +12,10 @@ would not work: Linux sends it when the *thread* that forked ends, and the serve
 threads. The guard has one thread, so its command gets that signal.
 
 The server sends the argument vector with the orders for a sandbox, and gets lines back: `forked <pid>`,
-then `started`, and at the end `ended`, `stopped` or `killed` (the guard was), the leader's wait status,
-the processes that were stopped, and those that could not be. Instead it gets `failed <errno>` if the
-command cannot be executed, or `withdrawn` if the server closed its half before. Linux only.
+then `started`; at the end `made` with the watched names that exist now, if any, and `ended`, `stopped` or
+`killed` (the guard was), with the leader's wait status, the processes that were stopped, and those that
+could not be. Instead it gets `failed <errno>` if the command cannot be executed, or `withdrawn` if the server
+closed its half before. Linux only.
 
 Part of the guard program: the package docstring says what it may import.
 """
@@ -25,7 +26,7 @@ import select
 import signal
 from time import monotonic
 
-from crush_trio.tools.shell.guard.placeholder import Placeholders
+from crush_trio.tools.shell.guard.placeholder import Placeholders, look_for_made
 from crush_trio.tools.shell.guard.process_table import ProcessId
 from crush_trio.tools.shell.guard.subreaper import (
     KILL_LIMIT,
@@ -80,6 +81,13 @@ def report_end(channel: int, how: str, status: int, stopped: set[int], left: set
     report(channel, how, status, _csv(stopped - left), _csv(left))
 
 
+def report_made(channel: int, orders: "Orders") -> None:
+    """Report which of the watched names exist now: the command has made them."""
+    made = look_for_made(orders.get("watched", ()))
+    if made:
+        report(channel, "made", _csv(made))
+
+
 def _csv(pids: "Iterable[int]") -> str:
     return ",".join(map(str, sorted(pids)[:MOST_NAMED])) or "-"
 
@@ -87,8 +95,9 @@ def _csv(pids: "Iterable[int]") -> str:
 def packed(argv: "list[bytes]", orders: "Orders") -> bytes:
     """Return a request: a command, and what its sandbox needs from the guard.
 
-    Orders are `placeholders` (names to reserve), `namespace` (the leader is bubblewrap), and those of
-    `restriction.py`. The guard is the same Python as the server, so `marshal` suits, and costs no import.
+    Orders are `placeholders` (names to reserve), `watched` (names to report if the command made them),
+    `namespace` (the leader is bubblewrap), and those of `restriction.py`. The guard is the same Python as
+    the server, so `marshal` suits, and costs no import.
     """
     request = marshal.dumps((argv, orders))
     return len(request).to_bytes(4, "big") + request
@@ -130,6 +139,7 @@ class Guard:
             self._below.await_kernel()
         left = self._below.stop(grace)
         self._reserved.remove()
+        report_made(self._channel, orders)
         status = signal.SIGKILL.value if self._status is None else self._status
         report_end(self._channel, how, status, self._below.stopped, left)
 
@@ -214,7 +224,7 @@ class GuardWatcher:
         self._below = Subreaper(self._note)
         self._status: int | None = None
 
-    def watch(self, grace: float) -> None:
+    def watch(self, orders: "Orders", grace: float) -> None:
         """Wait for the end of the guard; kill it if it is late. If it failed, stop everything."""
         deadline: float | None = None
         while self._below.reap() and self._status is None:
@@ -228,6 +238,7 @@ class GuardWatcher:
                 self._below.pause(ROUND)
         if self._status != 0:
             left = self._below.stop(grace=0)
+            report_made(self._channel, orders)
             report_end(self._channel, "killed", signal.SIGKILL.value, self._below.stopped, left)
 
     def _note(self, pid: int, status: int) -> None:
@@ -267,7 +278,7 @@ def main(channel: int, grace: float) -> None:
         _be_guard(channel, watched, reserved, request, grace)
     os.close(watched)
     _let_go()
-    GuardWatcher(channel, ProcessId(guard)).watch(grace)
+    GuardWatcher(channel, ProcessId(guard)).watch(orders, grace)
     reserved.remove()
 
 

@@ -1,4 +1,4 @@
-"""Placeholders: empty directories that reserve a name while a sandboxed command runs.
+"""Placeholders: empty directories that reserve a name while a sandboxed command runs; and names that it made.
 
 A sandbox keeps a command from making `.git/hooks` by mounting something read-only there, and a mount
 needs something to mount on. So the guard makes an empty directory where there is nothing, and removes
@@ -8,7 +8,11 @@ Commands that run at the same time share a placeholder: each has a shared lock o
 that can turn its lock into an exclusive one removes it. (Removing it earlier would detach the mounts of
 the others: the kernel allows that from outside their mount namespace.) The kernel releases the lock of
 a guard that was killed; the next command then finds the directory, knows it by its mode and removes it.
-If another program has put something into it by then, it stays.
+If another program has put something into it by then, it stays. A server that opens a workspace does the
+same (`remove_left`).
+
+Some names cannot be reserved, because programs would fail at a directory there: git at `.git/commondir`, a
+shell at `~/.bashrc`. `look_for_made` finds out which of them a command has made.
 
 Part of the guard program: the package docstring says what it may import.
 """
@@ -19,7 +23,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MODE = 0o1755
 """The mode of a placeholder. No other program gives the sticky bit to a directory in a project."""
@@ -28,14 +32,48 @@ TRIES = 100
 """How often to try again if another guard removes the placeholder at the same moment."""
 
 
+REMOVED = "commondir"
+"""The name that is removed if a command made it.
+
+Git writes this file only into the directory of a new linked work tree. In any other git directory it makes
+git take its configuration and hooks from a place that the command chose.
+"""
+
+
 def is_placeholder(path: "str | os.PathLike[str]") -> bool:
-    """Whether *path* is a placeholder, of this or of another command."""
+    """Whether *path* is a placeholder, of this or of another command of our user."""
     try:
         state = os.lstat(path)
         marked = stat.S_ISDIR(state.st_mode) and stat.S_IMODE(state.st_mode) == MODE
-        return marked and not os.listdir(path)  # noqa: PTH208  # no time for pathlib
+        ours = marked and state.st_uid == os.geteuid()
+        return ours and not os.listdir(path)  # noqa: PTH208  # no time for pathlib
     except OSError:
         return False
+
+
+def remove_left(paths: "Iterable[str | os.PathLike[str]]") -> None:
+    """Remove the placeholders among *paths* that no command uses: their guard and watcher were killed."""
+    for path in paths:
+        if is_placeholder(path):
+            try:
+                left = Placeholders([os.fspath(path)])
+            except OSError:
+                continue  # another process has changed it meanwhile
+            left.remove()
+            left.close()
+
+
+def look_for_made(paths: "Sequence[str]") -> list[int]:
+    """Return the indexes of the *paths* that exist now; a `REMOVED` among them is removed."""
+    made = [number for number, path in enumerate(paths) if os.path.lexists(path)]
+    for number in made:
+        folder, name = os.path.split(paths[number])
+        if name == REMOVED and os.path.realpath(folder) == folder:  # not through a link
+            try:
+                os.unlink(paths[number])  # noqa: PTH108  # no time for pathlib
+            except OSError:
+                continue  # a directory, at which git fails; the report names it all the same
+    return made
 
 
 class Placeholders:
@@ -69,6 +107,12 @@ class Placeholders:
             except OSError:
                 pass  # another command uses it, or another program has filled it
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # or a command that starts now would wait
+
+    def close(self) -> None:
+        """Close them; for a process that goes on. A guard ends instead."""
+        for _, descriptor, _ in self._held:
+            os.close(descriptor)
+        self._held.clear()
 
 
 def _hold(path: str) -> tuple[int, bool]:

@@ -58,11 +58,11 @@ from crush_trio.tools.shell.output import BoundedOutput
 from crush_trio.tools.shell.process import Command, open_process_group
 
 async def main():
-    env, script = {"PATH": sys.argv[1]}, sys.argv[2]
+    env, script, shells = {"PATH": sys.argv[1]}, sys.argv[2], int(sys.argv[3])
     command = Command(argv=("/bin/sh", "-c", script), working_dir=Path("/"), env=env)
     out = BoundedOutput()
     async with open_process_group(command, clock=SystemClock(), stdout=out) as group:
-        while "ready" not in out.text():
+        while out.text().count("ready") < shells:
             await trio.sleep(0.01)
         await trio.to_thread.run_sync(lambda: None)
         print(f"{group._guard.process.pid} {group.pid}", flush=True)
@@ -82,11 +82,9 @@ async def numbers(stream):
 
 @pytest.mark.item("H9")
 async def test_a_server_that_is_killed_leaves_no_process_behind(probe):
-    script = (
-        f"{probe.sleep} & (setsid sh -c 'trap \"\" TERM; {probe.sleep} & {probe.sleep}' &);"
-        f" sh -c '{probe.sleep} & {probe.sleep}' & sleep 0.2; echo ready; {probe.sleep}"
-    )
-    argv = [sys.executable, "-c", SERVER, os.environ["PATH"], script]
+    stays = f"echo ready; {probe.sleep}; true"
+    script = f"(setsid sh -c 'trap \"\" TERM; ({stays}) & {stays}' &); sh -c '({stays}) & {stays}' & {stays}"
+    argv = [sys.executable, "-c", SERVER, os.environ["PATH"], script, "5"]
     with trio.fail_after(10):
         server = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
         guard, _ = await numbers(server.stdout)
@@ -101,7 +99,14 @@ async def test_a_server_that_is_killed_leaves_no_process_behind(probe):
 
 
 async def test_a_command_ends_with_its_guard_though_the_server_does_nothing(probe):
-    argv = [sys.executable, "-c", SERVER, os.environ["PATH"], f"echo ready; exec {probe.sleep}"]
+    argv = [
+        sys.executable,
+        "-c",
+        SERVER,
+        os.environ["PATH"],
+        f"echo ready; exec {probe.sleep}",
+        "1",
+    ]
     with trio.fail_after(10):
         server = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
         guard, leader = await numbers(server.stdout)

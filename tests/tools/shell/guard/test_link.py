@@ -37,6 +37,11 @@ def test_a_command_that_cannot_be_executed_has_no_process():
     assert (report.leader, report.failure, report.over) == (None, 2, True)
 
 
+def test_names_that_the_command_made_come_before_the_end():
+    report = read(b"forked 4711\nstarted\nmade 0,2\nended 0 - -\n")
+    assert (report.made, report.over) == ((0, 2), True)
+
+
 def test_a_withdrawn_command_was_stopped_and_leaves_nothing():
     report = read(b"withdrawn\n")
     assert report.end == GuardEnd(GuardOutcome.STOPPED)

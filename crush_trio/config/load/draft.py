@@ -1,36 +1,27 @@
-"""Loads the configuration files into a snapshot, in two steps.
-
-The first step finds the files, checks the types in each, merges them and checks the result. It is
-synchronous, is run in a thread, and returns a `Draft`. A change is checked on a draft before it is
-written.
-
-The second step fills in `env`, which may run commands, and then decides which providers can be used
-and which models are selected. Other templates are filled in when their values are needed.
-"""
+"""`Draft`: the merged configuration files, read from the disk and checked; the first step of loading."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
 from attrs import define, evolve, field, frozen
 
 from crush_trio.config.checks import (
     LIMITS_KEY,
-    PRE_TOOL_USE,
-    check_meaning,
+    check_hooks,
     check_sandbox,
+    complete_providers,
     file_limits,
-    unknown_events,
+    flat_hooks,
+    hook_warnings,
 )
 from crush_trio.config.errors import (
     ConfigInvalid,
     ConfigWarning,
     ConfigWarningKind,
-    ExpansionFailed,
 )
-from crush_trio.config.expander import Expander, key_text, templates_of
+from crush_trio.config.expander import key_text
 from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
@@ -40,14 +31,14 @@ from crush_trio.config.files import (
     merged_config,
     merged_sandbox,
     read_tree,
+    records_runs,
     unknown_keys,
+    without_malformed,
 )
 from crush_trio.config.known_providers import known_providers
-from crush_trio.config.models import Known, enable_providers, select_models
+from crush_trio.config.models import Known
 from crush_trio.config.rules.rules import LoadedRule, load_rules
 from crush_trio.config.secrets.command_env import CommandEnv
-from crush_trio.config.secrets.known import KnownSecrets
-from crush_trio.config.snapshot import ExpandedEnv, LoadedConfig
 from crush_trio.config.sources import (
     DataDir,
     Layer,
@@ -64,11 +55,9 @@ from crush_trio.config.sources import (
     outside_data_dirs,
     real_path,
 )
-from crush_trio.config.template import RunCommand, refuse_command
 from crush_trio.config.trust.answers import TrustedOnce, with_answer
 from crush_trio.config.trust.wishes import Wishes, find_wishes, remove_untrusted
 from crush_trio.wire.config import CatalogProvider, Config
-from crush_trio.wire.requests import ModelType
 
 Overlay = Mapping[Path, Tree]
 """Content that replaces that of some files."""
@@ -78,9 +67,8 @@ _SCRIPT: Final = (
     "belongs under providers, `model` under models, `mcp` under mcp, `lsp` under lsp, `option` under "
     "options, `hook` under hooks, `permissions` under permissions.allowed_tools"
 )
-_NO_SUCH_EVENT: Final = f"unknown event, its hooks are never run; the only event is {PRE_TOOL_USE}"
 _FOREIGN_OWN: Final = "ignored: only the user's own files can set this key"
-_FOREIGN_RULES: Final = "ignored: only the user's own files can have permission rules"
+_FOREIGN_RULES: Final = "ignored: only your own files can have permission rules; add one with: crush-trio permissions add"
 _OF_WORKSPACE: Final = {SourceKind.WORKSPACE, SourceKind.USER_WORKSPACE}
 _LIMITS_ELSEWHERE: Final = "ignored: limits count for the whole server; write them into {file}"
 _OUTSIDE: Final = "ignored: a project that is not trusted cannot keep its data outside of itself"
@@ -102,34 +90,15 @@ class Draft:
     config: Config
     data_dir: DataDir
     warnings: tuple[ConfigWarning, ...]
+    skipped: tuple[ConfigWarning, ...] = ()
+    """Those of the warnings that are about entries left out: malformed, or providers not complete."""
     trusted: Trusted = ()
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     command_env: CommandEnv = field(factory=CommandEnv)
+    record: bool = False
     rules: tuple[LoadedRule, ...] = ()
     wishes: Wishes | None = None
     """What the project wants and may not do, because it is not trusted."""
-
-
-async def load_config(
-    places: Places,
-    *,
-    catalogue: Sequence[CatalogProvider] = (),
-    run_command: RunCommand = refuse_command,
-    revision: int = 1,
-    secrets: KnownSecrets | None = None,
-) -> LoadedConfig:
-    """Return the configuration of a workspace as it is now.
-
-    Raises a `ConfigInvalid` if a file is not valid. Nothing is written, and only the commands of
-    `env` in trusted files are run.
-    """
-    draft = await trio.to_thread.run_sync(partial(read_draft, places, catalogue=catalogue))
-    return await finish_draft(
-        draft, catalogue=catalogue, run_command=run_command, revision=revision, secrets=secrets
-    )
-
-
-# ── First step: the files ───────────────────────────────────────────────────────────────────────
 
 
 def read_draft(
@@ -168,9 +137,11 @@ def _read_files(
     chosen = data_dir or _data_dir(places, project, below, trusted, files.warnings)
     files.read([chosen.source(trusted), places.workspace_source()])
     layers = Layers(tuple(files.layers))
-    kept = remove_untrusted(layers, places)
+    kept = remove_untrusted(layers)
     tree, config = merged_config(kept.layers)
-    check_meaning(config, kept.layers, _known(config, catalogue))
+    check_hooks(config, kept.layers)
+    config, incomplete = complete_providers(config, kept.layers, known_for(config, catalogue))
+    skipped = (*files.skipped, *incomplete)
     wishes = find_wishes(layers, places, project)
     if wishes is not None:
         wishes, unread = with_answer(wishes, places.declined_file)
@@ -186,10 +157,12 @@ def _read_files(
         tree=tree,
         config=_with_rules(config, files.rules),
         data_dir=chosen,
-        warnings=(*scripts, *files.warnings, *kept.warnings),
+        warnings=(*scripts, *files.warnings, *kept.warnings, *skipped),
+        skipped=skipped,
         trusted=trusted,
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
         command_env=command_env(files.own),
+        record=records_runs(files.own),
         rules=tuple(files.rules),
         wishes=wishes,
     )
@@ -204,6 +177,8 @@ class _Files:
     project: Project
     layers: list[Layer[Source]] = field(factory=list, init=False)
     warnings: list[ConfigWarning] = field(factory=list, init=False)
+    skipped: list[ConfigWarning] = field(factory=list, init=False)
+    """Those of the warnings that are about entries left out."""
     own: list[ConfigFile] = field(factory=list, init=False)
     """Those of them that belong to the user."""
     rules: list[LoadedRule] = field(factory=list, init=False)
@@ -224,6 +199,9 @@ class _Files:
                 self._add(source, tree)
 
     def _add(self, source: Source, tree: Tree) -> None:
+        tree, malformed = without_malformed(flat_hooks(tree))
+        for section, name, problem in malformed:
+            self._skip(source, section, name, problem)
         content = check_types(tree, source.path)
         rules = () if content.permissions is None else content.permissions.rules
         if source.user_level:
@@ -239,11 +217,20 @@ class _Files:
             self._say(ConfigWarningKind.NOT_TRUSTED, source, "permissions.rules", _FOREIGN_RULES)
         for key in unknown_keys(tree):
             self._say(ConfigWarningKind.UNKNOWN_KEY, source, key, "unknown key, ignored")
-        for event in unknown_events(content.hooks):
-            self._say(
-                ConfigWarningKind.NOT_USED, source, key_text(("hooks", event)), _NO_SUCH_EVENT
-            )
+        for keys, text in hook_warnings(content.hooks):
+            self._say(ConfigWarningKind.NOT_USED, source, key_text(keys), text)
         self.layers.append(Layer(source=source, tree=tree))
+
+    def _skip(self, source: Source, section: str, name: str, problem: str) -> None:
+        """Say that an entry is left out; one of an untrusted project would be left out anyway."""
+        provider = section == "providers"
+        kind = ConfigWarningKind.PROVIDER_SKIPPED if provider else ConfigWarningKind.NOT_USED
+        what = "the provider" if provider else f"{name} ({section})"
+        entry = key_text((section, name))
+        inside, _, expectation = problem.removeprefix(entry).partition(": ")
+        text = f"{expectation}; until that is mended {what} is not used"
+        warning = ConfigWarning(kind=kind, file=source.path, key=f"{entry}{inside}", text=text)
+        self.skipped.append(warning)
 
     def _say(self, kind: ConfigWarningKind, source: Source, key: str, text: str) -> None:
         self.warnings.append(ConfigWarning(kind=kind, file=source.path, key=key, text=text))
@@ -295,99 +282,6 @@ def _data_dir(
     return chosen
 
 
-def _known(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
+def known_for(config: Config, catalogue: Sequence[CatalogProvider]) -> Known:
+    """Return the built-in providers that *config* may name: none if it switches them off."""
     return {} if config.options.disable_default_providers else known_providers(catalogue)
-
-
-# ── Second step: templates and models ───────────────────────────────────────────────────────────
-
-
-async def finish_draft(
-    draft: Draft,
-    *,
-    catalogue: Sequence[CatalogProvider],
-    run_command: RunCommand,
-    revision: int,
-    previous: LoadedConfig | None = None,
-    secrets: KnownSecrets | None = None,
-) -> LoadedConfig:
-    """Return the snapshot of *draft*; reuse the `env` of *previous* if it has not changed.
-
-    *secrets* are those that the workspace knows already; new ones are added to them.
-    """
-    secrets = KnownSecrets() if secrets is None else secrets
-    expander = Expander(
-        layers=draft.layers,
-        tree=draft.tree,
-        directory=draft.project.directory,
-        data_file=draft.places.data_file,
-        environment=draft.places.environment,
-        run=run_command,
-        secrets=secrets,
-    )
-    await trio.lowlevel.checkpoint()
-    if previous is not None and _same_env(draft, previous):
-        env = previous.expanded_env
-    else:
-        env = await _expand_env(draft.config.env, expander)
-    expander = evolve(expander, environment={**expander.environment, **env.values})
-    secrets.learn_config(draft.config, expander.environment)
-    templates = (expander.template_warning(text, keys) for keys, text in templates_of(draft.config))
-    foreseen = [warning for warning in templates if warning is not None]
-    enabling = enable_providers(draft.config, _known(draft.config, catalogue), expander)
-    selection = select_models(draft.config.models, enabling.providers)
-    return LoadedConfig(
-        revision=revision,
-        config=evolve(
-            draft.config,
-            providers={name: each.config for name, each in selection.providers.items()},
-            models={
-                ModelType.LARGE.value: selection.large.selected,
-                ModelType.SMALL.value: selection.small.selected,
-            },
-        ),
-        sources=tuple(layer.source for layer in draft.layers.layers),
-        warnings=(
-            *(*draft.warnings, *env.warnings, *foreseen),
-            *(*enabling.warnings, *selection.warnings),
-        ),
-        places=draft.places,
-        project=draft.project,
-        pinned=draft.data_dir,
-        trusted=draft.trusted,
-        sandbox=draft.sandbox,
-        command_env=draft.command_env,
-        rules=draft.rules,
-        wishes=draft.wishes,
-        expanded_env=env,
-        large=selection.large,
-        small=selection.small,
-        providers=selection.providers,
-        expander=expander,
-    )
-
-
-async def _expand_env(templates: Mapping[str, str], expander: Expander) -> ExpandedEnv:
-    """Fill in `env`. Its values see the original environment, not each other: order does not matter.
-
-    A variable that cannot be filled in is left out, with a warning. An error would keep the
-    workspace from being opened, in which the user may want to repair it.
-    """
-    await trio.lowlevel.checkpoint()
-    values, warnings = {}, []
-    for name, text in templates.items():
-        try:
-            values[name] = await expander.expand(text, "env", name)
-        except ExpansionFailed as error:
-            foreseen = expander.template_warning(text, ("env", name))
-            failed = ConfigWarning(kind=ConfigWarningKind.NOT_EXPANDED, text=error.detail)
-            warnings.append(foreseen or failed)
-    return ExpandedEnv(values=values, warnings=tuple(warnings))
-
-
-def _same_env(draft: Draft, previous: LoadedConfig) -> bool:
-    """Whether `env` has the same values as before, from the same files, with the same trust."""
-    return draft.config.env == previous.config.env and all(
-        draft.layers.origin("env", name) == previous.origin("env", name)
-        for name in draft.config.env
-    )

@@ -1,4 +1,4 @@
-"""`Ground`: which paths a grant or an allowing rule may reach; and the paths that are always asked about.
+"""`PathPolicy`: which paths a grant or an allowing rule may reach; and the paths that are always asked about.
 
 `.git`, `.crush`, `crush.json` and the start-up files of shells decide which programs run later: a hook, a
 setting, an alias. No grant and no rule covers them, so each use is shown to a person.
@@ -61,10 +61,11 @@ def directory_of(path: Path, working_directory: Path) -> str:
 
 
 @frozen(kw_only=True)
-class Ground:
-    """The paths of one workspace. *workspace* and *private* are absolute and resolved.
+class PathPolicy:
+    """Which paths grants and rules of one workspace may reach.
 
-    *resolve* resolves links. A grant must not reach through a link that a repository brought along.
+    *workspace* and *private* are absolute and resolved. *resolve* resolves links: a grant must not reach
+    through a link that a repository brought along.
     """
 
     workspace: Path
