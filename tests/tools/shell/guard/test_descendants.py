@@ -82,10 +82,13 @@ def test_a_process_that_lost_its_guard_is_recognised_by_its_mark(probe):
     family = Family(os.getpid(), frozenset(), escaped=True)
     found = {}
     for name, env in (("marked", with_mark({}, new_mark())), ("other", with_mark({}, "other"))):
-        process = subprocess.Popen(["/bin/sleep", probe.token], env=env)
-        found[name] = family.has(process.pid)
-        process.kill()
-        process.wait()
+        # `Popen` returns in the middle of exec, when the new environment cannot be read yet.
+        script = ["/bin/sh", "-c", "echo; read -r line", probe.token]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(script, env=env, **pipes) as process:
+            assert process.stdout.readline()
+            found[name] = family.has(process.pid)
+            process.kill()
     assert found == {"marked": True, "other": False}
 
 
