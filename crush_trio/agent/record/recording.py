@@ -82,6 +82,8 @@ class Recording:
     exchanges: int = field(default=0, init=False)
     """How many model calls have begun."""
     stopped: bool = field(default=False, init=False)
+    _over: bool = field(default=False, init=False)
+    """Whether the event with the run's ending was published."""
     begun: float = field(factory=trio.current_time, init=False)
     _last: float = field(default=0.0, init=False)
     _size: int = field(default=0, init=False)
@@ -196,10 +198,15 @@ class Recording:
     # ── Events ──────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, event: Event) -> None:
-        """Record an event of the workspace, if it is about this run."""
+        """Record an event of the workspace, if it is about this run.
+
+        The run's ending is the last one: the next run of the session may begin before the recording is stored.
+        """
         with self._barrier():
-            if not self.stopped and (shown := self._shown(event)) is not None:
+            if not (self.stopped or self._over) and (shown := self._shown(event)) is not None:
                 self.add("event", **shown)
+            if isinstance(event, RunChange) and event.run.id == self.run.id:
+                self._over = event.run.state.terminal
 
     def _shown(self, event: Event) -> Entry | None:
         match event:

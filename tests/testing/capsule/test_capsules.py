@@ -15,6 +15,7 @@ from crush_trio.cli.main import main as program
 from crush_trio.config.checks import HookEvent
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.integrations.hook_answers import Decision, HookAnswer, combine_answers
+from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import CallTool, Say, Sleep
 from crush_trio.testing.capsule import NotReplayable, replay
 from crush_trio.testing.capsule.file import CapsuleInvalid, read_capsule
@@ -72,6 +73,29 @@ def test_a_later_run_of_a_session_replays_with_its_history():
     data = record(main, script=[[Say("one")], [Say("two")]])
     capsule = read_capsule(data)
     assert [each["role"] for each in capsule.header["history"]] == ["user", "assistant"]
+    assert replay(data).same, str(replay(data))
+
+
+def test_the_next_run_of_the_session_is_not_in_the_capsule(monkeypatch):
+    read = MemoryStore.run_messages
+
+    async def slow(self, runs):
+        await trio.sleep(1)
+        return await read(self, runs)
+
+    monkeypatch.setattr(MemoryStore, "run_messages", slow)
+
+    async def main(_server, place):
+        session = await place.create_session()
+        for run_id, prompt in (("r1", "first"), ("r2", "afterwards")):
+            body = {"session_id": session, "prompt": prompt, "run_id": run_id, "record": True}
+            assert (await place.request("POST", "/agent", body)).status == 202
+        await ended(place, "r2")
+        return (await place.request("GET", "/runs/r1/capsule")).body
+
+    answers = {"first": [[Sleep(1), Say("one")]], "afterwards": [[Say("two")]]}
+    data = record(main, script=by_text(answers))
+    assert b"afterwards" not in data
     assert replay(data).same, str(replay(data))
 
 
