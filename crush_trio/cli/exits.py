@@ -54,6 +54,13 @@ class NoModel(CrushError):
     message = "no model is configured, so nothing was run"
 
 
+class NoModelThere(CrushError):
+    """The same with a server that does not use the environment of this shell."""
+
+    code = "no_model_there"
+    message = "no model is configured on the server, so nothing was run"
+
+
 class NotTrusted(CrushError):
     """`trust --remove` for a directory that cannot be removed."""
 
@@ -116,6 +123,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
         ExitCode.NO_SERVER,
     ),
     "no_model": ExitCode.NO_MODEL,
+    "no_model_there": ExitCode.NO_MODEL,
 }
 
 ADVICE: Final[Mapping[str, str]] = {
@@ -130,6 +138,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "config_not_expanded": "find out what is missing: crush-trio config check",
     "no_model": "set a key such as ANTHROPIC_API_KEY or OPENAI_API_KEY, describe a provider in crush.json, "
     "or let the offline demo answer with --demo",
+    "no_model_there": "set a key in the environment of the server, describe a provider in its crush.json, or "
+    "let the offline demo answer with --demo",
     "not_configured": "check what is configured: crush-trio doctor",
     "path_invalid": "name a directory that exists on the server's machine with --cwd",
     "not_a_crush_database": "give the path of a crush.db, or of the directory that contains it",

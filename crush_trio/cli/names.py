@@ -9,6 +9,7 @@ from typing import Final
 
 from crush_trio.cli.exits import IdAmbiguous, ModelUnknown, NothingToContinue
 from crush_trio.client.workspace import RemoteWorkspace
+from crush_trio.config.known_providers import known_providers
 from crush_trio.errors import SessionNotFound
 from crush_trio.wire.config import ProviderConfig, SelectedModel
 from crush_trio.wire.ids import RunId, SessionId
@@ -63,7 +64,10 @@ def find_run(text: str, runs: Iterable[RunView]) -> RunId | None:
 
 
 def find_model(text: str, providers: Mapping[str, ProviderConfig]) -> SelectedModel:
-    """Return the model that *text* names, as `provider/model` or `model`; raises `ModelUnknown`."""
+    """Return the model that *text* names, as `provider/model` or `model`; raises `ModelUnknown`.
+
+    A built-in provider may have models that it does not list.
+    """
     for name, provider in providers.items():
         if text.startswith(f"{name}/") and _may_have(provider, text[len(name) + 1 :]):
             return SelectedModel(provider=name, model=text[len(name) + 1 :])
@@ -78,6 +82,9 @@ def find_model(text: str, providers: Mapping[str, ProviderConfig]) -> SelectedMo
         raise ModelUnknown(
             f"{len(owners)} providers have {text!r}; write {' or '.join(f'{name}/{text}' for name in owners)}"
         )
+    name, _, model_id = text.partition("/")
+    if model_id and name in providers and name in known_providers(()):
+        return SelectedModel(provider=name, model=model_id)  # perhaps newer than the catalogue
     known = [f"{name}/{model.id}" for name, each in providers.items() for model in each.models]
     more = ", …" if len(known) > _LISTED else ""
     raise ModelUnknown(f"{text!r}; choose one of: {', '.join(known[:_LISTED])}{more}")

@@ -20,7 +20,12 @@ from attrs import evolve, frozen
 
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
 from crush_trio.config.expander import Expander, key_text
-from crush_trio.config.known_providers import COMPATIBLE, KnownProvider, unsupported_key
+from crush_trio.config.known_providers import (
+    COMPATIBLE,
+    KnownProvider,
+    known_providers,
+    unsupported_key,
+)
 from crush_trio.wire.config import CatalogModel, Config, ProviderConfig, SelectedModel
 from crush_trio.wire.fields import Json
 from crush_trio.wire.requests import ModelType
@@ -162,6 +167,14 @@ def named_model(wanted: SelectedModel, providers: Providers) -> ModelSlot | None
         return None
     effort = reasoning_effort(wanted.reasoning_effort, model)
     return ModelSlot(selected=evolve(wanted, reasoning_effort=effort), model=model)
+
+
+def unlisted_model(wanted: SelectedModel, providers: Providers) -> ModelSlot | None:
+    """Return the *wanted* model of a built-in provider whose catalogue may be older than the model."""
+    built_in = wanted.provider in providers and wanted.provider in known_providers(())
+    if not (built_in and wanted.model):
+        return None
+    return ModelSlot(selected=wanted, model=CatalogModel(id=wanted.model, name=wanted.model))
 
 
 def _choice(provider_id: str, model: CatalogModel) -> ModelSlot:

@@ -30,7 +30,13 @@ from crush_trio.config.errors import ConfigInvalid, ConfigWarning, NotConfigured
 from crush_trio.config.expander import Expander, key_text
 from crush_trio.config.files import SandboxConfig
 from crush_trio.config.known_providers import known_providers
-from crush_trio.config.models import EnabledProvider, ModelSlot, default_small_model, named_model
+from crush_trio.config.models import (
+    EnabledProvider,
+    ModelSlot,
+    default_small_model,
+    named_model,
+    unlisted_model,
+)
 from crush_trio.config.redaction import REDACTED, redact_text
 from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.config.secrets.command_env import CommandEnv
@@ -163,10 +169,9 @@ class LoadedConfig:
         return self.large if model_type is ModelType.LARGE else self.small
 
     def named_model(self, wanted: SelectedModel) -> ModelSlot:
-        """Return the *wanted* model, or raise `NotConfigured`."""
-        return _there(
-            "model", f"{wanted.provider}/{wanted.model}", named_model(wanted, self.providers)
-        )
+        """Return the *wanted* model, also one that a built-in provider does not list; or raise `NotConfigured`."""
+        found = named_model(wanted, self.providers) or unlisted_model(wanted, self.providers)
+        return _there("model", f"{wanted.provider}/{wanted.model}", found)
 
     def check_selectable(self, wanted: SelectedModel) -> None:
         """Raise `ConfigInvalid` if *wanted* could not be used, so that another model would answer.

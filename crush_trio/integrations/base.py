@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 from attrs import field, frozen
 from trio.lowlevel import checkpoint
+from typing_extensions import override
 
 from crush_trio.clock import Clock
 from crush_trio.config.live import Configuration
@@ -50,10 +51,14 @@ class McpFailed(CrushError):
 
 
 class McpNotFound(NotFound):
-    """No MCP server of this name is configured; the detail names it."""
+    """No MCP server of this name is configured. The detail is the whole text, as clients know it."""
 
     code = "mcp_not_found"
     message = "no such MCP server"
+
+    @override
+    def __str__(self) -> str:
+        return self.detail or self.message
 
 
 def read_json(text: str | bytes) -> Json:

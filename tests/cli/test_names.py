@@ -37,7 +37,8 @@ def provider(*models, **more):
 
 PROVIDERS = {
     "anthropic": provider("sonnet", "haiku"),
-    "openrouter": provider("anthropic/sonnet", "haiku"),
+    "openrouter": provider("anthropic/sonnet", "haiku", "anthropic/listed"),
+    "mine": provider("m"),
     "shed": provider(discover_models=True),
 }
 
@@ -50,6 +51,8 @@ PROVIDERS = {
         ("openrouter/anthropic/sonnet", ("openrouter", "anthropic/sonnet")),
         ("openrouter/haiku", ("openrouter", "haiku")),
         ("shed/anything", ("shed", "anything")),
+        ("anthropic/newer", ("anthropic", "newer")),
+        ("anthropic/listed", ("openrouter", "anthropic/listed")),
     ],
 )
 def test_a_model_is_named_with_its_provider_or_without(text, chosen):
@@ -62,6 +65,8 @@ def test_a_model_is_named_with_its_provider_or_without(text, chosen):
     [
         ("haiku", "write anthropic/haiku or openrouter/haiku"),
         ("gpt", "choose one of: anthropic/sonnet"),
+        ("mine/newer", "choose one of: anthropic/sonnet"),
+        ("openai/gpt", "choose one of: anthropic/sonnet"),
     ],
 )
 def test_a_model_that_cannot_be_told_is_refused_with_those_there_are(text, advice):

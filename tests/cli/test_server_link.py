@@ -13,7 +13,7 @@ from crush_trio.cli import server_link
 from crush_trio.cli.background import Background
 from crush_trio.cli.commands.doctor import background, remote_workspace
 from crush_trio.cli.commands.run import RunOptions, run_prompt
-from crush_trio.cli.exits import NoModel, NotOurs
+from crush_trio.cli.exits import ExitCode, NoModelThere, NotOurs, exit_code_of, explain
 from crush_trio.cli.report.findings import Level
 from crush_trio.cli.report.plain import JsonReporter
 from crush_trio.cli.server_link import OWN_BUILD, STUCK, probe
@@ -105,5 +105,7 @@ async def test_over_tcp_the_keys_of_the_server_count_and_that_is_said(tmp_path):
         assert (missing.level, "--cwd" in missing.advice) == (Level.FAIL, True)
         assert not (tmp_path / "wrok").exists()
         options = RunOptions(prompt="x", directory=str(tmp_path / "work"), host=host)
-        with pytest.raises(NoModel, match="not the keys of this shell"):
+        with pytest.raises(NoModelThere, match="not the keys of this shell") as caught:
             await run_prompt(options, JsonReporter(lambda _: None, stream=False), environ)
+        assert "set a key in the environment of the server" in explain(caught.value)[1]
+        assert exit_code_of(caught.value) == ExitCode.NO_MODEL

@@ -103,6 +103,22 @@ async def test_a_model_that_is_not_configured_is_refused_and_nothing_is_accepted
     assert bench.model.requests == []
 
 
+async def test_a_built_in_provider_is_asked_for_models_that_its_catalogue_does_not_list(tmp_path):
+    """The client's model dialog could select such a model, and a single run could not name it."""
+    user_file = tmp_path / ".config" / "crush" / "crush.json"
+    user_file.parent.mkdir(parents=True)
+    entry = {"api_key": "k", "models": [{"id": "listed"}]}
+    user_file.write_bytes(orjson.dumps({"providers": {"openai": entry}}))
+    model, newer = ScriptedProvider(answer), {"provider": "openai", "model": "newer-than-ours"}
+    async with open_server_with(
+        open_config=None, make_turn=None, home=tmp_path, providers={"openai": model}
+    ) as server:
+        place = await server.create(A, str(tmp_path / "work"))
+        bench = Bench(place, await place.create_session(), model)
+        await bench.play("first", "r1", model=newer)
+        assert [chosen for chosen, _ in bench.asked("first")] == ["newer-than-ours"]
+
+
 @pytest.mark.item("F17")
 async def test_questions_can_be_asked_by_named_runs_too_after_an_interactive_start(bench):
     for number, (interactive, more) in enumerate(

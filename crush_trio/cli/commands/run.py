@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 from rich.console import Console
 
-from crush_trio.cli.exits import EXIT_HELP, NoModel, PromptMissing
+from crush_trio.cli.exits import EXIT_HELP, NoModel, NoModelThere, PromptMissing
 from crush_trio.cli.following import Canceller, RunWatcher, follow
 from crush_trio.cli.import_hint import workspace_hint
 from crush_trio.cli.names import find_model, find_session, latest_session
@@ -45,7 +45,7 @@ from crush_trio.wire.config import SelectedModel
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import RunState
 
-_ELSEWHERE = "the server at {} uses its own environment and files, not the keys of this shell"
+_ELSEWHERE = "{} uses its own environment and files, not the keys of this shell"
 
 STDIN = "-"
 """The argument that stands for standard input."""
@@ -90,7 +90,9 @@ STDIN = "-"
 @click.option(
     "--record", is_flag=True, help="Record the run, for `crush-trio capsule` and `replay`."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer and errors.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Print only the answer and what is wrong with it."
+)
 @debug_option
 @pass_invocation
 def run(
@@ -218,10 +220,12 @@ async def run_prompt(options: RunOptions, reporter: Reporter, environ: Mapping[s
             ) as workspace,
         ):
             reporter.opened(workspace)
-            unusable = (
-                unsupported_key(environ) if link.local else _ELSEWHERE.format(link.client.address)
+            no_model = (
+                NoModel(unsupported_key(environ))
+                if link.local
+                else NoModelThere(_ELSEWHERE.format(link.client.address))
             )
-            return await _run(options, reporter, link, workspace, interrupts, unusable)
+            return await _run(options, reporter, link, workspace, interrupts, no_model)
 
     return await interruptible(work)
 
@@ -232,17 +236,17 @@ async def _run(
     link: ServerLink,
     workspace: RemoteWorkspace,
     interrupts: Interrupts,
-    unusable: str,
+    no_model: NoModel | NoModelThere,
 ) -> int:
     """Submit the prompt and follow its run; from here on a signal cancels the run, not the command.
 
-    *unusable* says why keys of this shell are not used, for the error without a model.
+    *no_model* is raised without a model; it says why keys of this shell are not used.
     """
     model = await _choose_model(options, workspace)
     answering = model or (await workspace.agent.info()).model_cfg
     unasked = not (reporter.interactive or options.demo or model)
     if unasked and answering.provider == DEMO_PROVIDER:
-        raise NoModel(unusable)
+        raise no_model
     hint = await workspace_hint(link, workspace)
     session_id = await _choose_session(options, workspace)
     canceller, watcher = Canceller(options.timeout, reporter), RunWatcher(reporter)

@@ -4,7 +4,7 @@ Text is written once, at the end: exactly the text of the run's ending (B20). `s
 line per event, as it arrives.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -37,7 +37,7 @@ from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.codec import unstructure
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ToolCallId
-from crush_trio.wire.messages import FinishReason, ToolCallPart
+from crush_trio.wire.messages import FinishPart, FinishReason, ToolCallPart
 from crush_trio.wire.runs import RunState
 
 Write = Callable[[str], object]
@@ -55,7 +55,10 @@ async def _nothing() -> AsyncIterator[None]:
 
 @define(eq=False)
 class PlainReporter:
-    """Writes the answer to standard output, and notes to *notes*; *quiet* leaves out the notes."""
+    """Writes the answer to standard output, and notes to *notes*.
+
+    *quiet* leaves out the notes, except those that the answer is not whole.
+    """
 
     _write: Write = field(repr=False)
     notes: Console = field(repr=False)
@@ -80,8 +83,8 @@ class PlainReporter:
         match piece:
             case ToolCallFinished(call=call):
                 self._calls[call.id] = call
-            case MessageFinished(finish=finish) if finish.message and finish.reason in _INCOMPLETE:
-                self._note(Text(one_line(finish.message), "yellow"))
+            case MessageFinished(finish=finish) if lack := _lack(finish):
+                self._print(Text(lack, "yellow"))
             case Asked(request=request):
                 self._note(Text(f"The run waits for an answer: {_asked(request)}", "yellow"))
             case Progress(text=text):
@@ -104,15 +107,23 @@ class PlainReporter:
         if end.receipt is not None:
             self._note(Text(summary(end.receipt)))
         for line in ending_lines(end):
-            self.notes.print(line, highlight=False, soft_wrap=True)
+            self._print(line)
 
     def _note(self, text: Text) -> None:
         if not self.quiet:
-            self.notes.print(text, highlight=False, soft_wrap=True)
+            self._print(text)
+
+    def _print(self, text: Text) -> None:
+        self.notes.print(text, highlight=False, soft_wrap=True)
 
 
 _INCOMPLETE: Final = frozenset(FinishReason) - {FinishReason.ERROR, FinishReason.CANCELLED}
 """Finish reasons whose message is about the answer; errors and cancels are told with the ending."""
+
+
+def _lack(finish: FinishPart) -> str:
+    """Return what an answer lacks, for example its end; empty if it is whole, or told with the ending."""
+    return one_line(finish.message) if finish.reason in _INCOMPLETE else ""
 
 
 def _asked(request: PermissionRequest | QuestionRequest) -> str:
@@ -203,8 +214,8 @@ def _content(piece: MessagePiece) -> JsonObject:
     return {}
 
 
-def end_object(end: RunEnd) -> JsonObject:
-    """Return the last line of `stream-json`."""
+def end_object(end: RunEnd, lacks: Iterable[str] = ()) -> JsonObject:
+    """Return the last line of `stream-json`; *lacks* say what the answer lacks."""
     return {
         "type": "end",
         "outcome": end.run.state.value,
@@ -214,7 +225,7 @@ def end_object(end: RunEnd) -> JsonObject:
         "denied": None if end.denied is None else end.denied.name,
         "seconds": round(end.seconds, 3),
         "receipt": None if end.receipt is None else unstructure(end.receipt),
-        "notices": list(end.run.notices),
+        "notices": [*end.run.notices, *lacks],
     }
 
 
@@ -234,6 +245,7 @@ class JsonReporter:
     stream: bool
     interactive: bool = field(default=False, init=False)
     _start: JsonObject = field(factory=dict, init=False, repr=False)
+    _lacks: list[str] = field(factory=list, init=False, repr=False)
 
     def open(self, interrupts: Interrupts) -> AbstractAsyncContextManager[None]:
         """Do nothing."""
@@ -249,6 +261,8 @@ class JsonReporter:
 
     def tell(self, piece: RunPiece) -> None:
         """Write a line about *piece*."""
+        if isinstance(piece, MessageFinished) and (lack := _lack(piece.finish)):
+            self._lacks.append(lack)
         if (line := piece_object(piece)) is not None:
             self._line(line)
 
@@ -257,7 +271,7 @@ class JsonReporter:
 
     def ended(self, end: RunEnd) -> None:
         """Write the last line, or the only object."""
-        last = end_object(end)
+        last = end_object(end, self._lacks)
         if self.stream:
             self._line(last)
         else:

@@ -127,12 +127,15 @@ class LiveScreen:
         self._write(self._region.paint(done, Bottom(), width) + self._region.close(width))
 
     def _size(self) -> tuple[int, int]:
-        """Return the terminal's current size; rich might take an outdated one from the environment."""
+        """Return the terminal's current size; rich might take an outdated one from the environment.
+
+        A terminal that nobody has told its size, such as one in a container, says that it has none.
+        """
         try:
             size = os.get_terminal_size(sys.stdout.fileno())
         except (OSError, ValueError):
             size = os.terminal_size(self.console.size)
-        return max(size.columns, 10), max(size.lines, 3)
+        return max(size.columns or 80, 10), max(size.lines or 24, 3)
 
     def _write(self, text: str) -> None:
         try:

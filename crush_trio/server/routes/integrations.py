@@ -80,11 +80,11 @@ def _mcp(call: Call) -> McpServers:
     return call.workspace.integrations.mcp
 
 
-def _mcp_with(call: Call, name: str) -> McpServers:
+def _mcp_with(call: Call, name: str, otherwise: str = "not available") -> McpServers:
     """Return the MCP servers of a workspace in which one has the *name*; raises `McpNotFound`."""
     servers = _mcp(call)
     if name not in servers.states():
-        raise McpNotFound(f"mcp '{name}' not found in configuration")
+        raise McpNotFound(f"mcp '{name}' {otherwise}")
     return servers
 
 
@@ -112,7 +112,8 @@ def login_url(call: Call) -> AuthUrl:
 
 async def log_in(call: Call) -> JsonObject:
     """Log in to an MCP server."""
-    await _mcp_with(call, call.body.name).log_in(call.body.name)
+    name = call.body.name
+    await _mcp_with(call, name, "not found in configuration").log_in(name)
     return {}
 
 
@@ -250,7 +251,7 @@ ROUTES: Final = (
             name="log_in_to_mcp_server",
             body=McpServerRequest,
             answer=JsonObject,
-            errors=("mcp_not_found",),
+            errors=("mcp_failed", "mcp_not_found"),
             state="never logs in: says what to configure instead",
         ),
         Route(

@@ -170,6 +170,28 @@ def test_an_ask_that_nobody_here_can_answer_is_mentioned():
     assert "waits for an answer: Execute it" in Written().report(end(), Asked(ASK))[1]
 
 
+CUT = FinishPart(reason=FinishReason.MAX_TOKENS, time=1, message="Cut off: the answer ...")
+FAILED = FinishPart(reason=FinishReason.ERROR, time=1, message="no")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_that_an_answer_is_not_whole_is_told_also_to_scripts(quiet):
+    """With `-q`, half an answer and none at all looked like success."""
+    assert Written(quiet=quiet).report(end(), MessageFinished("m", CUT))[1] == f"{CUT.message}\n"
+    assert Written(quiet=quiet).report(end(), MessageFinished("m", FAILED))[1] == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_that_an_answer_is_not_whole_is_a_notice_of_the_last_object(stream):
+    out = []
+    reporter = JsonReporter(out.append, stream=stream)
+    reporter.began(start())
+    for finish in (FAILED, CUT):
+        reporter.tell(MessageFinished("m", finish))
+    reporter.ended(end())
+    assert json.loads(out[-1])["notices"] == [CUT.message]
+
+
 def test_progress_is_a_note():
     assert "half\n" in Written().report(end(), Progress("half"))[1]
 

@@ -1,6 +1,8 @@
 """The screen of a program that goes on while it is watched."""
 
 import io
+import os
+import sys
 
 import pytest
 import trio
@@ -54,6 +56,17 @@ def test_the_bottom_is_below_and_the_cursor_in_it():
     live.paint()
     assert screen.lines == ["first", "", "grows", "status", ">"]
     assert (screen.row, screen.column) == (4, 2)
+
+
+def test_a_terminal_without_a_size_is_as_wide_as_most(monkeypatch):
+    """It had ten columns."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _=0: os.terminal_size((0, 0)))
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    live, screen, _ = open_live_screen(80, 24)
+    live.seen = lambda: None
+    live.conversation.note("word " * 12)
+    live.paint()
+    assert screen.lines == [("word " * 12).strip(), "status", ">"]
 
 
 @pytest.mark.heavy

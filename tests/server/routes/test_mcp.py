@@ -98,18 +98,22 @@ async def test_what_a_server_cannot_do_is_said(target, body, message):
 
 
 @pytest.mark.parametrize(
-    ("target", "body"),
+    ("target", "body", "text"),
     [
-        ("/mcp/auth", {"name": "x"}),
-        ("/mcp/get-prompt", {"client_id": "x", "prompt_id": "p", "args": None}),
-        ("/mcp/read-resource", {"name": "x", "uri": "u"}),
+        ("/mcp/auth", {"name": "x"}, "mcp 'x' not found in configuration"),
+        (
+            "/mcp/get-prompt",
+            {"client_id": "x", "prompt_id": "p", "args": None},
+            "mcp 'x' not available",
+        ),
+        ("/mcp/read-resource", {"name": "x", "uri": "u"}, "mcp 'x' not available"),
     ],
 )
-async def test_a_server_that_is_not_configured_is_not_found(target, body):
+async def test_a_server_that_is_not_configured_is_not_found(target, body, text):
     async with open_place(Desks(), gh=command()) as place:
         answer = await place.request("POST", target, body)
-        assert (answer.status, answer.json()["code"]) == (404, "mcp_not_found")
-        assert "mcp 'x' not found in configuration" in answer.json()["message"]
+        assert answer.status == 404
+        assert answer.json() == {"message": text, "code": "mcp_not_found"}
 
 
 async def test_clients_hear_of_every_state_and_of_lists_that_change():
