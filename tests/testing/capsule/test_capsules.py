@@ -37,11 +37,12 @@ class Reading:
     parallel: bool = True
     description: str = "Reads all."
     parameters: dict = Factory(lambda: {"type": "object", "properties": {}})
+    metadata: dict = Factory(dict)
 
     async def run(self, call):
         await trio.sleep(0.5)
         call.progress("halfway")
-        return ToolResult(content=self.text)
+        return ToolResult(content=self.text, metadata=self.metadata)
 
 
 def record(main, **settings):
@@ -358,6 +359,22 @@ def test_a_run_that_saw_a_secret_replays_without_it():
     )
     assert b"battery" not in data
     assert read_capsule(data).end["redacted"]["MY_TOKEN"] >= 3
+    assert replay(data).same, str(replay(data))
+
+
+def test_what_looks_like_a_secret_is_removed_from_the_metadata_of_a_result_too():
+    """It is JSON in a text there, so the end of the line before is the letter n."""
+    token = "ghp_" + "aB3dE5gH7jK9" * 3
+
+    async def main(_server, place):
+        return await run_recorded(place, await place.create_session(), "go", "r1")
+
+    data = record(
+        main,
+        script=[[CallTool("read_all")], [Say("ok")]],
+        extra_tools=lambda _bench: [Reading("ok", metadata={"content": f"first\n{token}"})],
+    )
+    assert token.encode() not in data
     assert replay(data).same, str(replay(data))
 
 
