@@ -93,6 +93,8 @@ class Recording:
     _requests: dict[Hashable, tuple[list[Json], Entry]] = field(
         factory=dict, init=False, repr=False
     )
+    _told_end: bool = field(default=False, init=False)
+    """Whether the event that the run has ended was recorded."""
     _asked: set[str] = field(factory=set, init=False, repr=False)
     """The ids of tool calls and of question batches that belong to the run."""
 
@@ -196,10 +198,17 @@ class Recording:
     # ── Events ──────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, event: Event) -> None:
-        """Record an event of the workspace, if it is about this run."""
+        """Record an event of the workspace, if it is about this run.
+
+        After the ending nothing is: the next run of the session may begin before the recording is complete.
+        """
         with self._barrier():
-            if not self.stopped and (shown := self._shown(event)) is not None:
+            if self.stopped or self._told_end:
+                return
+            if (shown := self._shown(event)) is not None:
                 self.add("event", **shown)
+            if isinstance(event, RunChange) and event.terminal:
+                self._told_end = event.run.id == self.run.id
 
     def _shown(self, event: Event) -> Entry | None:
         match event:

@@ -141,6 +141,33 @@ def test_a_prompt_that_was_folded_is_queued_again():
     assert replay(data).same, str(replay(data))
 
 
+def test_what_the_next_run_of_the_session_does_is_not_in_the_capsule():
+    """It begins at once when the run ends, while the recording is still being completed."""
+
+    async def main(server, place):
+        session = await place.create_session()
+        store = server.stores.of("/srv/nowhere/project").inner
+        read = store.run_messages
+
+        async def slowly(runs):
+            await trio.sleep(1)
+            return await read(runs)
+
+        store.run_messages = slowly
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue, place, session)
+            return await run_recorded(place, session, "go", "r1")
+
+    async def queue(place, session):
+        await trio.sleep(0.2)
+        await place.submit(session, "the next", "r2")
+
+    script = [[CallTool("read_all")], [Say("one")], [Say("two")]]
+    data = record(main, script=script, extra_tools=lambda _bench: [Reading("text")])
+    assert b"the next" not in data
+    assert replay(data).same, str(replay(data))
+
+
 class Hooks:
     """Hooks that refuse the second call, and want a word added to the prompt."""
 
