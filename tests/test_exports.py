@@ -166,6 +166,8 @@ def packages(loaded):
     return {top for top in tops if top not in sys.stdlib_module_names and not top.startswith("__")}
 
 
+TRIES = 5
+
 NOT_NEEDED = {"answers", "config", "integrations", "requests", "schema"}
 """Modules of wire values that the run core does without."""
 
@@ -182,11 +184,15 @@ def test_the_run_core_loads_few_packages_and_no_wire_values_that_it_does_not_nee
 
 @pytest.mark.heavy
 @pytest.mark.slow
-def test_importing_the_run_core_takes_about_as_long_again_as_importing_trio():
-    """The limit has room for a busy machine; the benchmark has the strict one."""
-    front, core = import_cost.measure(rounds=3)
-    assert front.value < 1
-    assert core.value < 2.5
+def test_importing_the_run_core_takes_at_most_twice_as_long_as_importing_trio():
+    """A busy machine may need several tries."""
+    for _ in range(TRIES):
+        front, core = import_cost.measure(rounds=3)
+        if front.value < 1 and core.value <= import_cost.TARGET:
+            return
+    pytest.fail(
+        f"of the time of Trio: {front.value:.2f} for the front, {core.value:.2f} for the core"
+    )
 
 
 def test_importing_the_front_loads_nothing_else():

@@ -5,6 +5,7 @@ a busy machine adds to a time and never takes from it. Run it with
 `python -m benchmarks.micro.import_cost`.
 """
 
+import os
 import subprocess
 import sys
 from typing import Final
@@ -25,8 +26,10 @@ def cost(statement: str) -> float:
     program = (
         f"import time; began = time.process_time()\n{statement}\nprint(time.process_time() - began)"
     )
+    environ = {**os.environ}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has been compiled
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True, env=environ
     )
     return float(ran.stdout)
 

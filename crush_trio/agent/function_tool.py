@@ -99,6 +99,11 @@ def as_tools(given: Iterable[Tool | Callable[..., Awaitable[object]]]) -> tuple[
 
 def _from_function(function: Callable[..., Any]) -> FunctionTool:
     name = function.__name__
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"the tool {name} is an async generator: return the whole result, and tell how far it is with "
+            "`call.progress(…)` of a parameter `call: ToolCall`"
+        )
     if not inspect.iscoroutinefunction(function):
         raise TypeError(
             f"the tool {name} is not an async function: write `async def {name}(…)`, with "

@@ -67,7 +67,8 @@ _VALUE: Final = re.compile(
 )
 _QUOTES: Final = ('"', "'", r"\"")
 _SHAPES: Final = re.compile(
-    r"(?<![\w-])(?:(?i:bearer)\s+[\w.~+/=-]{8,}"
+    # At the beginning of a word; also after an escape (`\n` in JSON) and after a colour of a terminal.
+    r"(?:(?<![\w-])|(?<=\\[bfnrt])|(?<=[\d\[]m))(?:(?i:bearer)\s+[\w.~+/=-]{8,}"
     r"|(?:sk|rk)-[\w-]{16,}|gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[a-z]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}"
     r"|eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*)"

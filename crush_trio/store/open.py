@@ -23,7 +23,7 @@ class StoreUnknown(CrushError):
     """The URL of the store settings names no kind of store; the detail says what it named."""
 
     code = "store_unknown"
-    message = "the store settings name no store that there is; use sqlite: or memory:"
+    message = "the store settings name no store that there is; use `sqlite:` or `memory:`"
 
 
 def _scheme_only(url: str) -> str:
@@ -114,9 +114,15 @@ _KINDS: Final[Mapping[str, Callable[[StoreSettings], _Kind]]] = {
 }
 
 
+_PLANNED: Final = {"postgres": "PostgreSQL", "postgresql": "PostgreSQL"}
+"""Schemes that people try although there is no such store yet."""
+
+
 def _kind_of(settings: StoreSettings) -> _Kind:
     make = _KINDS.get(settings.scheme) if ":" in settings.url else None
     if make is None:
+        if name := _PLANNED.get(settings.scheme):
+            raise StoreUnknown(f"this version has no store for {name}")
         raise StoreUnknown(f"the URL begins with {settings.scheme!r}")
     return make(settings)
 

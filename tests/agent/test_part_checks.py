@@ -122,6 +122,11 @@ class Owner:
         """Does."""
 
 
+async def generating(a: int):
+    """Does."""
+    yield a
+
+
 def blocking(a: int):
     """Does."""
 
@@ -138,6 +143,7 @@ def blocking(a: int):
         ),
         (unknown, "the annotations of the tool unknown cannot be read: name 'Nonsense'"),
         (blocking, r"the tool blocking is not an async function: write `async def blocking\(…\)`"),
+        (generating, "the tool generating is an async generator: return the whole result"),
         (lambda: None, "<lambda> is not an async function"),
         (wavering, "the parameter call of the tool wavering gets the call: write `call: ToolCall`"),
         (nested, r"the parameter a.table of the tool nested is annotated with dict\[str, int\]"),

@@ -50,7 +50,7 @@ async def test_a_store_in_memory_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize("url", WRONG)
 async def test_a_url_that_names_no_store_is_refused_before_anything_is_opened(tmp_path, url):
     settings = StoreSettings(url)
-    with pytest.raises(StoreUnknown, match="use sqlite: or memory:") as caught:
+    with pytest.raises(StoreUnknown, match="use `sqlite:` or `memory:`") as caught:
         open_store(settings, tmp_path)
     assert (caught.value.code, status_of(caught.value)) == ("store_unknown", 500)
     for ask in (has_data, inspect_store):

@@ -82,8 +82,6 @@ class Recording:
     exchanges: int = field(default=0, init=False)
     """How many model calls have begun."""
     stopped: bool = field(default=False, init=False)
-    _over: bool = field(default=False, init=False)
-    """Whether the event with the run's ending was published."""
     begun: float = field(factory=trio.current_time, init=False)
     _last: float = field(default=0.0, init=False)
     _size: int = field(default=0, init=False)
@@ -95,6 +93,8 @@ class Recording:
     _requests: dict[Hashable, tuple[list[Json], Entry]] = field(
         factory=dict, init=False, repr=False
     )
+    _told_end: bool = field(default=False, init=False)
+    """Whether the event that the run has ended was recorded."""
     _asked: set[str] = field(factory=set, init=False, repr=False)
     """The ids of tool calls and of question batches that belong to the run."""
 
@@ -200,13 +200,15 @@ class Recording:
     def hear(self, event: Event) -> None:
         """Record an event of the workspace, if it is about this run.
 
-        The run's ending is the last one: the next run of the session may begin before the recording is stored.
+        After the ending nothing is: the next run of the session may begin before the recording is complete.
         """
         with self._barrier():
-            if not (self.stopped or self._over) and (shown := self._shown(event)) is not None:
+            if self.stopped or self._told_end:
+                return
+            if (shown := self._shown(event)) is not None:
                 self.add("event", **shown)
-            if isinstance(event, RunChange) and event.run.id == self.run.id:
-                self._over = event.run.state.terminal
+            if isinstance(event, RunChange) and event.terminal:
+                self._told_end = event.run.id == self.run.id
 
     def _shown(self, event: Event) -> Entry | None:
         match event:

@@ -9,7 +9,7 @@ raises `ExplorerBroken`. Neither is counted as an outcome.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import closing
 from time import perf_counter
 from typing import TypeVar
@@ -158,6 +158,7 @@ def explore(
     """
     __tracebackhide__ = True
     _refuse_inside_trio()
+    _check_scenario(scenario)
     if strategy is None:
         strategy = HoldBack(deviations)
     elif deviations != 2:
@@ -244,6 +245,7 @@ def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int =
     """
     __tracebackhide__ = True
     _refuse_inside_trio()
+    _check_scenario(scenario)
     return Walk.from_token(token, max_steps=max_steps).run(scenario)
 
 
@@ -255,6 +257,18 @@ def _check(limit: int | None, max_steps: int, part: tuple[int, int]) -> None:
         raise ValueError(f"max_steps must be 1 or more: {max_steps}")
     if not 0 <= part[0] < part[1]:
         raise ValueError(f"not a part: {part} (they look like (2, 5), the third of five)")
+
+
+def _check_scenario(scenario: object) -> None:
+    """Raise TypeError for what cannot be run once per schedule, such as a coroutine."""
+    if callable(scenario):
+        return
+    if isinstance(scenario, Coroutine):
+        scenario.close()
+    raise TypeError(
+        f"the scenario is a {type(scenario).__name__}, not a function: it is called once per schedule, so "
+        "write `explore(scenario)`, or `explore(partial(scenario, …))` if it takes arguments"
+    )
 
 
 def _interrupt_in(error: BaseException) -> BaseException:

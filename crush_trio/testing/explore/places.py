@@ -3,6 +3,7 @@
 A place is the innermost line outside Trio and this package, since that is the line its reader wrote.
 """
 
+import ctypes
 import linecache
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -200,6 +201,16 @@ def not_under_control(task: Task, found: tuple[str, str], label: Label) -> str:
     place = place_of(task)
     where = "" if place is None else f" in {place}: {place.source}"
     return f"{label(task)} waits for {found[0]}{where}\n{_ADVICE}{found[1]}"
+
+
+def keep_for_ever(root: Task | None) -> None:
+    """Never let go of *root* and the tasks below it, not even when Python ends.
+
+    A task that is collected is closed by an exception where it waits. One that catches everything in a
+    loop catches that too, and would then loop without end.
+    """
+    for task in [] if root is None else _tasks(root):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _wanted(task: Task, label: Label) -> str:

@@ -11,9 +11,7 @@ others are ready goes to the end of the queue (a polling loop must not starve th
 and a run that does not follow its schedule raises `ExplorerBroken`, whatever the scenario did.
 """
 
-import gc
 import math
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -25,10 +23,11 @@ from typing import Final, Protocol, Self, TypeAlias, TypeVar
 import trio
 from attrs import define, field
 from trio.abc import Instrument
-from trio.lowlevel import Task
+from trio.lowlevel import Task, current_root_task
 
 from crush_trio.testing.explore.places import (
     Label,
+    keep_for_ever,
     not_under_control,
     outside,
     outside_anywhere,
@@ -203,8 +202,6 @@ class Walk:
                 raise
         finally:
             self._current = self._main = None  # they would keep all objects of the run alive
-        if self._killed:
-            self._bury()
         if self._problem is not None:
             raise self._problem
         self._check()
@@ -287,21 +284,13 @@ class Walk:
         """End the run with *problem*: cancel it, or abort Trio's run if it ignores that."""
         if self._problem is not None:
             self._killed = True
+            keep_for_ever(current_root_task())
             raise RuntimeError("the scenario ignores cancellation")  # Trio gives up the run
         if isinstance(problem, NotUnderControl):
             slow_down()
         self._problem = problem
         self.steps = 0
         self._scope.cancel()
-
-    def _bury(self) -> None:
-        """Collect the tasks of an aborted run, without their warnings about it."""
-        self._scope = trio.CancelScope()
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            gc.collect()
-        finally:
-            sys.unraisablehook = hook
 
     def _check(self) -> None:
         if not self.steps:

@@ -15,7 +15,6 @@ from crush_trio.cli.main import main as program
 from crush_trio.config.checks import HookEvent
 from crush_trio.config.secrets.known import KnownSecrets
 from crush_trio.integrations.hook_answers import Decision, HookAnswer, combine_answers
-from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import CallTool, Say, Sleep
 from crush_trio.testing.capsule import NotReplayable, replay
 from crush_trio.testing.capsule.file import CapsuleInvalid, read_capsule
@@ -38,11 +37,12 @@ class Reading:
     parallel: bool = True
     description: str = "Reads all."
     parameters: dict = Factory(lambda: {"type": "object", "properties": {}})
+    metadata: dict = Factory(dict)
 
     async def run(self, call):
         await trio.sleep(0.5)
         call.progress("halfway")
-        return ToolResult(content=self.text)
+        return ToolResult(content=self.text, metadata=self.metadata)
 
 
 def record(main, **settings):
@@ -73,29 +73,6 @@ def test_a_later_run_of_a_session_replays_with_its_history():
     data = record(main, script=[[Say("one")], [Say("two")]])
     capsule = read_capsule(data)
     assert [each["role"] for each in capsule.header["history"]] == ["user", "assistant"]
-    assert replay(data).same, str(replay(data))
-
-
-def test_the_next_run_of_the_session_is_not_in_the_capsule(monkeypatch):
-    read = MemoryStore.run_messages
-
-    async def slow(self, runs):
-        await trio.sleep(1)
-        return await read(self, runs)
-
-    monkeypatch.setattr(MemoryStore, "run_messages", slow)
-
-    async def main(_server, place):
-        session = await place.create_session()
-        for run_id, prompt in (("r1", "first"), ("r2", "afterwards")):
-            body = {"session_id": session, "prompt": prompt, "run_id": run_id, "record": True}
-            assert (await place.request("POST", "/agent", body)).status == 202
-        await ended(place, "r2")
-        return (await place.request("GET", "/runs/r1/capsule")).body
-
-    answers = {"first": [[Sleep(1), Say("one")]], "afterwards": [[Say("two")]]}
-    data = record(main, script=by_text(answers))
-    assert b"afterwards" not in data
     assert replay(data).same, str(replay(data))
 
 
@@ -161,6 +138,33 @@ def test_a_prompt_that_was_folded_is_queued_again():
     script = [[CallTool("read_all")], [Say("both")]]
     data = record(main, script=script, extra_tools=lambda _bench: [Reading("text")])
     assert [each["prompt"] for each in read_capsule(data).of("fold")] == ["and this"]
+    assert replay(data).same, str(replay(data))
+
+
+def test_what_the_next_run_of_the_session_does_is_not_in_the_capsule():
+    """It begins at once when the run ends, while the recording is still being completed."""
+
+    async def main(server, place):
+        session = await place.create_session()
+        store = server.stores.of("/srv/nowhere/project").inner
+        read = store.run_messages
+
+        async def slowly(runs):
+            await trio.sleep(1)
+            return await read(runs)
+
+        store.run_messages = slowly
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue, place, session)
+            return await run_recorded(place, session, "go", "r1")
+
+    async def queue(place, session):
+        await trio.sleep(0.2)
+        await place.submit(session, "the next", "r2")
+
+    script = [[CallTool("read_all")], [Say("one")], [Say("two")]]
+    data = record(main, script=script, extra_tools=lambda _bench: [Reading("text")])
+    assert b"the next" not in data
     assert replay(data).same, str(replay(data))
 
 
@@ -382,6 +386,22 @@ def test_a_run_that_saw_a_secret_replays_without_it():
     )
     assert b"battery" not in data
     assert read_capsule(data).end["redacted"]["MY_TOKEN"] >= 3
+    assert replay(data).same, str(replay(data))
+
+
+def test_what_looks_like_a_secret_is_removed_from_the_metadata_of_a_result_too():
+    """It is JSON in a text there, so the end of the line before is the letter n."""
+    token = "ghp_" + "aB3dE5gH7jK9" * 3
+
+    async def main(_server, place):
+        return await run_recorded(place, await place.create_session(), "go", "r1")
+
+    data = record(
+        main,
+        script=[[CallTool("read_all")], [Say("ok")]],
+        extra_tools=lambda _bench: [Reading("ok", metadata={"content": f"first\n{token}"})],
+    )
+    assert token.encode() not in data
     assert replay(data).same, str(replay(data))
 
 

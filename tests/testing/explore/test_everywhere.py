@@ -62,6 +62,16 @@ async def loops() -> None:
             done = True
 
 
+async def catches_everything() -> None:
+    while True:
+        try:
+            await trio.sleep(1)
+        except BaseException:  # noqa: BLE001 - that is the mistake
+            pass
+        else:
+            return
+
+
 async def leaves_a_task() -> None:
     event = trio.Event()
     trio.lowlevel.spawn_system_task(event.wait)  # noqa: TID251 - that is the mistake
@@ -91,6 +101,7 @@ async def two_sleepers() -> str:
         (swallows, CancelSwallowed),
         (waits_shielded, Deadlock),
         (loops, StepLimit),
+        (catches_everything, StepLimit),
         (leaves_a_task, TasksLeft),
         (raises_another, KeyError),
     ],

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.testing import ExplorerBroken, ScheduleFailure, find_violation, replay
-from crush_trio.testing.explore import explore
+from crush_trio.testing.explore import cancel_everywhere, explore
 from tests.testing.explore.lost_update import lost_update
 
 
@@ -258,6 +259,14 @@ def test_a_failure_on_the_way_to_a_deviation_is_no_schedule_failure():
     with pytest.raises(ExplorerBroken, match="does not fit") as caught:
         explore(scenario)
     assert isinstance(caught.value.__cause__, AssertionError)
+
+
+def test_a_coroutine_is_no_scenario():
+    for use in (explore, find_violation, cancel_everywhere, partial(replay, token="x1")):
+        with pytest.raises(
+            TypeError, match=r"a coroutine, not a function: .* `explore\(scenario\)`"
+        ):
+            use(lost_update(2, 1)())
 
 
 def test_an_explorer_that_trio_ignores_does_not_claim_success(monkeypatch):
