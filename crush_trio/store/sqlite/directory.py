@@ -48,6 +48,9 @@ Release = Callable[[], None]
 SETTLE_SECONDS: Final = 3.0
 """Seconds after which a change of a directory shows in its modification time, on any file system."""
 
+ORPHAN_SECONDS: Final = 5.0
+"""Seconds to wait for a lock whose owner was killed."""
+
 OWNER_LIMIT: Final = 4096
 """Bytes that are read of a lock file."""
 
@@ -76,7 +79,10 @@ def locking_enabled(environ: Mapping[str, str] = os.environ) -> bool:
 def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.environ) -> Release:
     """Lock *directory* for *owner*; return a function that unlocks it, to be called once.
 
-    Raises `StoreLocked` with the present owner if the directory is locked, also by this process.
+    Raises `StoreLocked` with the present owner if the directory is locked, also by this process. If the
+    owner was killed while it started a command, the new process still has the lock until its `exec`: then
+    this waits for a moment. Blocks; call it in a thread.
+
     `CRUSH_SKIP_DATADIR_LOCK`, set to anything, turns locking off for file systems that cannot lock:
     then the user must not start two servers on one directory.
     """
@@ -86,14 +92,40 @@ def take_lock(directory: Path, owner: Owner, *, environ: Mapping[str, str] = os.
     with translated(path), ExitStack() as undo:
         handle = open_own(path, os.O_RDWR | os.O_CREAT)
         undo.callback(os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreLocked(f"{directory} belongs to {_read_owner(handle)}") from None
+        if not _lock(handle):
+            raise StoreLocked(f"{directory} belongs to {_read_owner(handle)}")
         _must_be_lock(path, handle)
         undo.callback(_write_owner, handle, b"")
         _write_owner(handle, json.dumps(asdict(owner)).encode())
         return undo.pop_all().close
+
+
+def _lock(handle: int) -> bool:
+    """Lock a file; return False if another process has it, and is not just about to lose it."""
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _is_orphaned(handle) or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def _is_orphaned(handle: int) -> bool:
+    """Whether the process that the lock file names does not exist any more."""
+    owner = _owner(handle)
+    if owner is None:
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def open_own(path: Path, flags: int) -> int:
@@ -152,9 +184,19 @@ def _write_owner(handle: int, content: bytes) -> None:
 def _read_owner(handle: int) -> str:
     """Return one line about the owner in the lock file, which is empty just after locking."""
     try:
-        return Owner(**json.loads(os.pread(handle, OWNER_LIMIT, 0))).describe()
+        owner = _owner(handle)
+        return _UNKNOWN if owner is None else owner.describe()
     except (OSError, ValueError, TypeError):
         return _UNKNOWN
+
+
+def _owner(handle: int) -> Owner | None:
+    """Return the owner that the lock file names; None if it names none."""
+    try:
+        owner = Owner(**json.loads(os.pread(handle, OWNER_LIMIT, 0)))
+        return owner if owner.pid > 0 else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 @define(eq=False)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -103,3 +104,34 @@ def test_the_lock_can_be_turned_off(tmp_path):
 def test_a_directory_that_is_not_there_cannot_be_locked(tmp_path):
     with pytest.raises(DiskFailed, match="No such file"):
         take_lock(tmp_path / "missing", OURS)
+
+
+LEAVE_LOCK = (
+    HOLD_LOCK.replace("sys.stdin.read()", "")
+    + """
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.close()
+import signal
+signal.pause()
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.item("J3")
+def test_a_lock_that_a_killed_process_has_left_to_a_child_is_waited_for(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVE_LOCK, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "locked\n"
+        process.kill()
+        process.wait()
+        with ThreadPoolExecutor() as pool:
+            taking = pool.submit(take_lock, tmp_path, OURS)
+            process.stdin.close()
+            taking.result()()
