@@ -21,6 +21,7 @@ PYTEST ?= $(BIN)/pytest
 MINUTES ?= 10
 ADDRESS ?= tcp://127.0.0.1:8765
 LOWEST := .venv-lowest
+LOWEST_PYTEST ?= $(LOWEST)/bin/pytest
 FAST   := not slow and not long and not needs
 SANDBOXED := tests/tools/sandbox tests/tools/shell/test_bash.py tests/tools/shell/test_bash_sandbox.py \
 	tests/tools/shell/test_environment.py tests/tools/test_private.py tests/contract/test_h_processes.py \
@@ -56,7 +57,7 @@ programs:
 	@.ci/programs
 
 lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/pytest $(ALL) --quick -m "$(FAST)"
+	$(LOWEST_PYTEST) $(ALL) --quick -m "$(FAST)"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
