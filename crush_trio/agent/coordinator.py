@@ -109,6 +109,7 @@ class Toolbox:
     logs: RecentLogs = field(repr=False)
     workspace_id: WorkspaceId
     report: Callable[[], InfoReport] = field(repr=False)
+    restricted: Callable[[str, Path], bool] = field(repr=False)
     skills: Skills = field(repr=False)
     mcp: McpServers = field(repr=False)
     lsp: LanguageServers = field(repr=False)
@@ -130,7 +131,7 @@ class Toolbox:
         commands = evolve(self.bench, env=config.command_environment())
         limits = config.config.tools or ToolsConfig()
         return _by_name(
-            BashTool(commands, self.jobs),
+            BashTool(commands, self.jobs, self.restricted),
             JobOutputTool(self.jobs),
             JobKillTool(self.jobs),
             self._view(),
@@ -308,6 +309,7 @@ class Coordinator:
             logs=self.logs,
             workspace_id=self.workspace_id,
             report=lambda: self._report(asks, toolbox),
+            restricted=asks.permissions.restricts,
             skills=self.integrations.skills,
             mcp=self.integrations.mcp,
             lsp=self.integrations.lsp,

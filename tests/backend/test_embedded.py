@@ -21,6 +21,7 @@ from crush_trio import (
     Wanted,
     open_agent,
 )
+from crush_trio.agent.asks.permit import RULED_OUT
 from crush_trio.config.errors import ConfigInvalid
 from crush_trio.errors import PathInvalid, PromptEmpty, SessionNotFound, WorkspaceClosing
 from crush_trio.store.errors import StoreUnavailable
@@ -663,6 +664,15 @@ async def test_values_of_the_configuration_bring_rules_hooks_and_servers(tmp_pat
         assert set(agent.workspace.integrations.mcp.states()) == {"notes"}
     assert opened == []
     assert "bash" not in {tool.name for tool in model.requests[0].tools}
+
+
+@pytest.mark.item("F19")
+async def test_a_rule_that_denies_holds_for_a_command_that_only_reads():
+    values = {"permissions": {"rules": [{"decision": "deny", "tool": "bash"}]}}
+    model = calling("bash", {"command": "echo done", "description": "say it"})
+    async with open_agent(provider=model, permit=True, config=values) as agent:
+        await agent.ask("go")
+        assert (await only_result(agent)).content == RULED_OUT
 
 
 @pytest.mark.parametrize(

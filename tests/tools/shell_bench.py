@@ -17,7 +17,7 @@ from crush_trio.tools.base import ToolCall, ToolError
 from crush_trio.tools.sandbox.confinement import SandboxKind
 from crush_trio.tools.sandbox.machine import MachineSandbox
 from crush_trio.tools.sandbox.settings import CommandSandbox
-from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool
+from crush_trio.tools.shell.bash import BashTool, JobKillTool, JobOutputTool, no_rules
 from crush_trio.tools.shell.jobs import Jobs
 from crush_trio.tools.shell.process import Command, CommandEnd, open_process_group
 from crush_trio.tools.workbench import Workbench
@@ -102,10 +102,11 @@ class ShellBench:
     jobs: Jobs
     services: trio.Nursery
     person: Person = field(factory=Person)
+    restricted: object = no_rules
 
     async def bash(self, command, reaped=unnoted, **arguments):
         return await self._call(
-            BashTool(self.bench, self.jobs),
+            BashTool(self.bench, self.jobs, self.restricted),
             {"command": command, "description": "a test", **arguments},
             reaped,
         )

@@ -41,6 +41,7 @@ from crush_trio.agent.asks.pending import (
 )
 from crush_trio.agent.asks.permit import CallPermit
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.rules.patterns import BASH
 from crush_trio.config.rules.rules import LoadedRule
 from crush_trio.events.facts import Fact
 from crush_trio.runtime.run import Run
@@ -57,7 +58,7 @@ from crush_trio.wire.asks import (
     RuleDecision,
 )
 from crush_trio.wire.events import EventType, PayloadType
-from crush_trio.wire.ids import NO_ASK, AskId, RunId, SessionId, ToolCallId
+from crush_trio.wire.ids import NO_ASK, NO_SESSION, AskId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import ToolCallPart
 
 
@@ -128,6 +129,23 @@ class Permissions:
             policy=run.submission.permissions,
             interactive=run.submission.interactive,
         )
+
+    def restricts(self, command: str, directory: Path) -> bool:
+        """Whether a rule asks about a command or denies it: it needs permission, also if it only reads."""
+        rules = self.rules()
+        if not rules:
+            return False
+        request = PermissionRequest(
+            id=NO_ASK,
+            session_id=NO_SESSION,
+            tool_call_id=ToolCallId(""),
+            tool_name=BASH,
+            params={"command": command},
+            path=str(directory),
+        )
+        paths = self._path_policy()
+        ruled = decide(rules, subject_of(request, paths), paths)
+        return ruled in {RuleDecision.ASK, RuleDecision.DENY}
 
     @contextmanager
     def granting(self, run_id: RunId) -> Iterator[None]:

@@ -5,11 +5,12 @@ everything it started has ended before the cancellation leaves this tool (A20). 
 longer than the call waits becomes a background job, which `job_output` and `job_kill` find (H9 to H14).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
 import trio
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.tools.base import (
     LEAVE_SANDBOX,
@@ -96,15 +97,25 @@ class BashArguments:
         return self.auto_background_after if self.auto_background_after > 0 else FOREGROUND_WAIT
 
 
+def no_rules(_command: str, _directory: Path) -> bool:
+    """Restrict no command."""
+    return False
+
+
 @define(eq=False)
 class BashTool(BuiltIn):
-    """The tool `bash`."""
+    """The tool `bash`.
+
+    *restricted* says whether a rule of the user asks about a command in a directory, or denies it. Such a
+    command needs permission, also if it only reads.
+    """
 
     name = "bash"
     arguments = BashArguments
 
     bench: Workbench
     jobs: Jobs
+    restricted: Callable[[str, Path], bool] = field(default=no_rules, repr=False)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Judge the command, ask for permission if needed, run it, and return its output."""
@@ -132,7 +143,8 @@ class BashTool(BuiltIn):
         if arguments.outside_sandbox:
             await call.permit(_wanted_outside(arguments, directory))
             return Approval.OUTSIDE
-        if not isinstance(verdict, NeedsPermission):
+        reads = not isinstance(verdict, NeedsPermission)
+        if reads and not self.restricted(arguments.command, directory):
             return Approval.UNASKED  # noqa: ASYNC910  # `run` has checkpoints
         allowed = self.bench.sandbox.allows
         await call.permit(evolve(_wanted(arguments, directory), allowed=allowed))

@@ -98,6 +98,24 @@ async def test_a_denial_holds_also_where_nothing_is_asked():
 
 
 @pytest.mark.item("F19")
+@pytest.mark.parametrize(
+    ("rules", "restricted"),
+    [
+        ([], False),
+        (["allow bash git log *"], False),
+        (["deny bash git push *"], False),
+        (["deny view"], False),
+        (["deny bash"], True),
+        (["ask bash *"], True),
+        (["deny bash git *", "allow bash git log *"], True),
+        ([rule("deny bash git log *", "/elsewhere")], False),
+    ],
+)
+async def test_rules_that_ask_or_deny_are_also_about_commands_that_only_read(rules, restricted):
+    assert ruled(*rules).permissions.restricts("git log -1", ROOT) is restricted
+
+
+@pytest.mark.item("F19")
 async def test_a_rule_that_asks_wins_over_lists_and_grants():
     office = ruled("ask bash git push *", allowed=["bash"])
     policy = PermissionPolicy(mode=PermissionMode.DENY, allow_list=("bash",))

@@ -128,6 +128,22 @@ async def test_looking_is_not_asked_for(tmp_path):
         assert tools.person.asked == []
 
 
+@real
+async def test_looking_is_asked_for_if_a_rule_of_the_user_is_about_the_command(tmp_path):
+    def about_ls(command, directory):
+        assert directory == tmp_path
+        return command == "ls"
+
+    async with open_shell_bench(tmp_path) as tools:
+        tools.restricted = about_ls
+        assert (await tools.bash("ls")).metadata["approval"] == "approved"
+        assert (await tools.bash("pwd")).metadata["approval"] == "unasked"
+        tools.person.refuses = True
+        with pytest.raises(ToolError, match="denied"):
+            await tools.bash("ls")
+        assert [each.params["command"] for each in tools.person.asked] == ["ls", "ls"]
+
+
 @pytest.mark.item("H10")
 @real
 async def test_everything_else_is_asked_for_with_what_a_person_must_know(tmp_path):
