@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 
 from crush_trio.clock import Clock, SystemClock
 from crush_trio.config.files import LockHeld, locked, replace_file
-from crush_trio.config.sources import Places
+from crush_trio.config.sources import Places, account_home
 from crush_trio.errors import BadRequest, Conflict, CrushError, DecodeError, NotFound, Unavailable
 from crush_trio.wire.codec import decode, encode
 from crush_trio.wire.fields import OmitEmpty
@@ -120,11 +120,15 @@ class _Content:
 
 
 def tokens_path(environ: Mapping[str, str]) -> Path:
-    """Return the file of the tokens of the user whose environment is *environ*."""
-    home = Path(environ.get("HOME") or "/")
-    places = Places(
-        directory=Path("/"), home=home if home.is_absolute() else Path("/"), environment=environ
-    )
+    """Return the file of the tokens of the user whose environment is *environ*.
+
+    Without a home directory in *environ*, as in many services, it is in that of the account: a server
+    that did not see the tokens of its user would be open to requests without one.
+    """
+    home = Path(environ.get("HOME", ""))
+    if not home.is_absolute():
+        home = account_home() or Path("/")
+    places = Places(directory=Path("/"), home=home, environment=environ)
     return places.data_file.with_name(FILE_NAME)
 
 

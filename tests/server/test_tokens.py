@@ -1,6 +1,8 @@
 """Named tokens: their file, what a server sees of it, and which token opens which route."""
 
 import json
+import os
+import pwd
 import stat
 
 import pytest
@@ -97,6 +99,12 @@ async def test_a_file_in_doubt_is_not_used_and_the_server_stays_closed(file, pat
 def test_the_file_is_in_the_data_directory_of_the_user():
     assert str(tokens_path({"HOME": "/h"})) == "/h/.local/share/crush/tokens.json"
     assert str(tokens_path({"HOME": "/h", "CRUSH_GLOBAL_DATA": "/d"})) == "/d/tokens.json"
+
+
+@pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}])
+def test_without_a_home_the_file_is_in_the_home_of_the_account(environ):
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    assert str(tokens_path(environ)) == f"{home}/.local/share/crush/tokens.json"
 
 
 # ── A server's view ─────────────────────────────────────────────────────────────────────────────
