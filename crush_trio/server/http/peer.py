@@ -85,7 +85,9 @@ class Peer:
             return False  # noqa: ASYNC910 - the caller has had a checkpoint
         if self.pid is None:
             near, far = _ends(self._socket)
-            return await trio.to_thread.run_sync(_is_tcp_of, family, near, far)
+            own = await trio.to_thread.run_sync(_is_tcp_of, family, near, far)
+            # If it was reset meanwhile, the tables have no row of it, and what was found is another's.
+            return own or _ends(self._socket)[1] is None
         try:
             pidfd = self._socket.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
         except OSError as error:

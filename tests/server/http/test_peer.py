@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 
 import pytest
 import trio
@@ -45,6 +46,26 @@ def test_a_peer_on_another_machine_is_no_process_of_ours():
     near, far = module._end(("10.0.0.1", 80)), module._end(("192.0.2.7", 4711))
     assert not module._is_tcp_of(Family(os.getpid(), frozenset(), escaped=False), near, far)
     assert module._is_tcp_of(Family(os.getpid(), frozenset(), escaped=False), near, None)
+
+
+async def test_a_peer_that_resets_its_connection_while_it_is_looked_for_may_be_a_command(
+    monkeypatch,
+):
+    """Then the tables may have another connection of the same address, of a process that is no command."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as other:
+        client = socket.create_connection(server.getsockname())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted, _ = server.accept()
+
+        def rows(near, far):
+            client.close()
+            yield module._Row(os.fstat(other.fileno()).st_ino, exact=False)
+
+        monkeypatch.setattr(module, "_rows", rows)
+        with trio.socket.from_stdlib_socket(accepted) as ours:
+            peer = Peer(ours)
+            peer._suspect = True
+            assert await peer.is_own_process()
 
 
 async def test_a_peer_of_this_process_is_known_and_no_command():
