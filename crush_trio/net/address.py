@@ -6,6 +6,7 @@ refused, and the error shows the spelling that was probably meant.
 """
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -162,7 +163,7 @@ def default_address(
 def _fitting(folder: str | None, *names: str) -> PurePosixPath | None:
     """Return a path below *folder*; None if that is not absolute, or the path is too long to bind."""
     path = PurePosixPath(folder or "", *names)
-    return path if path.is_absolute() and len(str(path).encode()) <= PATH_LIMIT else None
+    return path if path.is_absolute() and len(os.fsencode(path)) <= PATH_LIMIT else None
 
 
 def is_loopback(address: Address) -> bool:

@@ -100,6 +100,7 @@ def test_an_address_can_be_read_as_it_is_written(address):
     [
         ({"XDG_RUNTIME_DIR": "/run/user/7"}, 7, "/run/user/7/crush-7.sock"),
         ({"XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/t"}, 7, "/run/user/7/crush-7.sock"),
+        ({"XDG_RUNTIME_DIR": "/not-utf-8-\udce9"}, 7, "/not-utf-8-\udce9/crush-7.sock"),
         ({"HOME": "/h"}, 7, "/h/.local/state/crush-trio/run/crush-7.sock"),
         ({"HOME": "/h", "XDG_STATE_HOME": "/s"}, 7, "/s/crush-trio/run/crush-7.sock"),
         ({"HOME": "/h", "XDG_STATE_HOME": "s"}, 7, "/h/.local/state/crush-trio/run/crush-7.sock"),
