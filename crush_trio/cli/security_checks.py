@@ -86,7 +86,7 @@ async def check_security(
     return [
         *describe_sandbox(config, found),
         *await held(sandbox),
-        await git_hardening(sandbox, config),
+        await git_hardening(config),
         *await trio.to_thread.run_sync(address_findings, environ, host),
         *await trio.to_thread.run_sync(configuration_findings, config),
     ]
@@ -225,8 +225,11 @@ HOSTILE: Final = """\
 """
 
 
-async def git_hardening(sandbox: CommandSandbox, config: LoadedConfig) -> Finding:
-    """Look at a repository whose configuration names programs, as a run does before it begins."""
+async def git_hardening(config: LoadedConfig) -> Finding:
+    """Look at a repository whose configuration names programs, as a run does before it begins.
+
+    Without the sandbox, in which a program that ran could not leave its mark.
+    """
     subject = "git"
     if shutil.which("git") is None:
         await trio.lowlevel.checkpoint()
@@ -234,7 +237,7 @@ async def git_hardening(sandbox: CommandSandbox, config: LoadedConfig) -> Findin
     with tempfile.TemporaryDirectory(prefix="crush-trio-doctor-") as name:
         place, ran = Path(name), Path(name, "ran")
         await trio.to_thread.run_sync(_hostile_repository, place / "work", ran)
-        await git_state(place / "work", config.environment, SystemClock(), sandbox)
+        await git_state(place / "work", config.environment, SystemClock())
         if await trio.to_thread.run_sync(ran.exists):
             text = "a program that a repository names was run"
             return Finding(FAIL, subject, text, "report this: it is a hole")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from crush_trio.agent.turn import planner
 from crush_trio.cli import security_checks
 from crush_trio.cli.main import main
 from crush_trio.cli.report.findings import Level
@@ -100,15 +101,18 @@ async def test_a_sandbox_that_cannot_run_is_no_success(environ, monkeypatch):
     assert set(found.values()) == {Level.WARN}
 
 
+@pytest.mark.needs("git")
 async def test_a_program_that_a_repository_names_would_be_noticed(environ, monkeypatch):
-    async def careless(directory, *_):
-        for hook in (directory / ".git" / "hooks").iterdir():
-            os.system(f"{hook} < /dev/null")  # noqa: ASYNC221
+    """Also on a machine with a sandbox, in which it could not leave its mark."""
 
-    config, sandbox = await loaded(environ), CommandSandbox()
-    assert (await security_checks.git_hardening(sandbox, config)).level is Level.OK
-    monkeypatch.setattr(security_checks, "git_state", careless)
-    assert (await security_checks.git_hardening(sandbox, config)).level is Level.FAIL
+    async def git():
+        findings = await security_checks.check_security(environ, None, await loaded(environ))
+        return levels(findings)["git"]
+
+    assert await git() is Level.OK
+    monkeypatch.setattr(planner, "reason_to_ask", lambda *_: None)
+    monkeypatch.setattr(planner, "unasked_env", lambda env, _: {**env, "PATH": os.environ["PATH"]})
+    assert await git() is Level.FAIL
 
 
 @pytest.mark.parametrize(
