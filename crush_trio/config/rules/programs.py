@@ -32,7 +32,7 @@ INTERPRETERS: Final = SHELLS | _words(
 
 WRAPPERS: Final = _words(
     ". ansible at atf batch builtin bwrap busybox catchsegv ccache chroot chrt command coproc cpulimit"
-    " crontab daemonize dbus-run-session direnv distrobox distcc doas entr env eval exec fakeroot"
+    " crontab crush crush-trio daemonize dbus-run-session direnv distrobox distcc doas entr env eval exec fakeroot"
     " fd find firejail flatpak flock gdbserver git-shell ionice less lftp ltrace machinectl man mosh"
     " more mtrace nice nohup nsenter numactl parallel perf pkexec proot prlimit pv reptyr rlwrap"
     " rsh rsync runcon runuser sandbox-exec scp screen script scriptreplay setarch setpriv setsid sftp"
@@ -73,6 +73,7 @@ TARGETS: Final = _words(
     " alembic artisan aws az cdk cf dbt django-admin doctl dvc eb firebase fly flyctl gcloud gsutil heroku hg"
     " jj minikube netlify ng nomad oc prisma pulumi rails s3cmd serverless sls supabase svn tofu vagrant"
     " vault vercel wrangler"
+    " busctl dbus-send gdbus loginctl nmcli openssl resolvectl"
 )
 """Programs whose operands name something to do: covered with exactly the same words.
 
