@@ -117,15 +117,7 @@ def _lock(handle: int) -> bool:
 def _is_orphaned(handle: int) -> bool:
     """Whether the process that the lock file names does not exist any more."""
     owner = _owner(handle)
-    if owner is None:
-        return False
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
+    return owner is not None and not Path(f"/proc/{owner.pid}").exists()
 
 
 def open_own(path: Path, flags: int) -> int:

@@ -72,7 +72,12 @@ async def test_the_model_of_a_cloned_project_writes_no_start_up_file(tmp_path, t
     start_up = home.root / "home" / ".bashrc"
     log = f"git log -1 --format=%B -s --unified --output={start_up}"
     steps = iter([[CallTool("bash", {"command": log, "description": "look"})]])
-    async with open_model_server(lambda _request: next(steps, [Say("done")])) as theirs:
+
+    def answer(request):
+        title = "Write a title" in str(request.body)
+        return [Say("A title")] if title else next(steps, [Say("done")])
+
+    async with open_model_server(answer) as theirs:
         write(home.work / "crush.json", provider("theirs", f"{theirs.base_url}/v1"))
         start_up.write_text("mine\n")
         call = partial(trio.to_thread.run_sync, home.call)
