@@ -4,7 +4,7 @@ It is what a backend keeps, and what every request of a client is about. It know
 HTTP: the routes translate, and the work is done here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,13 +29,13 @@ from crush_trio.log_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.workspace import Workspace
-from crush_trio.store.base import Store
+from crush_trio.store.base import SessionReads, Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.environment import ShellAnswer, run_shell
 from crush_trio.wire.config import AgentInfo, Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
-from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
+from crush_trio.wire.ids import NO_SESSION, MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role, ShellCommandPart
 from crush_trio.wire.requests import SessionUpdate
 from crush_trio.wire.runs import RunView, WhenUnclaimed
@@ -47,6 +47,36 @@ if TYPE_CHECKING:  # a server answers before it has imported the agent, see `ser
 
 INITS_KEPT: Final = 64
 """How many processes of clients are remembered with what they said in `agent/init`."""
+
+
+@define(eq=False)
+class Family:
+    """Which session each subagent's session belongs to. That never changes, so it is read once."""
+
+    _store: SessionReads
+    _parents: dict[SessionId, SessionId] = field(factory=dict, init=False)
+
+    async def learn(self, session_ids: Iterable[SessionId]) -> None:  # noqa: ASYNC910
+        """Find out the parents of the sessions; an unknown session has none. Waits only for new ones."""
+        for session_id in session_ids:
+            while session_id and session_id not in self._parents:
+                parent = NO_SESSION
+                with suppress(SessionNotFound):
+                    parent = (await self._store.session(session_id)).parent_session_id
+                self._parents[session_id] = parent
+                session_id = parent
+
+    def within(self, session_id: SessionId, top: SessionId) -> bool:
+        """Whether a session is *top*, or belongs to a subagent below it."""
+        while session_id and session_id != top:
+            session_id = self._parents.get(session_id, NO_SESSION)
+        return session_id == top
+
+    def root(self, session_id: SessionId) -> SessionId:
+        """Return the session without a parent that a session belongs to."""
+        while parent := self._parents.get(session_id, NO_SESSION):
+            session_id = parent
+        return session_id
 
 
 @define(eq=False, kw_only=True)
@@ -63,6 +93,7 @@ class HostedWorkspace:
     transcript: Transcript = field(repr=False)
     recovery: Recovery = field(repr=False)
     recall: StoredEventCache = field(init=False, repr=False)
+    family: Family = field(init=False, repr=False)
     asks: "Asks" = field(repr=False)
     agent: "Coordinator" = field(repr=False)
     integrations: Integrations = field(repr=False)
@@ -77,6 +108,10 @@ class HostedWorkspace:
     @recall.default
     def _recall(self) -> StoredEventCache:
         return StoredEventCache(self.store)
+
+    @family.default
+    def _family(self) -> Family:
+        return Family(self.store)
 
     @property
     def id(self) -> WorkspaceId:

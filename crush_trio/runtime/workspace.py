@@ -258,6 +258,11 @@ class Workspace:
         lane = self._lanes.get(session_id)
         return lane is not None and lane.busy
 
+    def session_runs(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
+        """Every run of the session that has not ended."""
+        lane = self._lanes.get(session_id)
+        return () if lane is None else tuple(lane.runs)
+
     def queue(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
         """The runs that wait behind the session's active one, next run first (A34)."""
         lane = self._lanes.get(session_id)

@@ -21,6 +21,7 @@ from crush_trio.config.checks import chosen_limits
 from crush_trio.errors import CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE
+from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.tokens import tokens_path
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class ServerSettings:
     """Seconds that an ask waits while no client is attached to answer it."""
     audit: Path | None = None
     """The file of the audit; None records nothing."""
+    recent: Path | None = None
+    """The file with the directories that were used lately; None keeps none."""
     restore_sockets: float = inf
     """Seconds within which a socket file that was deleted is made again; by default never."""
 
@@ -124,6 +127,7 @@ class ServerSettings:
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
             audit=audit_path(environ),
+            recent=recent_path(environ),
         )
 
 

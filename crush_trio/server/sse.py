@@ -23,12 +23,12 @@ request again.
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from typing import Final, Protocol
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from crush_trio.errors import LogClosed
 from crush_trio.events.cursor import Batch
@@ -71,6 +71,8 @@ class Drain:
     """
 
     announced: bool = field(default=False, init=False)
+    announcing: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Set by `announce`, for streams without a workspace, which have nothing to wait for."""
     ending: Interrupt = field(factory=Interrupt, init=False)
 
     @property
@@ -79,12 +81,13 @@ class Drain:
         return EndReason.SERVER_SHUTTING_DOWN if self.announced else EndReason.WORKSPACE_CLOSED
 
     def announce(self) -> None:
-        """Note that the server shuts down; no stream ends yet."""
+        """Note that the server shuts down; no stream of a workspace ends yet."""
         self.announced = True
+        self.announcing.set()
 
     def end_streams(self) -> None:
         """Wake every stream to send what is left and end. Later streams end at once."""
-        self.announced = True
+        self.announce()
         self.ending.call()
 
 
@@ -123,6 +126,41 @@ class Feed(Protocol):
     def rewind(self, after: int) -> None:
         """Go back to *after*, a place in the batch that was read last."""
         ...
+
+
+class Beside(Protocol):
+    """Events that a stream sends beside those of its feed, between two frames."""
+
+    @property
+    def news(self) -> bool:
+        """Whether there is something to send."""
+        ...
+
+    def take(self) -> bytes:
+        """Return what there is to send, perhaps nothing; it counts as sent."""
+        ...
+
+    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
+        """Have news cancel *scope* during the block."""
+        ...
+
+
+@frozen
+class NothingBeside:
+    """Nothing is sent beside the feed."""
+
+    news: bool = False
+
+    def take(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+
+NOTHING_BESIDE: Final = NothingBeside()
 
 
 @define(eq=False)
@@ -167,6 +205,7 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     heartbeat: float = HEARTBEAT,
     send_now: SendNow = send_nothing_now,
     turns: trio.CapacityLimiter | None = None,
+    beside: Beside = NOTHING_BESIDE,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
@@ -177,12 +216,13 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     fails while it is asked what a reader missed, the stream is cut. No scope is open during a yield,
     and there is nothing to clean up: the stream may be closed or cancelled at any point.
 
-    Pieces after the first are given to *send_now*; only what it does not take is yielded.
+    Pieces after the first are given to *send_now*; only what it does not take is yielded. What comes
+    *beside* the feed is sent between two frames.
     """
     if feed.form is None:
         raise ValueError("a stream is for readers of bytes; this one has no form")
     limiter = turns or trio.CapacityLimiter(TURNS)
-    sender = _Sender(feed, feed.form, drain, asks, heartbeat, send_now, limiter)
+    sender = _Sender(feed, feed.form, drain, asks, heartbeat, send_now, limiter, beside)
     opening = _Opening(sender, boot, first, missed)
     try:
         for following in (opening.next, sender.next, sender.rest):
@@ -247,6 +287,7 @@ class _Sender:
     heartbeat: float
     _send_now: SendNow
     _turns: trio.CapacityLimiter
+    _beside: Beside
     _pieces: Iterator[bytes] | None = field(default=None, init=False)
     """The rest of something that is sent piece by piece."""
     _fresh: Batch | None = field(default=None, init=False)
@@ -263,9 +304,15 @@ class _Sender:
         spoken = trio.current_time()
         while True:
             deadline = spoken + self.heartbeat
-            with trio.CancelScope(deadline=deadline) as scope, self._drain.ending.ends(scope):
+            if self._pieces is None and (told := self._beside.take()):
+                self.hold(told)
+            with (
+                trio.CancelScope(deadline=deadline) as scope,
+                self._drain.ending.ends(scope),
+                self._beside.wakes(scope),
+            ):
                 try:
-                    while True:
+                    while self._pieces is not None or not self._beside.news:
                         data = await self._take()
                         sent = self._send_now(data)
                         if sent < len(data):
@@ -278,7 +325,7 @@ class _Sender:
             # ASYNC910: what got here was cancelled while it waited.
             if self._drain.ending.called:
                 return b""  # noqa: ASYNC910
-            if spoken + self.heartbeat <= deadline:
+            if spoken + self.heartbeat <= trio.current_time():
                 if self._pieces is None:
                     return _HEARTBEATS[self.form]  # noqa: ASYNC910
                 spoken = trio.current_time()  # nothing may come between two pieces of a frame

@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
+from crush_trio.store.overview import OverviewReads
 from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message
@@ -371,6 +372,7 @@ class Store(
     AskReads,
     TailReads,
     ListReads,
+    OverviewReads,
     Protocol,
 ):
     """A whole store."""

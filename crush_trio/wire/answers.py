@@ -14,6 +14,7 @@ from crush_trio.wire.fields import JsonObject, OmitEmpty
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part
 from crush_trio.wire.runs import RunState, RunView, WhenUnclaimed
+from crush_trio.wire.views import Roster, RosterSessionChange, RosterWorkspaceChange
 
 Diagnostics: TypeAlias = Mapping[str, tuple[JsonObject, ...]]
 """A language server's diagnostics by document, as the server wrote them."""
@@ -275,8 +276,13 @@ NATIVE: Final[Mapping[str, type]] = {
     "message_delta": MessageDelta,
     "resync": StreamResync,
     "end": StreamEnd,
+    "roster": Roster,
+    "roster_session": RosterSessionChange,
+    "roster_workspace": RosterWorkspaceChange,
 }
 """The class of the data of each event that only the native form has, by the event's name."""
 
-UNNUMBERED: Final = frozenset({"asks", "heartbeat", "end"})
+UNNUMBERED: Final = frozenset(
+    {"asks", "heartbeat", "end", "roster", "roster_session", "roster_workspace"}
+)
 """The events of `NATIVE` without an id: they do not move a reader's place."""

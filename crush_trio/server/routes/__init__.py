@@ -10,6 +10,7 @@ from crush_trio.server.routes import (
     asks,
     config,
     integrations,
+    roster,
     runs,
     sessions,
     system,
@@ -17,7 +18,7 @@ from crush_trio.server.routes import (
 )
 from crush_trio.server.routing import Matcher, Route
 
-_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations)
+_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations, roster)
 
 ROUTES: Final[tuple[Route, ...]] = tuple(
     sorted(

@@ -1,6 +1,6 @@
 """A store that forwards every call to another store: the base of stores that change some calls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from attrs import define
 from typing_extensions import override
@@ -20,6 +20,7 @@ from crush_trio.store.base import (
 )
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
+from crush_trio.store.overview import FoundText, SessionOverview
 from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
@@ -83,6 +84,16 @@ class ForwardingStore(Store):
     @override
     async def sessions(self) -> list[Session]:
         return await self.inner.sessions()
+
+    @override
+    async def overview(
+        self, session_ids: Collection[SessionId] | None = None
+    ) -> list[SessionOverview]:
+        return await self.inner.overview(session_ids)
+
+    @override
+    async def search(self, text: str, limit: int) -> list[FoundText]:
+        return await self.inner.search(text, limit)
 
     @override
     async def totals(self, session_id: SessionId) -> Totals:

@@ -23,10 +23,11 @@ from crush_trio.wire.views import File, Session, Todo
 SessionChange: TypeAlias = SessionCreated | SessionEdited | UsageAdded | SessionDeleted
 """The changes that `apply` takes."""
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "id, parent_session_id, title, message_count, prompt_tokens, completion_tokens,"
     " summary_message_id, cost, todos, created_at, updated_at"
 )
+"""The columns that `session_of` takes."""
 
 _EDIT: Final = """
     UPDATE sessions SET
@@ -138,20 +139,20 @@ def _usage_columns(change: UsageAdded) -> dict[str, object]:
 def read_session(connection: sqlite3.Connection, session_id: SessionId) -> Session:
     """Return a session, or raise `SessionNotFound`."""
     row = connection.execute(
-        f"SELECT {_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
+        f"SELECT {COLUMNS} FROM sessions WHERE id = ?", (session_id,)
     ).fetchone()
     if row is None:
         raise SessionNotFound(session_id)
-    return _session(row)
+    return session_of(row)
 
 
 def read_sessions(connection: sqlite3.Connection) -> list[Session]:
     """Return the sessions without a parent, the most recently updated first."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM sessions WHERE parent_session_id IS NULL"
+        f"SELECT {COLUMNS} FROM sessions WHERE parent_session_id IS NULL"
         " ORDER BY updated_at DESC, n DESC"
     )
-    return [_session(row) for row in rows]
+    return [session_of(row) for row in rows]
 
 
 def read_totals(connection: sqlite3.Connection, session_id: SessionId) -> Totals:
@@ -165,7 +166,8 @@ def read_totals(connection: sqlite3.Connection, session_id: SessionId) -> Totals
     return Totals(prompt_tokens=row[0], completion_tokens=row[1])
 
 
-def _session(row: Row) -> Session:
+def session_of(row: Row) -> Session:
+    """Return the session of a row with `COLUMNS`."""
     (id_, parent, title, count, prompt, completion, summary, cost, todos, created, updated) = row
     return Session(
         id=id_,

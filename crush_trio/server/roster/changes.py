@@ -1,0 +1,71 @@
+"""`RosterChanges`: what has changed in the roster, for any number of readers at any speed.
+
+Each row has its newest frame, in the order in which the rows changed. A reader remembers how far it has
+read and gets the newest frame of every row that has changed since; there is no buffer per reader. A
+reader that is so far behind that it may miss the end of a row gets the whole roster again.
+"""
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+from attrs import define, field
+
+GONE: Final = 256
+"""How many rows that are gone are remembered."""
+
+
+@define(eq=False)
+class RosterChanges:
+    """The newest frame of each row that changed, shared by all readers."""
+
+    version: int = field(default=0, init=False)
+    """Grows with each change."""
+    _frames: dict[Hashable, tuple[int, bytes]] = field(factory=dict, init=False, repr=False)
+    _gone: dict[Hashable, int] = field(factory=dict, init=False, repr=False)
+    _floor: int = field(default=0, init=False)
+    _shared: dict[int, bytes] = field(factory=dict, init=False, repr=False)
+    _waiting: set[trio.CancelScope] = field(factory=set, init=False, repr=False)
+
+    def put(self, row: Hashable, frame: bytes, *, gone: bool = False) -> None:
+        """Note the new *frame* of a row; *gone* if there will be no other."""
+        self.version += 1
+        self._shared.clear()
+        self._frames.pop(row, None)
+        self._frames[row] = self.version, frame
+        self._gone.pop(row, None)
+        if gone:
+            self._gone[row] = self.version
+            if len(self._gone) > GONE:
+                oldest = next(iter(self._gone))
+                self._floor = self._gone.pop(oldest)
+                del self._frames[oldest]
+
+    def since(self, seen: int) -> bytes | None:
+        """Return the frames of what has changed since *seen*; None if that is too long ago."""
+        if seen < self._floor:
+            return None
+        found = self._shared.get(seen)
+        if found is None:
+            frames = []
+            for version, frame in reversed(self._frames.values()):
+                if version <= seen:
+                    break
+                frames.append(frame)
+            found = self._shared[seen] = b"".join(reversed(frames))
+        return found
+
+    @contextmanager
+    def wakes(self, scope: trio.CancelScope) -> Iterator[None]:
+        """Have `ring` cancel *scope* during the block."""
+        self._waiting.add(scope)
+        try:
+            yield
+        finally:
+            self._waiting.discard(scope)
+
+    def ring(self) -> None:
+        """Wake every reader that waits."""
+        for scope in self._waiting:
+            scope.cancel()
