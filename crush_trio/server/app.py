@@ -31,14 +31,21 @@ from crush_trio.audit.log import AuditLog
 from crush_trio.errors import CrushError, RequestTooSlow
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.guard import Caller, check_scope, check_user, tokens_of
+from crush_trio.server.guard import (
+    STRANGER,
+    Caller,
+    Unauthorized,
+    check_scope,
+    check_user,
+    tokens_of,
+)
 from crush_trio.server.http.exchange import take_whole_body
-from crush_trio.server.routes import MATCHER, ROUTES
+from crush_trio.server.page.login import Logins
+from crush_trio.server.routes import FILES, MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.status import error_body, error_headers, status_of
-from crush_trio.server.tokens import Tokens
 
 NO_ROUTE: Final = "none"
 """The route label of a request that found no route: refused by the guard, or an unknown path."""
@@ -61,7 +68,9 @@ def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramew
     Any number of servers can be served side by side: they share the Quart application.
     """
     settings = GuardSettings() if guard is None else guard
-    return Door(Direct(server), server.meters, settings, server.audit)
+    door = Door(Direct(server), server.meters, settings, server.audit)
+    server.logins, server.public_url = door.logins, settings.public_url
+    return door
 
 
 # ── The wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -104,11 +113,11 @@ class Door:
     meters: Meters
     guard: GuardSettings
     audit: AuditLog = field(factory=AuditLog)
-    _tokens: Tokens = field(init=False, repr=False)
+    logins: Logins = field(init=False, repr=False)
 
-    @_tokens.default
-    def _its_tokens(self) -> Tokens:
-        return tokens_of(self.guard)
+    @logins.default
+    def _its_logins(self) -> Logins:
+        return Logins(tokens_of(self.guard), self.guard.login_code)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -136,7 +145,7 @@ class Door:
         if scope["type"] != "lifespan":
             try:
                 check_user(cast("dict[str, Any]", scope))
-                caller = check_scope(cast("dict[str, Any]", scope), self.guard, self._tokens)
+                caller = self._caller(cast("dict[str, Any]", scope))
                 if scope["type"] == "http":
                     state_of(scope).caller = caller
             except CrushError as error:
@@ -145,6 +154,22 @@ class Door:
                 await refuse(scope["type"], error, send)
                 return
         await self.app(scope, receive, send)
+
+    def _caller(self, scope: dict[str, Any]) -> Caller:
+        """Return who sends a request; raises what is wrong with it.
+
+        Who has no token is let in as a stranger where the path leads to a row that is open to all.
+        """
+        try:
+            return check_scope(scope, self.guard, self.logins.tokens, self.logins)
+        except Unauthorized:
+            if scope["type"] != "http":
+                raise
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            found = MATCHER.find(method, scope["path"])
+            if found is None or not found[0].open_to_all:
+                raise
+            return STRANGER
 
 
 @define(eq=False)
@@ -249,7 +274,7 @@ def quart_app(body_size: int) -> QuartTrio:
     app.config["MAX_CONTENT_LENGTH"] = body_size
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
-    for route in ROUTES:
+    for route in (*ROUTES, *FILES):
         rule = route.path.replace("{", "<").replace("}", ">")
         name = f"{route.method} {route.path}".replace(".", "_")  # Quart allows no dots in names
         app.add_url_rule(rule, name, _view(route), methods=[route.method])
