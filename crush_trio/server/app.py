@@ -217,6 +217,9 @@ class Direct:
 _NO_PAGE: Final = Reply(
     b"404 page not found\n", 404, ((b"content-type", b"text/plain; charset=utf-8"),)
 )
+_BODILESS: Final = frozenset({204, 304})
+"""Answers without a body, of which a length would say something about another answer."""
+
 _ENCODED_SLASH: Final = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
 
 
@@ -240,7 +243,10 @@ def state_of(scope: Scope) -> RequestState:
 async def send_reply(send: ASGISendCallable, reply: Reply) -> None:
     """Send an answer without Quart."""
     if reply.pieces is None:
-        headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
+        length = (
+            () if reply.status in _BODILESS else ((b"content-length", b"%d" % len(reply.body)),)
+        )
+        headers = [*reply.headers, *length]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body, "more_body": False})
         return
@@ -324,7 +330,7 @@ def _response(reply: Reply, *, head_only: bool) -> Response:
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     body = reply.body if reply.pieces is None or head_only else reply.pieces
     response = Response(body, reply.status, headers)
-    if not reply.headers:
+    if "content-type" not in headers:
         del response.headers["Content-Type"]  # Quart's default; there is no body
     response.timeout = None
     return response
