@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from functools import cache
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import trio
 from attrs import define, field
@@ -29,6 +30,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTim
 
 from crush_trio.audit.log import AuditLog
 from crush_trio.errors import CrushError, RequestTooSlow
+from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
 from crush_trio.server.guard import (
@@ -40,12 +42,14 @@ from crush_trio.server.guard import (
     tokens_of,
 )
 from crush_trio.server.http.exchange import take_whole_body
+from crush_trio.server.http.sockets import AddressExposed
 from crush_trio.server.page.login import Logins
 from crush_trio.server.routes import FILES, MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
 from crush_trio.server.status import error_body, error_headers, status_of
+from crush_trio.server.tokens import Tokens
 
 NO_ROUTE: Final = "none"
 """The route label of a request that found no route: refused by the guard, or an unknown path."""
@@ -65,12 +69,23 @@ log = logging.getLogger(__name__)
 def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramework:
     """Return the ASGI application that serves *server* to the clients that *guard* lets in.
 
-    Any number of servers can be served side by side: they share the Quart application.
+    Any number of servers can be served side by side: they share the Quart application. Raises
+    `AddressExposed` if the page has an address that other machines can reach, and there is no token.
     """
     settings = GuardSettings() if guard is None else guard
     door = Door(Direct(server), server.meters, settings, server.audit)
+    check_exposed(settings, door.logins.tokens)
     server.logins, server.public_url = door.logins, settings.public_url
     return door
+
+
+def check_exposed(settings: GuardSettings, tokens: Tokens) -> None:
+    """Raise `AddressExposed` if a proxy makes a server public that needs no token."""
+    if settings.public_url is None or tokens.required:
+        return
+    host = urlsplit(settings.public_url).hostname or ""
+    if not is_loopback(TcpAddress(host, 0)):
+        raise AddressExposed(settings.public_url)
 
 
 # ── The wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -332,6 +347,8 @@ def _response(reply: Reply, *, head_only: bool) -> Response:
     response = Response(body, reply.status, headers)
     if "content-type" not in headers:
         del response.headers["Content-Type"]  # Quart's default; there is no body
+    if reply.status in _BODILESS:
+        response.headers.pop("Content-Length", None)
     response.timeout = None
     return response
 

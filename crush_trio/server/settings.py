@@ -35,6 +35,9 @@ TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
 PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
 """The environment variable with the seconds that an ask waits while no client is attached."""
 
+PUBLIC_URL_VARIABLE: Final = "CRUSH_TRIO_PUBLIC_URL"
+"""The environment variable with the address of the page behind a proxy."""
+
 TOKEN_LENGTH: Final = 16
 """The fewest characters a token may have; a shorter one can be guessed."""
 
@@ -151,15 +154,18 @@ class ServerSettings:
 
         Workspaces get all of *environ* except the server's token. A server stays until it is stopped,
         unless the variable for the idle time is set, as it is for a server that a client starts for
-        itself. Raises `TokenUnusable`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
+        itself. Raises `TokenUnusable`, `PublicUrlInvalid`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
         files.
         """
         backend = BackendSettings.from_environment(environ)
         if not environ.get(IDLE_VARIABLE):
             backend = evolve(backend, idle_linger=inf)
+        guard = GuardSettings(token=load_token(environ), token_file=tokens_path(environ))
+        if public_url := environ.get(PUBLIC_URL_VARIABLE):
+            guard = guard.behind(public_url)
         return cls(
             backend=backend,
-            guard=GuardSettings(token=load_token(environ), token_file=tokens_path(environ)),
+            guard=guard,
             environment={k: v for k, v in environ.items() if k not in _NOT_FOR_COMMANDS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
