@@ -213,3 +213,7 @@ RETIRED: Final = Audited(Action.CLIENT_RETIRED)
 SESSION_CHANGED: Final = Audited(Action.SESSION_CHANGED)
 SESSION_DELETED: Final = Audited(Action.SESSION_DELETED)
 CONTROL: Final = Audited(Action.SHUTDOWN, lambda call: {"what": call.body.command})
+LOGGED_IN: Final = Audited(
+    Action.LOGGED_IN, lambda call: {"what": "with a code" if call.body.code else "with a token"}
+)
+LOGGED_OUT: Final = Audited(Action.LOGGED_OUT)

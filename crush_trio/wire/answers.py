@@ -286,3 +286,42 @@ UNNUMBERED: Final = frozenset(
     {"asks", "heartbeat", "end", "roster", "roster_session", "roster_workspace"}
 )
 """The events of `NATIVE` without an id: they do not move a reader's place."""
+
+
+@frozen(kw_only=True)
+class PageView:
+    """`GET page`: what a browser may do here. One that has to log in first learns nothing else."""
+
+    login: bool
+    """Whether the browser must log in before it can do anything."""
+    right: str | None = None
+    """`watch`, `answer` or `admin`."""
+    logged_in: bool = False
+    """Whether there is a session to log out of."""
+    version: str = ""
+    directory: str = ""
+    """The directory that the server was started in."""
+
+
+@frozen(kw_only=True)
+class RenderedPart:
+    """A part of a message as HTML that is safe to show; `index` is its place in the message."""
+
+    index: int
+    html: str
+
+
+@frozen(kw_only=True)
+class RenderedMessage:
+    """The parts of a finished message that are more than plain text."""
+
+    id: MessageId
+    updated_at: int
+    parts: tuple[RenderedPart, ...] = ()
+
+
+@frozen(kw_only=True)
+class RenderedDiff:
+    """A change of a file as an HTML table."""
+
+    html: str

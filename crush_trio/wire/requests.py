@@ -306,3 +306,20 @@ class McpResourceRequest:
 
     name: str
     uri: str
+
+
+@frozen(kw_only=True)
+class LoginRequest:
+    """`POST login`: a token, or a one-time code."""
+
+    token: OmitEmpty[str] = field(default="", repr=False)
+    code: OmitEmpty[str] = field(default="", repr=False)
+
+
+@frozen(kw_only=True)
+class DiffRequest:
+    """`POST render/diff`: the content of a file before and after a change; the path tells its language."""
+
+    path: OmitEmpty[str] = ""
+    old: str = ""
+    new: str = ""

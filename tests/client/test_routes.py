@@ -35,6 +35,9 @@ from tests.client.fake_transport import FakeTransport, answered
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
 """Pages to look at."""
 
+FOR_BROWSERS = {("GET", "/v1/page"), ("POST", "/v1/login"), ("POST", "/v1/logout")}
+"""What a page does in place of a token; programs have one."""
+
 BY_OPENING = {
     ("POST", "/v1/workspaces"),
     ("GET", "/v1/workspaces/{wid}/events"),
@@ -264,7 +267,9 @@ async def test_every_route_is_reached_by_exactly_one_method():
             route = route_of(request)
             reached_by.setdefault((route.method, route.path), []).append(f"{pick}.{name}")
     assert {route: names for route, names in reached_by.items() if len(names) > 1} == {}
-    wanted = {(route.method, route.path) for route in ROUTES} - FOR_PEOPLE - BY_OPENING
+    wanted = (
+        {(route.method, route.path) for route in ROUTES} - FOR_PEOPLE - FOR_BROWSERS - BY_OPENING
+    )
     assert set(reached_by) == wanted
 
 

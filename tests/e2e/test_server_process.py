@@ -190,14 +190,15 @@ def refused(*arguments):
 # ── Starting ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_says_in_one_line_where_it_listens_and_what_answers(tmp_path):
+def test_it_says_where_it_listens_what_answers_and_where_the_page_is(tmp_path):
     with serving(tmp_path) as server:
         assert server.address.startswith("tcp://127.0.0.1:")
         assert not server.address.endswith(":0")
         assert "demo" in server.line
         assert server.ask("GET", "/health") == (200, None)
         assert server.stop()[0] == 0
-        assert server.process.stdout.read() == ""
+        page = server.address.replace("tcp:", "http:")
+        assert server.process.stdout.read() == f"The page: {page}/\n"
 
 
 def commands_of_the_readme(port):

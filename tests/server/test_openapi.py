@@ -310,6 +310,7 @@ def test_a_body_that_may_be_left_out_is_marked_so():
         "/v1/workspaces/{wid}/agent/init",
         "/v1/workspaces/{wid}/questions/cancel",
         "/v1/workspaces/{wid}/agent/sessions/{sid}/queue/{rid}",
+        "/v1/login",
     ]
     assert decode(b"{}", AgentMessage).prompt == ""
 

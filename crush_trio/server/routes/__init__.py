@@ -10,6 +10,7 @@ from crush_trio.server.routes import (
     asks,
     config,
     integrations,
+    page,
     roster,
     runs,
     sessions,
@@ -18,7 +19,18 @@ from crush_trio.server.routes import (
 )
 from crush_trio.server.routing import Matcher, Route
 
-_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations, roster)
+_MODULES: Final = (
+    system,
+    workspaces,
+    sessions,
+    agent,
+    runs,
+    asks,
+    config,
+    integrations,
+    page,
+    roster,
+)
 
 ROUTES: Final[tuple[Route, ...]] = tuple(
     sorted(
@@ -27,4 +39,7 @@ ROUTES: Final[tuple[Route, ...]] = tuple(
 )
 """Every route that is served."""
 
-MATCHER: Final = Matcher.of(ROUTES)
+FILES: Final = page.FILES
+"""The files of the page, which no document lists."""
+
+MATCHER: Final = Matcher.of((*ROUTES, *FILES))
