@@ -155,7 +155,7 @@ class HostedWorkspace:
         ):  # the run inherits it from here, not from its nursery
             accepted = self.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
-            self.runs.services.start_soon(_call_after, accepted, released)
+            self.runs.services.start_soon(_call_after, accepted, self.runs, released)
         return accepted
 
     async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
@@ -293,6 +293,10 @@ def _holds(run: AcceptedRun) -> bool:
     return run.submission.when_unclaimed is WhenUnclaimed.CONTINUE
 
 
-async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
+async def _call_after(run: AcceptedRun, runs: Workspace, released: Callable[[], None]) -> None:
+    """Call *released* when the run has ended; if another run has folded it, when that one has."""
     await run.wait_ended()
+    while run.outcome is not None and run.outcome.folded_into is not None:
+        run = runs.find(run.outcome.folded_into)
+        await run.wait_ended()
     released()

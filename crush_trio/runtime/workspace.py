@@ -287,7 +287,7 @@ class Workspace:
         self.events.publish(RunChange(run=accepted.view))
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Fold queued prompts without a caller's run id into the turn of *into*."""
+        """Fold the queued prompts that *into* may absorb into its turn."""
         return await fold(into, self._lanes[into.session_id], self._journal, self)
 
     def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:

@@ -43,7 +43,7 @@ export { ApiError, Closed, NoAnswer, RunNotCompleted };
 /** @typedef {Abortable & { interactive?: boolean, create?: boolean, patience?: number }} OpenOptions */
 /**
  * @typedef {Abortable & { session: string, runId?: string, attachments?: object[],
- *   whenBusy?: "enqueue" | "interrupt" | "reject", whenUnclaimed?: "cancel" | "continue",
+ *   whenBusy?: "enqueue" | "interrupt" | "reject" | "steer", whenUnclaimed?: "cancel" | "continue",
  *   permissions?: { mode?: string, allow_list?: string[] }, interactive?: boolean, model?: object }} SubmitOptions
  */
 

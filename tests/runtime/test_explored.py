@@ -170,6 +170,45 @@ async def interrupt_against_the_end():
     return result
 
 
+def steering(text, run_id):
+    return prompt(text, run_id=run_id, when_busy=WhenBusy.STEER)
+
+
+async def steers_against_the_end_and_a_cancel(*, cancel):
+    """Two prompts steer, both with run ids, while the active run folds once and then ends."""
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate), Fold()]}, default=(Fold(),))
+    async with open_test_workspace(turns) as bench:
+        runs = [bench.accept("one", run_id="1")]
+        await gate.reached()
+        runs.append(bench.workspace.accept(steering("two", "2")))
+
+        def steer_again():
+            runs.append(bench.workspace.accept(steering("three", "3")))
+
+        await soon(steer_again, gate.open, *([bench.cancel] if cancel else []))
+        result = await states(*runs)
+        check_promises(bench, runs)
+        taken = [text for texts in turns.folded.values() for text in texts]
+        played = [text for text in turns.started if text != "one"]
+        assert len({*taken, *played}) == len(taken) + len(played), "a prompt was seen twice"
+        for text, run, state in zip(("two", "three"), runs[1:], result[1:], strict=True):
+            assert text not in taken or state is FOLDED, "folded by one side only"
+            assert text not in played or state is not FOLDED, "folded, and ran as well"
+            assert run.outcome.folded_into in (None, runs[0].id, runs[1].id)
+        if not cancel:
+            assert sorted(taken + played) == ["three", "two"], "a prompt was lost"
+    return result
+
+
+async def steers_against_the_end():
+    return await steers_against_the_end_and_a_cancel(cancel=False)
+
+
+async def steers_against_a_cancel():
+    return await steers_against_the_end_and_a_cancel(cancel=True)
+
+
 async def cancel_that_keeps_the_queue():
     gate = Gate()
     turns = ScriptedTurns({"one": [Pause(gate)]}, default=())
@@ -325,6 +364,27 @@ SCENARIOS = [
         {
             (CANCELLED, CANCELLED, COMPLETED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED, COMPLETED),
+        },
+    ),
+    Explored(
+        steers_against_the_end,
+        2,
+        500,
+        {
+            (COMPLETED, FOLDED, FOLDED),
+            (COMPLETED, FOLDED, COMPLETED),
+            (COMPLETED, COMPLETED, FOLDED),
+        },
+    ),
+    Explored(
+        steers_against_a_cancel,
+        2,
+        2_000,
+        {
+            (CANCELLED, CANCELLED, CANCELLED),
+            (CANCELLED, CANCELLED, COMPLETED),
+            (CANCELLED, FOLDED, FOLDED),
+            (COMPLETED, FOLDED, COMPLETED),
         },
     ),
     Explored(cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}),
