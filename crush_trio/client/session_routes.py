@@ -48,9 +48,10 @@ class PermissionRoutes:
         request: PermissionRequest,
         action: PermissionAction,
         scope: GrantScope | None = None,
+        reason: str = "",
     ) -> bool:
         """Answer a request; return whether this was the answer that settled it."""
-        body = GrantRequest(permission=request, action=action.value, scope=scope)
+        body = GrantRequest(permission=request, action=action.value, scope=scope, reason=reason)
         return (await self._calls.post("/permissions/grant", Resolved, body)).resolved
 
     async def grant(self, request: PermissionRequest, scope: GrantScope = GrantScope.ONCE) -> bool:
@@ -60,9 +61,9 @@ class PermissionRoutes:
         """
         return await self.answer(request, PermissionAction.ALLOW, scope)
 
-    async def deny(self, request: PermissionRequest) -> bool:
-        """Deny a request."""
-        return await self.answer(request, PermissionAction.DENY)
+    async def deny(self, request: PermissionRequest, reason: str = "") -> bool:
+        """Deny a request. The model is told the *reason*, and goes on; without one, its turn ends."""
+        return await self.answer(request, PermissionAction.DENY, reason=reason)
 
     async def grants(self) -> tuple[Grant, ...]:
         """Return the grants that allow more than one request."""

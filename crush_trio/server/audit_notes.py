@@ -153,7 +153,8 @@ def _answer_to_permission(call: "Call") -> Fields:
             scope = "" if body.scope is None else f" for {body.scope}"
             shown = (pending.params or {}).get("command") or pending.path or pending.description
             fields["session_id"], fields["tool"] = pending.session_id, pending.tool_name
-            fields["what"] = f"{body.action}{scope}: {pending.action} {shown}"
+            why = f" (reason: {body.reason})" if body.reason else ""
+            fields["what"] = f"{body.action}{scope}: {pending.action} {shown}{why}"
     return fields
 
 
