@@ -199,18 +199,23 @@ class QueueRoutes:
         *,
         prompt: str | None = None,
         index: int | None = None,
+        interrupt: bool = False,
     ) -> tuple[QueueItem, ...]:
         """Change the text of a waiting run, or its place, or both; return the queue as it is then.
 
-        Raises `RunNotQueued` if it waits no longer.
+        With *interrupt*, which goes with index 0, the active run is cancelled: this one runs now. Raises `RunNotQueued` if it waits no longer.
         """
         path = session_path(session, f"/queue/{segment(run)}")
-        body = QueueEdit(prompt=prompt, index=index)
+        body = QueueEdit(prompt=prompt, index=index, interrupt=interrupt)
         return await self._calls.ask("PATCH", path, tuple[QueueItem, ...], body=body)
 
     async def move(self, session: SessionId, run: RunId, index: int) -> tuple[QueueItem, ...]:
         """Put a waiting run at a place of the queue, 0 being the next; past the end is the end."""
         return await self.edit(session, run, index=index)
+
+    async def run_now(self, session: SessionId, run: RunId) -> tuple[QueueItem, ...]:
+        """Have a waiting run run now: it is the next, and the active run is cancelled."""
+        return await self.edit(session, run, index=0, interrupt=True)
 
     async def delete(self, session: SessionId, run: RunId) -> None:
         """Take a waiting run out of the queue: it ends as cancelled."""

@@ -275,7 +275,8 @@ class Lane(Generic[R, Result]):
     def fold(self, into: R) -> tuple[R, ...]:
         """Take the runs that *into* may absorb out of the queue; the others keep waiting.
 
-        Only the active run gets any: a run that has ended has no step left to take a prompt into.
+        Only the active run gets any: a run that has ended has no step left to take a prompt into, and
+        one that was cancelled will make none. What still waits then was not cancelled, and must run.
         And only after the endings of all withdrawn runs have been handed over: their records come
         first.
 
@@ -285,7 +286,7 @@ class Lane(Generic[R, Result]):
         last_withdrawn = next(reversed(self._withdrawn), None)
         if last_withdrawn is not None and last_withdrawn not in self._endings:
             return ()
-        if self.active is not into:
+        if self.active is not into or into.cancel_requested:
             return ()
         taken = tuple(run for run in self.waiting if run.folds_into(into))
         for run in taken:

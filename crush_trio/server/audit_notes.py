@@ -167,7 +167,10 @@ SENT: Final = Audited(Action.SENT, _prompt)
 SUMMARY: Final = Audited(Action.SENT, lambda _call: {"what": "a summary"})
 CANCELLED: Final = Audited(Action.CANCELLED)
 QUEUE_CLEARED: Final = Audited(Action.CANCELLED, lambda _call: {"what": "the queued prompts"})
-QUEUE_CHANGED: Final = Audited(Action.QUEUE_CHANGED)
+QUEUE_CHANGED: Final = Audited(
+    Action.QUEUE_CHANGED,
+    lambda call: {"what": "runs now, the active run is cancelled"} if call.body.interrupt else {},
+)
 SHELL: Final = Audited(Action.SHELL, lambda call: {"what": call.body.command}, first=True)
 PERMISSION: Final = Audited(Action.ALLOWED, _answer_to_permission)
 SKIP: Final = Audited(Action.SKIP_SET, lambda call: {"what": "on" if call.body.skip else "off"})

@@ -5,11 +5,14 @@ in every schedule. What a scenario returns says which of the allowed endings cam
 assert the set of those too, so that a scenario which no longer reaches an interesting case fails.
 """
 
+from contextlib import suppress
+
 import pytest
 import trio
 import trio.testing
 from attrs import frozen
 
+from crush_trio.errors import RunNotQueued
 from crush_trio.testing import Gate
 from crush_trio.testing.explore import explore
 from crush_trio.testing.server.faults import FaultyJournal, JournalFault
@@ -209,6 +212,33 @@ async def steers_against_a_cancel():
     return await steers_against_the_end_and_a_cancel(cancel=True)
 
 
+async def run_now_against_a_fold_and_the_end():
+    """One of two waiting prompts is to run now, while the active run may take both in, or end."""
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate), Fold()]}, default=())
+    async with open_test_workspace(turns) as bench:
+        runs = [bench.accept("one", run_id="1")]
+        await gate.reached()
+        runs += [bench.accept("two"), bench.accept("three")]
+        await trio.testing.wait_all_tasks_blocked()
+        sent = []
+
+        def run_now():
+            with suppress(RunNotQueued):
+                bench.workspace.run_now(runs[2].id)
+                sent.append("three")
+
+        await soon(gate.open, run_now)
+        result = await states(*runs)
+        check_promises(bench, runs)
+        if sent:
+            assert result[1:] == (COMPLETED, COMPLETED), "what was to run now was folded or stopped"
+            assert turns.started == ["one", "three", "two"]
+        else:
+            assert result == (COMPLETED, FOLDED, FOLDED)
+    return result
+
+
 async def cancel_that_keeps_the_queue():
     gate = Gate()
     turns = ScriptedTurns({"one": [Pause(gate)]}, default=())
@@ -386,6 +416,12 @@ SCENARIOS = [
             (CANCELLED, FOLDED, FOLDED),
             (COMPLETED, FOLDED, COMPLETED),
         },
+    ),
+    Explored(
+        run_now_against_a_fold_and_the_end,
+        2,
+        500,
+        {(CANCELLED, COMPLETED, COMPLETED), (COMPLETED, FOLDED, FOLDED)},
     ),
     Explored(cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}),
     Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),

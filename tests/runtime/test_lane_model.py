@@ -164,7 +164,7 @@ class LaneMachine(RuleBasedStateMachine):
         if active is not None:
             policy = active.policy or 0
             queued = [run for run in model.queue if run.state is RunState.QUEUED]
-            expected = [run for run in queued if run.policy == policy]
+            expected = [run for run in queued if run.policy == policy and not active.hit]
             assert list(model.lane.fold(active)) == expected
             model.folding += expected
             model.queue = [run for run in model.queue if run not in expected]

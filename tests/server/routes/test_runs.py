@@ -247,6 +247,20 @@ async def test_queue_items_can_be_listed_edited_moved_and_deleted():
         assert (await get(place, "/runs/a"))["state"] == "cancelled"
 
 
+async def test_a_queued_run_can_be_sent_now_and_the_others_keep_waiting():
+    async with busy("a", "b", "c") as (place, session, _):
+        line = f"/agent/sessions/{session}/queue"
+        body = {"prompt": "B!", "index": 0, "interrupt": True}
+        answer = await place.request("PATCH", f"{line}/b", body)
+        assert [item["prompt"] for item in answer.json()][1:] == ["a", "c"]
+        await wait_all_tasks_blocked()
+        assert (await get(place, "/runs/r1"))["state"] == "cancelled"
+        runs = [await get(place, f"/runs/{name}") for name in "abc"]
+        assert [run["state"] for run in runs] == ["completed"] * 3
+        said = [m["parts"][0]["data"].get("text") for m in await place.messages(session)]
+        assert [text for text in said if text in {"a", "B!", "c"}] == ["B!", "a", "c"]
+
+
 async def test_an_edited_prompt_is_stored_before_the_edit_is_answered():
     gate = Gate()
     async with open_test_server(WrittenTurns({"one": [Pause(gate)]})) as server:
@@ -268,6 +282,8 @@ async def test_what_does_not_wait_in_this_queue_cannot_be_changed_there():
         refused(await place.request("DELETE", elsewhere), 404, "run_not_found")
         two = f"{line}/two"
         refused(await place.request("PATCH", two, {"index": -1}), 400, "bad_request")
+        later = {"index": 1, "interrupt": True}
+        refused(await place.request("PATCH", two, later), 400, "bad_request")
         refused(await place.request("PATCH", two, {"prompt": ""}), 400, "prompt_empty")
         refused(await place.request("PATCH", two, {"index": "first"}), 400, "bad_request")
         assert await queue(place, session) == ["two"]
