@@ -190,13 +190,15 @@ class HostedWorkspace:
         ):  # the run inherits it from here, not from its nursery
             accepted = self.runs.accept(submission)
         if _holds(accepted) and not accepted.ended:
-            self.runs.services.start_soon(_call_after, accepted, released)
+            self.runs.services.start_soon(_call_after, accepted, self.runs, released)
         return accepted
 
-    async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
+    async def edit_queued(
+        self, run_id: RunId, prompt: str | None, index: int | None, *, interrupt: bool = False
+    ) -> None:
         """Change the text of a waiting run, or its place, or both; durable when this returns.
 
-        Both happen in one step. If the new text cannot be stored this raises, and the run has it
+        With *interrupt* it also cancels the run that this one waits for. All happens in one step. If the new text cannot be stored this raises, and the run has it
         all the same; a restart would know the old one.
         """
         runs = self.runs
@@ -205,6 +207,8 @@ class HostedWorkspace:
             changes.append(RunEdited(id=runs.edit_queued(run_id, prompt).id, prompt=prompt))
         if index is not None:
             runs.move_queued(run_id, index)
+        if interrupt:
+            runs.run_now(run_id)
         await self.store.commit(*changes)
 
     async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
@@ -328,6 +332,10 @@ def _holds(run: AcceptedRun) -> bool:
     return run.submission.when_unclaimed is WhenUnclaimed.CONTINUE
 
 
-async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
+async def _call_after(run: AcceptedRun, runs: Workspace, released: Callable[[], None]) -> None:
+    """Call *released* when the run has ended; if another run has folded it, when that one has."""
     await run.wait_ended()
+    while run.outcome is not None and run.outcome.folded_into is not None:
+        run = runs.find(run.outcome.folded_into)
+        await run.wait_ended()
     released()

@@ -87,6 +87,7 @@ class SyncQueue(Face[QueueRoutes]):
     list = blocking(QueueRoutes.list)
     edit = blocking(QueueRoutes.edit)
     move = blocking(QueueRoutes.move)
+    run_now = blocking(QueueRoutes.run_now)
     delete = blocking(QueueRoutes.delete)
     clear = blocking(QueueRoutes.clear)
     count = blocking(QueueRoutes.count)

@@ -21,7 +21,7 @@ from crush_trio.errors import NotAccepted, RunIdTaken, RunNotFound, RunReentered
 from crush_trio.runtime.lane import Active, Lane, LaneDecision
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import RunKind, RunState, RunView
+from crush_trio.wire.runs import RunKind, RunState, RunView, WhenUnclaimed
 
 if TYPE_CHECKING:
     from crush_trio.runtime.journal import JournalEntry
@@ -85,10 +85,14 @@ class AcceptedRun:
         """The run's present state."""
         return self.view.state
 
-    @property
-    def foldable(self) -> bool:
-        """Whether the active run of the session may absorb this one."""
-        return self.submission.foldable
+    def folds_into(self, active: "AcceptedRun") -> bool:
+        """Whether *active* may absorb this run."""
+        return self.submission.folds_into(active.submission)
+
+    def absorb(self, folded: "AcceptedRun") -> None:
+        """Take over what *folded* was promised: to go on without clients."""
+        if folded.submission.when_unclaimed is WhenUnclaimed.CONTINUE:
+            self.submission = evolve(self.submission, when_unclaimed=WhenUnclaimed.CONTINUE)
 
     @property
     def counted(self) -> bool:

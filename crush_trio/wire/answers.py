@@ -134,10 +134,14 @@ class QueueItem:
 
 @frozen(kw_only=True)
 class QueueEdit:
-    """`PATCH queue/{run_id}`: changes of a waiting run; absent keys change nothing."""
+    """`PATCH queue/{run_id}`: changes of a waiting run; absent keys change nothing.
+
+    With `interrupt` the run is put first in the queue and the active run is cancelled: it runs now.
+    """
 
     prompt: OmitEmpty[str | None] = None
     index: OmitEmpty[int | None] = None
+    interrupt: OmitEmpty[bool] = False
 
 
 @frozen(kw_only=True)

@@ -160,12 +160,14 @@ class PermissionReference:
 class GrantRequest:
     """`POST permissions/grant`: the answer to a permission request, of which only the id is used.
 
-    `scope` is an extension: for which later requests an `allow` counts, too.
+    `scope` and `reason` are extensions: for which later requests an `allow` counts, too; and why a `deny`
+    was given, which the model is told.
     """
 
     permission: Annotated[PermissionRequest, Shown(PermissionReference)]
     action: Annotated[str, Shown(PermissionAction)]
     scope: OmitEmpty[GrantScope | None] = None
+    reason: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)

@@ -97,6 +97,8 @@ class WhenBusy(StrEnum):
     """Every run the session has is cancelled first."""
     REJECT = "reject"
     """It is refused, and nothing changes."""
+    STEER = "steer"
+    """The active run takes it in at its next step, also with a run id; without such a step it waits."""
 
 
 class WhenUnclaimed(StrEnum):

@@ -147,6 +147,7 @@ WORKSPACE_CALLS = {
 COMPOSED = {
     "sessions.rename": (lambda w: w.sessions.rename("s", "t"), ["GET", "PUT"]),
     "queue.move": (lambda w: w.queue.move("s", "r", 0), ["PATCH"]),
+    "queue.run_now": (lambda w: w.queue.run_now("s", "r"), ["PATCH"]),
     "permissions.grant": (lambda w: w.permissions.grant(ASKED), ["POST"]),
     "permissions.deny": (lambda w: w.permissions.deny(ASKED), ["POST"]),
 }

@@ -71,6 +71,8 @@ class Ending:
     responses: tuple[QuestionResponse, ...] = field(default=(), repr=False)
     given: str = ""
     """What a person answered: `deny`, or the scope of a grant; empty if no person did."""
+    reason: str = ""
+    """Why a person denied it, as that person said; the model is told."""
 
 
 _WITHDRAWN: Final = Ending(Resolution.WITHDRAWN)
@@ -216,7 +218,9 @@ class PendingAsks(Generic[R]):
 # ── Notices ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = None) -> Fact:
+def permission_notice(
+    tool_call_id: ToolCallId, resolution: Resolution | None = None, reason: str = ""
+) -> Fact:
     """Return the notice of where a permission request stands; without a *resolution*, it is asked."""
     granted = resolution is Resolution.GRANTED
     return Fact(
@@ -227,6 +231,7 @@ def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = 
             granted=granted,
             denied=resolution is not None and not granted,
             withdrawn=resolution is Resolution.WITHDRAWN,
+            reason=reason,
         ),
     )
 
