@@ -5,12 +5,9 @@ import { fill, h, icon, iconButton } from "./dom.js";
 import { Keys, showKeys } from "./keys.js";
 import { Notices } from "./notices.js";
 import { Router } from "./router.js";
+import { remember } from "./state/directories.js";
 import { Store } from "./state/store.js";
 import "./views/roster.js";
-import { HomeView } from "./views/home.js";
-import { LoginView } from "./views/login.js";
-import { SessionView } from "./views/session.js";
-import { openSearch } from "./views/search.js";
 
 const CONNECTION = {
   connecting: "Connecting…",
@@ -30,7 +27,7 @@ class App {
 
   async start() {
     document.documentElement.dataset.theme = localStorage.getItem("crush_trio.theme") ?? "";
-    this.store.onlogin = () => this.login();
+    this.store.onlogin = () => void this.login();
     const code = new URLSearchParams(location.hash.slice(1)).get("login");
     if (code) {
       history.replaceState(null, "", location.pathname + location.search);
@@ -43,12 +40,18 @@ class App {
       setTimeout(() => location.reload(), 3000);
       return;
     }
-    if (this.store.page.login && !this.store.page.right) this.login();
+    if (this.store.page.login && !this.store.page.right) await this.login();
     else this.show();
   }
 
-  login() {
+  async login() {
+    const { LoginView } = await import("./views/login.js");
     fill(document.body, new LoginView(this.store));
+  }
+
+  async search() {
+    const { openSearch } = await import("./views/search.js");
+    openSearch(this.store, this.router);
   }
 
   show() {
@@ -86,7 +89,7 @@ class App {
     };
     show();
     this.store.on("connection", show);
-    const search = h("button.search-button", { type: "button", onclick: () => openSearch(this.store, this.router) }, icon("search"), h("span", {}, "Search"), h("kbd", {}, "/"));
+    const search = h("button.search-button", { type: "button", onclick: () => this.search() }, icon("search"), h("span", {}, "Search"), h("kbd", {}, "/"));
     const buttons = [
       iconButton("theme", "Light or dark", () => this.switchTheme()),
       iconButton("help", "Keys", () => showKeys(this.keys), { class: "icon-button keys-button" }),
@@ -113,16 +116,17 @@ class App {
     const { place, connection } = this.store;
     let { workspace } = target;
     if (target.directory) {
-      if (workspace) this.store.remember(workspace, target.directory);
+      if (workspace) remember(workspace, target.directory);
       else workspace = await this.store.open(target.directory).catch((error) => (this.notices.say(error.message), ""));
     }
     const same = this.view && place.workspace === workspace && place.session === target.session;
-    const wanted = target.session ? SessionView : HomeView;
+    const wanted = target.session ? (await import("./views/session.js")).SessionView : (await import("./views/home.js")).HomeView;
+    if (this.router.target.session !== target.session) return; // the person was faster
     if (!same || !(this.view instanceof wanted)) {
       this.view?.leave?.();
+      document.body.dataset.view = target.session ? "session" : "home";
       this.view = new wanted(this.store, this.router, this.keys, this.notices);
       fill(this.main, this.view);
-      document.body.dataset.view = target.session ? "session" : "home";
     }
     if (!same || connection === "closed") await this.store.go({ workspace, session: target.session });
     this.view.point?.(target);
@@ -136,9 +140,9 @@ class App {
 
   /** @param {any} roster */
   bindKeys(roster) {
-    const { keys, store, router } = this;
+    const { keys, router } = this;
     keys.bind("?", "This list", () => showKeys(keys));
-    keys.bind("/", "Search sessions and messages", () => openSearch(store, router));
+    keys.bind("/", "Search sessions and messages", () => this.search());
     keys.bind("n", "New session", () => router.go("/"));
     keys.bind("j", "Next session", () => roster.step(1));
     keys.bind("k", "Session before", () => roster.step(-1));

@@ -12,7 +12,10 @@ export function duration(seconds) {
 }
 
 /** How long something has run, in whole seconds. @param {number} since Unix seconds */
-export const elapsed = (since) => duration(Math.max(1, Math.floor(Date.now() / 1000 - since)));
+export function elapsed(since) {
+  const seconds = Math.max(0, Math.floor(Date.now() / 1000 - since));
+  return seconds < 10 ? `${seconds} s` : duration(seconds);
+}
 
 /** A moment in the past. @param {number} at Unix seconds */
 export function ago(at) {

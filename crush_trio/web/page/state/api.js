@@ -154,9 +154,8 @@ export class WorkspaceApi {
   }
 
   /** Make a queued run the next one, and stop the active one. @param {string} session @param {string} run */
-  async sendNow(session, run) {
-    await this.changeQueued(session, run, { index: 0 });
-    await this.cancel(session, true);
+  sendNow(session, run) {
+    return this.changeQueued(session, run, { interrupt: true });
   }
 
   /** @param {string} session @param {string} run */

@@ -7,7 +7,9 @@
 import { Picture, isTerminal } from "/web/stream.js";
 import { Api } from "./api.js";
 import { Connection } from "./connection.js";
-import { Transcript, isFinished } from "./transcript.js";
+import { directoryOf, remember } from "./directories.js";
+import { Told } from "./told.js";
+import { Transcript } from "./transcript.js";
 
 /** @typedef {import("/web/stream.js").RunView} RunView */
 /**
@@ -20,9 +22,8 @@ import { Transcript, isFinished } from "./transcript.js";
 /** @typedef {"connecting" | "connected" | "reconnecting" | "resynchronised" | "closed"} ConnectionState */
 
 const RESYNCHRONISED = 4_000; // milliseconds for which that is shown
-const PATHS = "crush_trio.paths"; // the directory of each workspace, for links that outlive the server
 
-export class Store {
+export class Store extends Told {
   api = new Api();
   page = { login: false, right: /** @type {string | null} */ (null), version: "", directory: "" };
   roster = { directory: "", known: false, recent: /** @type {{ path: string, used_at: number }[]} */ ([]) };
@@ -40,47 +41,13 @@ export class Store {
   /** Called when the server wants a login. */ onlogin = () => {};
   /** Sessions that are about to be deleted. @type {Set<string>} */ leaving = new Set();
   /** @type {Connection | undefined} */ #stream;
-  /** @type {Map<string, Set<() => void>>} */ #listeners = new Map();
-  /** @type {Set<string>} */ #changed = new Set();
   #resync = 0;
-
-  // ── Listeners ───────────────────────────────────────────────────────────────────────────────
-
-  /** Call *listener* after a part changed; returns how to stop. @param {string} parts @param {() => void} listener */
-  on(parts, listener) {
-    const names = parts.split(" ");
-    for (const name of names) this.#listeners.set(name, (this.#listeners.get(name) ?? new Set()).add(listener));
-    return () => names.forEach((name) => this.#listeners.get(name)?.delete(listener));
-  }
-
-  /** Tell the listeners, once for all that changes in a frame of the screen. @param {string} part */
-  changed(part) {
-    if (!this.#changed.size) {
-      if (document.hidden) setTimeout(() => this.#flush(), 100);
-      else requestAnimationFrame(() => this.#flush());
-    }
-    this.#changed.add(part);
-  }
-
-  #flush() {
-    const called = new Set();
-    const parts = [...this.#changed];
-    this.#changed.clear();
-    for (const part of parts) {
-      for (const listener of this.#listeners.get(part) ?? []) {
-        if (called.has(listener)) continue;
-        called.add(listener);
-        listener();
-      }
-    }
-  }
 
   // ── Rights ──────────────────────────────────────────────────────────────────────────────────
 
   get mayAct() {
     return this.page.right === "admin";
   }
-
   get mayAnswer() {
     return this.page.right === "admin" || this.page.right === "answer";
   }
@@ -96,13 +63,7 @@ export class Store {
 
   /** The directory of a workspace, also of one that is not hosted now. @param {string} workspace */
   pathOf(workspace) {
-    return this.workspaces.get(workspace)?.path ?? JSON.parse(localStorage.getItem(PATHS) ?? "{}")[workspace] ?? "";
-  }
-
-  /** @param {string} workspace @param {string} path */
-  remember(workspace, path) {
-    const paths = { ...JSON.parse(localStorage.getItem(PATHS) ?? "{}"), [workspace]: path };
-    localStorage.setItem(PATHS, JSON.stringify(Object.fromEntries(Object.entries(paths).slice(-50))));
+    return this.workspaces.get(workspace)?.path ?? directoryOf(workspace);
   }
 
   // ── The place ───────────────────────────────────────────────────────────────────────────────
@@ -110,7 +71,7 @@ export class Store {
   /** Host a directory; returns the id of its workspace. @param {string} path */
   async open(path) {
     const workspace = await this.api.claim(path);
-    this.remember(workspace, path);
+    remember(workspace, path);
     if (!this.workspaces.has(workspace)) this.workspaces.set(workspace, { id: workspace, path, name: path.split("/").at(-1) ?? path });
     return workspace;
   }
@@ -132,14 +93,21 @@ export class Store {
     this.changed("place");
     if (former && former !== place.workspace) this.api.release(former);
     if (place.workspace) {
-      const path = this.pathOf(place.workspace);
+      const path = this.pathOf(place.workspace) || (await this.#askPath(place.workspace));
+      if (this.place !== place) return;
       if (path) {
-        const id = await this.open(path).catch((error) => this.#refused(error));
+        const id = await this.open(path).catch(this.#refused);
         if (this.place !== place) return;
         if (id) this.place.workspace = id;
       }
     }
     this.#connect();
+  }
+
+  /** The directory of a workspace that this browser has never seen. @param {string} workspace @returns {Promise<string>} */
+  async #askPath(workspace) {
+    const view = await this.api.ask("GET", `/workspaces/${encodeURIComponent(workspace)}`).catch(this.#refused);
+    return view?.path ?? "";
   }
 
   /** Begin the stream of the place. */
@@ -165,9 +133,7 @@ export class Store {
   }
 
   /** @param {any} error @returns {undefined} */
-  #refused(error) {
-    if (error?.status === 401) this.onlogin();
-  }
+  #refused = (error) => void (error?.status === 401 && this.onlogin());
 
   /** The stream was refused: claim the workspace again, or ask for a login. @param {any} error */
   async #gone(error) {
@@ -219,7 +185,7 @@ export class Store {
     this.workspaces = byId(roster.workspaces);
     this.sessions = byId(roster.sessions);
     this.roster = { directory: roster.directory, recent: roster.recent ?? [], known: true };
-    for (const { id, path } of roster.workspaces) if (id === this.place.workspace) this.remember(id, path);
+    for (const { id, path } of roster.workspaces) if (id === this.place.workspace) remember(id, path);
     this.changed("roster");
   }
 
@@ -331,5 +297,3 @@ export class Store {
     return session.includes("$$") && (this.transcript?.messages.has(message) || [...this.below.values()].some((t) => t.messages.has(message)));
   }
 }
-
-export { isFinished };

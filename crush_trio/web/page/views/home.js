@@ -10,7 +10,7 @@ import { UsageChart } from "./usage.js";
 /** What the offline demo understands; a person without a key sees an answer, a permission and a stop. */
 const SUGGESTIONS = [
   ["Say hello", "Hello! What can you do?"],
-  ["Write a file, and ask me first", "write good morning to greeting.txt"],
+  ["Write a file, and ask me first", `write good morning to greeting-${Date.now().toString(36).slice(-4)}.txt`],
   ["A long answer, to stop half-way", "long 4000"],
 ];
 
@@ -21,6 +21,7 @@ export class HomeView extends HTMLElement {
    */
   constructor(store, router, keys, notices) {
     super();
+    this.key = "";
     this.store = store;
     this.router = router;
     this.notices = notices;

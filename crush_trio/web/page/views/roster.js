@@ -2,7 +2,7 @@
 /** All sessions of the server: who needs you, what is at work, what is idle. */
 
 import { fill, h, icon } from "../dom.js";
-import { ago, baseName, dollars, elapsed, plural } from "../format.js";
+import { ago, baseName, dollars, elapsed } from "../format.js";
 import { sessionAddress } from "../router.js";
 
 const GROUPS = /** @type {const} */ ([
@@ -131,7 +131,7 @@ export class SessionRoster extends HTMLElement {
       return h("li.row.directory", {}, link);
     });
     const name = "Directories";
-    return [h("section.group", { "aria-label": name }, h("h2", {}, name, h("span.count", {}, plural(offered.length, "").trim())), h("ul", {}, ...rows))];
+    return [h("section.group", { "aria-label": name }, h("h2", {}, name, h("span.count", {}, String(offered.length))), h("ul", {}, ...rows))];
   }
 }
 

@@ -118,13 +118,14 @@ export class RowList extends HTMLElement {
 
   /** @param {boolean} fresh */
   #drawn(fresh) {
+    const box = /** @type {HTMLElement} */ (this);
     const anchor = this.following || this.#wanted ? null : this.#anchor();
     if (fresh) this.#keys = this.source.keys();
     const keys = this.#keys;
     const offsets = new Float64Array(keys.length + 1);
     for (let at = 0; at < keys.length; at += 1) offsets[at + 1] = offsets[at] + this.#height(keys[at]);
     const total = offsets[keys.length];
-    let top = this.scrollTop;
+    let top = box.scrollTop;
     if (this.following) top = total;
     else if (this.#wanted) top = offsets[Math.max(0, keys.indexOf(this.#wanted))] - 16;
     else if (anchor && keys.includes(anchor.key)) top = offsets[keys.indexOf(anchor.key)] - anchor.at;
@@ -135,13 +136,13 @@ export class RowList extends HTMLElement {
     this.#place(keys.slice(first, last), first, fresh);
     this.#above.style.height = `${offsets[first]}px`;
     this.#below.style.height = `${total - offsets[last]}px`;
-    if (this.following) this.scrollTop = this.scrollHeight;
+    if (this.following) box.scrollTop = box.scrollHeight;
     else if (this.#wanted || anchor) {
       const row = this.#rows.get(this.#wanted || /** @type {any} */ (anchor).key);
       const goal = this.#wanted ? 16 : /** @type {any} */ (anchor).at;
       if (row) {
         const off = row.element.getBoundingClientRect().top - this.getBoundingClientRect().top - goal;
-        if (Math.abs(off) > 0.5) this.scrollTop += off;
+        if (Math.abs(off) > 0.5) box.scrollTop += off;
       }
     }
   }

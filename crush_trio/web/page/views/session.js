@@ -20,6 +20,9 @@ const ENDED = /** @type {Record<string, string>} */ ({ errored: "The last run fa
 export class SessionView extends HTMLElement {
   /** @type {Map<string, boolean>} */ #open = new Map();
   #pointed = "";
+  headKey = "";
+  todoKey = "";
+  statusKey = "";
 
   /**
    * @param {import("../state/store.js").Store} store @param {import("../router.js").Router} router
@@ -174,7 +177,8 @@ export class SessionView extends HTMLElement {
     const [last] = store.ended;
     const problem = !run && last && ENDED[last.state] ? `${ENDED[last.state]}${last.error ? `: ${last.error}` : "."}` : "";
     const missing = store.session?.missing ? "This session does not exist any more." : (store.transcript?.problem ?? "");
-    const says = missing || problem || (run ? (run.state === "ending" ? "Ending…" : `Working · ${elapsed(run.started_at ?? run.accepted_at)}`) : "");
+    const waits = this.asks.hidden ? "Working" : "Waiting for you";
+    const says = missing || problem || (run ? (run.state === "ending" ? "Ending…" : `${waits} · ${elapsed(run.started_at ?? run.accepted_at)}`) : "");
     if (says === this.statusKey) return;
     this.statusKey = says;
     this.status.className = `status ${problem || missing ? "bad" : run ? "busy" : ""}`;
