@@ -27,7 +27,7 @@ export class LoginView extends HTMLElement {
         { onsubmit: submit },
         h("img", { src: "/page/icon.svg", alt: "", width: 48, height: 48 }),
         h("h1", {}, "crush_trio"),
-        h("p", {}, "This server wants a token. ", h("code", {}, "crush-trio token create"), " makes one; the link that the server prints at its start needs none."),
+        h("p", {}, "This server wants a token. ", h("code", {}, "crush-trio token add"), " makes one; the link that the server prints at its start needs none."),
         h("label", { for: "token" }, "Token"),
         field,
         wrong,
