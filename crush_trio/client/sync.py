@@ -286,6 +286,8 @@ class SyncClient(Face[Client]):
     event_schema = blocking(Client.event_schema)
     metrics = blocking(Client.metrics)
     audit = blocking(Client.audit)
+    roster = blocking(Client.roster)
+    search = blocking(Client.search)
     workspaces = blocking(Client.workspaces)
     shutdown = blocking(Client.shutdown)
     retire = blocking(Client.retire)

@@ -32,8 +32,8 @@ from crush_trio.wire.requests import WorkspaceRequest
 from crush_trio.wire.views import Session
 from tests.client.fake_transport import FakeTransport, answered
 
-FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
-"""Pages to look at."""
+FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/"), ("GET", "/v1/events")}
+"""Pages to look at, and the stream of such a page."""
 
 FOR_BROWSERS = {("GET", "/v1/page"), ("POST", "/v1/login"), ("POST", "/v1/logout")}
 """What a page does in place of a token; programs have one."""
@@ -61,6 +61,8 @@ CLIENT_CALLS = {
     "metrics": lambda c: c.metrics(),
     "audit": lambda c: c.audit(after=1, limit=2),
     "workspaces": lambda c: c.workspaces(),
+    "roster": lambda c: c.roster(),
+    "search": lambda c: c.search("text", limit=2),
     "shutdown": lambda c: c.shutdown(),
     "retire": lambda c: c.retire(),
 }

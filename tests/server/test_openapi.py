@@ -88,10 +88,12 @@ def test_parameters_of_queries_have_types():
 
 
 def test_the_id_to_resume_after_is_described():
-    [stream] = [route for route in ROUTES if route.media == EVENTS]
-    [header] = [each for each in operation(stream)["parameters"] if each["in"] == "header"]
-    assert (header["name"], header["required"]) == ("Last-Event-ID", False)
-    assert "`<boot>-<number>`" in header["description"]
+    streams = [route for route in ROUTES if route.media == EVENTS]
+    assert len(streams) == 2
+    for stream in streams:
+        [header] = [each for each in operation(stream)["parameters"] if each["in"] == "header"]
+        assert (header["name"], header["required"]) == ("Last-Event-ID", False)
+        assert "`<boot>-<number>`" in header["description"]
 
 
 def test_every_parameter_of_a_path_is_described():
