@@ -9,6 +9,7 @@ from crush_trio.server.routes import (
     agent,
     asks,
     config,
+    insight,
     integrations,
     runs,
     sessions,
@@ -17,7 +18,7 @@ from crush_trio.server.routes import (
 )
 from crush_trio.server.routing import Matcher, Route
 
-_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations)
+_MODULES: Final = (system, workspaces, sessions, agent, runs, insight, asks, config, integrations)
 
 ROUTES: Final[tuple[Route, ...]] = tuple(
     sorted(
