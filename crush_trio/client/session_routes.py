@@ -6,7 +6,7 @@ from attrs import evolve, frozen
 
 from crush_trio.client.attachment import Calls
 from crush_trio.client.http import segment
-from crush_trio.wire.answers import QueueEdit, QueueItem, ReceiptView, Resolved
+from crush_trio.wire.answers import QueueEdit, QueueItem, ReceiptView, Resolved, TimelineView
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -175,6 +175,10 @@ class RunRoutes:
         Raises an `ApiError` with the code `not_recorded` for any other run.
         """
         return await self._calls.tell("GET", f"/runs/{segment(run)}/capsule")
+
+    async def timeline(self, run: RunId) -> TimelineView:
+        """Return what a run did when; for a run of long ago only roughly."""
+        return await self._calls.get(f"/runs/{segment(run)}/timeline", TimelineView)
 
     async def cancel(self, run: RunId) -> ReceiptView:
         """Cancel a run and return the receipt; a run that has ended is not hit."""

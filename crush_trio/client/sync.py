@@ -79,6 +79,7 @@ class SyncRuns(Face[RunRoutes]):
     get = blocking(RunRoutes.get)
     cancel = blocking(RunRoutes.cancel)
     capsule = blocking(RunRoutes.capsule)
+    timeline = blocking(RunRoutes.timeline)
 
 
 class SyncQueue(Face[QueueRoutes]):

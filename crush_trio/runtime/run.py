@@ -43,6 +43,7 @@ from crush_trio.runtime.outcome import (
     Outcome,
     Submission,
 )
+from crush_trio.runtime.timeline import keep_time
 from crush_trio.runtime.watch import CancelWatch
 from crush_trio.store.errors import DiskFull, RecordNotStored
 from crush_trio.wire.ids import RunId, SessionId
@@ -142,6 +143,7 @@ class Run:
     async def play(self, turn: "Turn") -> Completion:
         """Run the turn; raise `CancelSwallowed` if it caught its cancellation and went on."""
         self.began = True
+        keep_time(self.accepted.timeline)
         watch = CancelWatch(self.accepted.cancel_reason)
         playing = turn(self)
         if not isinstance(playing, Awaitable):

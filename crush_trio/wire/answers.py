@@ -13,7 +13,7 @@ from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.fields import JsonObject, OmitEmpty
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part
-from crush_trio.wire.runs import RunState, RunView, WhenUnclaimed
+from crush_trio.wire.runs import RunState, RunView, SpanKind, WhenUnclaimed
 from crush_trio.wire.views import Roster, RosterSessionChange, RosterWorkspaceChange
 
 Diagnostics: TypeAlias = Mapping[str, tuple[JsonObject, ...]]
@@ -142,6 +142,31 @@ class QueueEdit:
     prompt: OmitEmpty[str | None] = None
     index: OmitEmpty[int | None] = None
     interrupt: OmitEmpty[bool] = False
+
+
+@frozen(kw_only=True)
+class SpanView:
+    """One stretch of a run's timeline, in unix seconds with a fraction; `end` is null while it lasts."""
+
+    kind: SpanKind
+    name: str = ""
+    begin: float
+    end: float | None = None
+    detail: str = ""
+
+
+@frozen(kw_only=True)
+class TimelineView:
+    """`GET runs/{rid}/timeline`: what a run did when.
+
+    `coarse` if it was made from what is stored, in whole seconds and without asks and tools.
+    `left_out` is how many spans were too many to be kept.
+    """
+
+    run: RunView
+    spans: tuple[SpanView, ...]
+    coarse: bool = False
+    left_out: OmitEmpty[int] = 0
 
 
 @frozen(kw_only=True)

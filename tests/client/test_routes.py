@@ -130,6 +130,7 @@ WORKSPACE_CALLS = {
     "runs.list": lambda w: w.runs.list("s", limit=5),
     "runs.get": lambda w: w.runs.get("r"),
     "runs.capsule": lambda w: w.runs.capsule("r"),
+    "runs.timeline": lambda w: w.runs.timeline("r"),
     "runs.cancel": lambda w: w.runs.cancel("r"),
     "sessions.list": lambda w: w.sessions.list(),
     "sessions.create": lambda w: w.sessions.create("a title"),
@@ -190,6 +191,8 @@ class Wire:
         self.sent.append(request)
         if re.search(r"/runs/[^/]+$", request.path):
             return answered({"state": "completed"})
+        if request.path.endswith("/timeline"):
+            return answered({"run": {"state": "completed"}})
         if request.path.endswith("/permissions/rules") and request.method == "POST":
             return answered({"decision": "ask"})
         if request.path.endswith("/sessions/s"):
