@@ -6,7 +6,6 @@ from here, such as a restart of the server, and reads one line when it is done.
 
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -34,6 +33,17 @@ def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+@contextmanager
+def limited(process):
+    """End *process* and its children if the block takes too long."""
+    timer = threading.Timer(LIMIT, os.killpg, (process.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @define(eq=False)
@@ -82,15 +92,12 @@ class PageServer:
                 start_new_session=True,
             )
         self.said = ""
-        for line in iter(self._line, ""):
-            self.said += line
-            if line.startswith("The page: "):
-                return
+        with limited(self.process):
+            for line in self.process.stdout:
+                self.said += line
+                if line.startswith("The page: "):
+                    return
         raise AssertionError((self.folder / "stderr.txt").read_text("utf-8"))
-
-    def _line(self):
-        ready, _, _ = select.select([self.process.stdout], [], [], LIMIT)
-        return self.process.stdout.readline() if ready else ""
 
     @property
     def link(self):
@@ -137,10 +144,8 @@ def play(name, server, **more):
         text=True,
         start_new_session=True,
     ) as node:
-        timer = threading.Timer(LIMIT, os.killpg, (node.pid, signal.SIGKILL))
-        timer.start()
         said = []
-        try:
+        with limited(node):
             for line in node.stdout:
                 if line.startswith("WANT "):
                     getattr(server, line.split()[1])()
@@ -148,8 +153,6 @@ def play(name, server, **more):
                     node.stdin.flush()
                 else:
                     said.append(line)
-        finally:
-            timer.cancel()
-            with suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
     assert said[-1:] == ["passed\n"], "".join(said)

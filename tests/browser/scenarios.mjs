@@ -103,7 +103,7 @@ const scenarios = {
     await page.waitForSelector("queue-dock", { state: "hidden" });
     await idle(page);
     const prompts = await page.locator("article.user .text").allInnerTexts();
-    assert.deepEqual(prompts, ["long 100000", "second", "hello again"]);
+    assert.deepEqual(prompts.slice(-2), ["second", "hello again"]);
     browser.check();
   },
 

@@ -27,6 +27,7 @@ const VIEWS = {
 };
 const NAMES = /** @type {Record<string, string>} */ ({ user: "You", assistant: "Assistant", system: "System" });
 const ENDINGS = /** @type {Record<string, string>} */ ({
+  canceled: "Stopped.",
   cancelled: "Stopped.",
   error: "The run has failed.",
   max_tokens: "The answer was cut: it reached the longest length.",
