@@ -21,16 +21,16 @@ import trio
 from benchmarks.micro.timing import Ratio, report
 from crush_trio.backend.settings import WorkspaceSettings
 from crush_trio.clock import RandomIds
-from crush_trio.net.address import UnixAddress
+from crush_trio.net.address import parse_address
 from crush_trio.server.run import run_server
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.server import WrittenTurns
 from crush_trio.testing.server.turns import Say, Sleep
 
 STREAMS: Final = 10
-WORDS: Final = 1500
-PAUSE: Final = 0.002
-ROUNDS: Final = 5
+WORDS: Final = 150
+PAUSE: Final = 0.02
+ROUNDS: Final = 7
 TARGET: Final = 1.3
 
 _HOST: Final = b"host: localhost\r\n"
@@ -47,7 +47,7 @@ def serve(path: str) -> None:
     )
 
     async def run() -> None:
-        await run_server([UnixAddress(path)], workspaces=workspaces, whole_process=True)
+        await run_server([parse_address(f"unix://{path}")], workspaces=workspaces, whole_process=True)
 
     trio.run(run)
 
