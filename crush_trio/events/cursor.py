@@ -81,11 +81,14 @@ class Batch:
     """Whether there was more to read than this."""
     _crush: Content | None = field(default=None, init=False, repr=False)
     _native: Content | None = field(default=None, init=False, repr=False)
-    _narrowed: "dict[Hashable, Batch]" = field(factory=dict, init=False, repr=False)
+    _narrowed: "dict[Hashable, Batch | None]" = field(factory=dict, init=False, repr=False)
+    """What `narrow` made; None where it is the whole batch, which must not refer to itself."""
 
     def narrowed(self, key: Hashable) -> "Batch | None":
-        """Return what `narrow` made under *key*; None if nothing yet."""
-        return self._narrowed.get(key)
+        """Return what `narrow` made under *key*; None if it was not called yet."""
+        if key not in self._narrowed:
+            return None
+        return self._narrowed[key] or self
 
     def narrow(self, key: Hashable, keeps: Callable[[SessionId], bool]) -> "Batch":
         """Return the batch without the transcripts of sessions that *keeps* is false for.
@@ -98,9 +101,9 @@ class Batch:
             views = tuple(view for view in resync.messages if keeps(view.head.session_id))
             resync = evolve(resync, messages=views)
         if len(entries) == len(self.entries) and resync is None:
-            kept = self
-        else:
-            kept = Batch(self.upto, entries, resync, endings=self.endings, more=self.more)
+            self._narrowed[key] = None
+            return self
+        kept = Batch(self.upto, entries, resync, endings=self.endings, more=self.more)
         self._narrowed[key] = kept
         return kept
 

@@ -44,7 +44,7 @@ class RecentDirectories:
         """Put a directory first. A failure is logged: opening a workspace does not depend on this."""
         await trio.lowlevel.checkpoint()
         path = self._path
-        if path is None or at - self._noted.get(directory, 0) < _AGAIN:
+        if path is None or at - self._noted.get(directory, -_AGAIN) < _AGAIN:
             return
         self._noted[directory] = at
         try:
