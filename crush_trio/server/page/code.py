@@ -7,6 +7,8 @@ Pygments is imported with the first code.
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from html import escape
 from pathlib import PurePosixPath
@@ -26,7 +28,9 @@ LINE_MOST: Final = 2000
 """The most characters of a line of code."""
 
 SECONDS: Final = 1.0
-"""How long one text may take."""
+"""How long the code of one message may take."""
+
+_until: ContextVar[float] = ContextVar("_until")
 
 _LANGUAGES: Final = {
     "bash": "bash sh zsh shell .sh .bash .zsh",
@@ -86,6 +90,16 @@ _NAMES: Final = {word: name for name, words in _LANGUAGES.items() for word in wo
 _LABEL: Final = re.compile(r"[A-Za-z0-9+#._-]{1,40}")
 
 
+@contextmanager
+def code_time(seconds: float = SECONDS) -> Iterator[None]:
+    """Give all code that is read in the block *seconds* in total."""
+    token = _until.set(monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
 def language_of(word: str) -> str | None:
     """Return the language that the first word after a fence names; None if it is not read."""
     return _NAMES.get(word.lower()) if not word.startswith(".") else None
@@ -120,7 +134,8 @@ def _coloured(text: str, language: str) -> Iterator[str]:
     """Yield the lines of *text*; plain from where the time is over, or where the lexer has lost its way."""
     from pygments.token import STANDARD_TYPES
 
-    done, line, until = 0, [], monotonic() + SECONDS
+    done, line = 0, list[str]()
+    until = _until.get(None) or monotonic() + SECONDS
     for kind, value in _lexer(language).get_tokens(text):
         if not text.startswith(value, done) or monotonic() > until:
             break
