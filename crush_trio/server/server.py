@@ -30,6 +30,7 @@ from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
 from crush_trio.server.page.login import Logins
+from crush_trio.server.page.rendering import Rendering
 from crush_trio.server.roster.following import RosterDesk
 from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
@@ -252,6 +253,8 @@ class Server:
     asks: AskFrames = field(factory=AskFrames, init=False)
     logins: Logins = field(factory=Logins, init=False, repr=False)
     """The logins of browsers; those of the guard, once there is an application."""
+    rendering: Rendering = field(factory=Rendering, init=False, repr=False)
+    """Messages and changes as HTML, for pages."""
     public_url: str | None = field(default=None, init=False)
     """The address of the page behind a proxy, from the guard's settings."""
     bodies: BodyLimits = field(init=False, repr=False)

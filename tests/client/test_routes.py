@@ -35,8 +35,14 @@ from tests.client.fake_transport import FakeTransport, answered
 FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/"), ("GET", "/v1/events")}
 """Pages to look at, and the stream of such a page."""
 
-FOR_BROWSERS = {("GET", "/v1/page"), ("POST", "/v1/login"), ("POST", "/v1/logout")}
-"""What a page does in place of a token; programs have one."""
+FOR_BROWSERS = {
+    ("GET", "/v1/page"),
+    ("POST", "/v1/login"),
+    ("POST", "/v1/logout"),
+    ("POST", "/v1/render/diff"),
+    ("GET", "/v1/workspaces/{wid}/sessions/{sid}/messages/{mid}/rendered"),
+}
+"""What a page does in place of a token, which programs have; and HTML, which only a page shows."""
 
 BY_OPENING = {
     ("POST", "/v1/workspaces"),

@@ -157,6 +157,7 @@ WATCH = {
     ("POST", f"{W}/skills/read"),
     ("POST", "/v1/login"),
     ("POST", "/v1/logout"),
+    ("POST", "/v1/render/diff"),
 }
 OPEN_TO_ALL = {("GET", "/v1/page"), ("POST", "/v1/login"), ("POST", "/v1/logout")}
 ANSWER = {

@@ -1,4 +1,4 @@
-"""Routes of the page: its files, what a browser may do, logging in and out.
+"""Routes of the page: its files, what a browser may do, logging in and out, rendered messages.
 
 `FILES` are rows like all others, so the guard, the limits and the metrics hold for them; they are no part
 of the interface for programs, so no document lists them. They hold no secret and are open to all, like
@@ -10,14 +10,27 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+from crush_trio.errors import MessageNotFound
 from crush_trio.server.audit_notes import LOGGED_IN, LOGGED_OUT
 from crush_trio.server.guard import Caller, Unauthorized
 from crush_trio.server.page.files import INDEX, SAFE_HEADERS, PageFiles
 from crush_trio.server.page.login import cookie_header, is_secure, peer_name
-from crush_trio.server.routing import EXTENSIONS, HTML, Call, Reply, Route, under
+from crush_trio.server.page.rendering import MessageGrowing
+from crush_trio.server.routing import (
+    EXTENSIONS,
+    HTML,
+    JSON,
+    STORE_ERRORS,
+    WORKSPACE,
+    Call,
+    Reply,
+    Route,
+    under,
+)
 from crush_trio.server.tokens import Right
-from crush_trio.wire.answers import PageView
-from crush_trio.wire.requests import LoginRequest
+from crush_trio.wire.answers import PageView, RenderedDiff, RenderedMessage
+from crush_trio.wire.ids import MessageId
+from crush_trio.wire.requests import DiffRequest, LoginRequest
 
 _NOT_STORED: Final = (b"cache-control", b"no-store")
 _NO_FILE: Final = Reply(
@@ -113,6 +126,29 @@ def _cookie(call: Call, value: str) -> tuple[bytes, bytes]:
     return cookie_header(value, secure=secure)
 
 
+# ── Rendered ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def rendered(call: Call) -> Reply:
+    """Return a finished message as HTML."""
+    stored = await call.workspace.store.message(MessageId(call.values["mid"]))
+    if stored.message.session_id != call.session_id:
+        raise MessageNotFound(call.values["mid"])
+    if not stored.finished:
+        raise MessageGrowing
+    return _json(await call.server.rendering.message(call.values["wid"], stored.message))
+
+
+async def rendered_diff(call: Call) -> Reply:
+    """Return a change of a file as HTML."""
+    body = call.body
+    return _json(await call.server.rendering.diff(body.path, body.old, body.new))
+
+
+def _json(body: bytes) -> Reply:
+    return Reply(body, headers=((b"content-type", JSON.encode()),))
+
+
 def _open_file(path: str, handler: Callable[[Call], Reply], name: str) -> Route:
     return Route(
         "GET",
@@ -178,6 +214,32 @@ ROUTES: Final = (
             direct=True,
             audit=LOGGED_OUT,
         ),
+        Route(
+            "POST",
+            "/render/diff",
+            "Show a change of a file as an HTML table.",
+            rendered_diff,
+            name="render_diff",
+            body=DiffRequest,
+            answer=RenderedDiff,
+            right=Right.WATCH,
+            changes=False,
+            errors=("csrf",),
+        ),
         group=EXTENSIONS,
+    ),
+    *under(
+        WORKSPACE,
+        Route(
+            "GET",
+            "/sessions/{sid}/messages/{mid}/rendered",
+            "Show a finished message as HTML.",
+            rendered,
+            name="get_rendered_message",
+            answer=RenderedMessage,
+            errors=("message_growing", "message_not_found"),
+        ),
+        group=EXTENSIONS,
+        errors=STORE_ERRORS,
     ),
 )
