@@ -287,6 +287,7 @@ class SyncClient(Face[Client]):
     event_schema = blocking(Client.event_schema)
     metrics = blocking(Client.metrics)
     audit = blocking(Client.audit)
+    usage = blocking(Client.usage)
     workspaces = blocking(Client.workspaces)
     shutdown = blocking(Client.shutdown)
     retire = blocking(Client.retire)

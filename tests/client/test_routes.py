@@ -57,6 +57,7 @@ CLIENT_CALLS = {
     "event_schema": lambda c: c.event_schema(),
     "metrics": lambda c: c.metrics(),
     "audit": lambda c: c.audit(after=1, limit=2),
+    "usage": lambda c: c.usage(days=7),
     "workspaces": lambda c: c.workspaces(),
     "shutdown": lambda c: c.shutdown(),
     "retire": lambda c: c.retire(),
