@@ -289,6 +289,7 @@ class SyncClient(Face[Client]):
     audit = blocking(Client.audit)
     roster = blocking(Client.roster)
     search = blocking(Client.search)
+    usage = blocking(Client.usage)
     workspaces = blocking(Client.workspaces)
     shutdown = blocking(Client.shutdown)
     retire = blocking(Client.retire)

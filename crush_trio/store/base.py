@@ -23,7 +23,7 @@ from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, Tool
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 COMMIT_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Upper bounds, in seconds, of the histogram of commit times."""
@@ -185,6 +185,10 @@ class SessionReads(Protocol):
 
     async def totals(self, session_id: SessionId) -> Totals:
         """Return the tokens that a session has used in total."""
+        ...
+
+    async def usage(self, since: int) -> list[UsageDay]:
+        """Return what the days from *since* on used, in order; days without anything are left out."""
         ...
 
 

@@ -5,7 +5,9 @@
 Times are unix seconds. Lists that clients expect are written even if they are empty.
 """
 
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from attrs import frozen
 
@@ -62,6 +64,26 @@ class Session:
     updated_at: int = 0
     is_busy: bool = False
     attached_clients: int = 0
+
+
+@frozen(kw_only=True)
+class UsageDay:
+    """What one day (UTC) used: the runs that ended on it, and the tokens and cost of its model calls."""
+
+    day: str
+    runs: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0
+
+
+DAY: Final = 86_400
+"""The seconds of a day."""
+
+
+def day_of(unix: int) -> str:
+    """Return the day of *unix* seconds in UTC, such as `2026-01-01`."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d")
 
 
 @frozen(kw_only=True)

@@ -66,6 +66,7 @@ CLIENT_CALLS = {
     "event_schema": lambda c: c.event_schema(),
     "metrics": lambda c: c.metrics(),
     "audit": lambda c: c.audit(after=1, limit=2),
+    "usage": lambda c: c.usage(days=7),
     "workspaces": lambda c: c.workspaces(),
     "roster": lambda c: c.roster(),
     "search": lambda c: c.search("text", limit=2),

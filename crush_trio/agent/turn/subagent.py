@@ -93,7 +93,7 @@ class AgentTool(BuiltIn):
             cost = (await self.desk.store.session(child)).cost
             if cost:
                 await self.desk.transcript.commit(
-                    UsageAdded(id=payer, at=self.desk.clock.unix(), cost=cost)
+                    UsageAdded(id=payer, at=self.desk.clock.unix(), cost=cost, counted=True)
                 )
         except Exception:  # barrier: the task is done, even if its cost cannot be stored (D33)
             log.exception("task.cost_not_added", extra={"session_id": payer})

@@ -5,13 +5,17 @@ from typing import Final
 
 import trio
 
-from crush_trio.clock import unix_offset
+from crush_trio.clock import SystemClock, unix_offset
 from crush_trio.runtime.accepted import AcceptedRun
-from crush_trio.server.routing import EXTENSIONS, STORE_ERRORS, WORKSPACE, Call, Route, under
+from crush_trio.server.routing import EXTENSIONS, STORE_ERRORS, WORKSPACE, Call, Query, Route, under
 from crush_trio.store.base import Store
 from crush_trio.wire.answers import SpanView, TimelineView
 from crush_trio.wire.messages import FinishPart, Message, Role
 from crush_trio.wire.runs import RunView, SpanKind
+from crush_trio.wire.views import DAY, UsageDay, day_of
+
+DAYS: Final = 30
+DAYS_AT_MOST: Final = 366
 
 # ── The timeline of a run ───────────────────────────────────────────────────────────────────────
 
@@ -61,7 +65,46 @@ def _answers(messages: Iterator[Message]) -> Iterator[SpanView]:
             )
 
 
+# ── What was used ───────────────────────────────────────────────────────────────────────────────
+
+
+async def usage(call: Call) -> list[UsageDay]:
+    """Return what each of the last days used in the open workspaces; today, in UTC, is the last."""
+    count = call.number("days", DAYS_AT_MOST) or DAYS
+    workspaces = call.server.workspaces()
+    clock = workspaces[0].clock if workspaces else SystemClock()
+    today = clock.unix() // DAY
+    first = (today - count + 1) * DAY
+    days = {day: UsageDay(day=day) for day in (day_of(first + n * DAY) for n in range(count))}
+    for workspace in workspaces:
+        for used in await workspace.store.usage(first):
+            days[used.day] = _sum(days.get(used.day, UsageDay(day=used.day)), used)
+    await trio.lowlevel.checkpoint()
+    return [days[day] for day in sorted(days)]
+
+
+def _sum(one: UsageDay, other: UsageDay) -> UsageDay:
+    return UsageDay(
+        day=one.day,
+        runs=one.runs + other.runs,
+        tokens_in=one.tokens_in + other.tokens_in,
+        tokens_out=one.tokens_out + other.tokens_out,
+        cost=one.cost + other.cost,
+    )
+
+
 ROUTES: Final = (
+    Route(
+        "GET",
+        "/v1/usage",
+        "Show what each of the last days used in the open workspaces.",
+        usage,
+        name="get_usage",
+        answer=tuple[UsageDay, ...],
+        query=(Query("days", "how many days", shape=int, least=1, most=DAYS_AT_MOST, usual=DAYS),),
+        errors=("bad_request", *STORE_ERRORS),
+        group=EXTENSIONS,
+    ),
     *under(
         f"{WORKSPACE}/runs",
         Route(

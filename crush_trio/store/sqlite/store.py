@@ -53,7 +53,7 @@ from crush_trio.store.sqlite.writer import Work
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 T = TypeVar("T")
 
@@ -192,6 +192,10 @@ class SqliteStore(Store):
     @override
     async def totals(self, session_id: SessionId) -> Totals:
         return await self._read(lambda c: sessions.read_totals(c, session_id))
+
+    @override
+    async def usage(self, since: int) -> list[UsageDay]:
+        return await self._read(lambda c: sessions.read_usage(c, since))
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────────
 

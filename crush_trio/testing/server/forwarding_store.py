@@ -25,7 +25,7 @@ from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 
 @define(eq=False)
@@ -98,6 +98,10 @@ class ForwardingStore(Store):
     @override
     async def totals(self, session_id: SessionId) -> Totals:
         return await self.inner.totals(session_id)
+
+    @override
+    async def usage(self, since: int) -> list[UsageDay]:
+        return await self.inner.usage(since)
 
     @override
     async def message(self, message_id: MessageId) -> StoredMessage:
