@@ -95,14 +95,14 @@ class PageServer:
         with limited(self.process):
             for line in self.process.stdout:
                 self.said += line
-                if line.startswith("The page: "):
+                if line.startswith("The page"):
                     return
         raise AssertionError((self.folder / "stderr.txt").read_text("utf-8"))
 
     @property
     def link(self):
         """The address that the server printed for the page."""
-        return self.said.rpartition("The page: ")[2].split()[0]
+        return next(word for word in self.said.split() if word.startswith("http://"))
 
     def kill(self):
         """End the server and its workers without a warning."""

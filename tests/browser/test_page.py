@@ -33,7 +33,7 @@ def test_scenario(name, tmp_path):
 def test_a_token_that_may_watch_sees_no_buttons(tmp_path):
     with page_server(tmp_path) as server:
         server.kill()
-        token = server.run("token", "add", "guest", "--right", "watch").split()[-1]
+        token = server.run("token", "add", "guest", "--rights", "watch").split()[-1]
         server.start()
         play("watcher", server, url=server.link.partition("#")[0], watch=token)
 
@@ -41,6 +41,6 @@ def test_a_token_that_may_watch_sees_no_buttons(tmp_path):
 def test_the_printed_link_logs_one_browser_in(tmp_path):
     with page_server(tmp_path) as server:
         server.kill()
-        server.run("token", "add", "me", "--right", "admin")
+        server.run("token", "add", "me", "--rights", "admin")
         server.start()
         play("one_time_link", server)

@@ -5,7 +5,7 @@ import { fill, h, icon, iconButton } from "./dom.js";
 import { Keys, showKeys } from "./keys.js";
 import { Notices } from "./notices.js";
 import { Router } from "./router.js";
-import { remember } from "./state/directories.js";
+import { lastDirectory, remember } from "./state/directories.js";
 import { Store } from "./state/store.js";
 import "./views/roster.js";
 
@@ -110,11 +110,18 @@ class App {
     localStorage.setItem("crush_trio.theme", theme);
   }
 
+  /** Open the directory that this browser used last, so that its sessions are there; returns its workspace. */
+  async #reopen() {
+    const path = lastDirectory();
+    return path && this.store.mayManage ? this.store.open(path).catch(() => "") : "";
+  }
+
   /** Show what the address says. */
   async follow() {
     const target = this.router.target;
     const { place, connection } = this.store;
     let { workspace } = target;
+    if (!workspace && !target.directory) workspace = place.workspace || (await this.#reopen());
     if (target.directory) {
       if (workspace) remember(workspace, target.directory);
       else workspace = await this.store.open(target.directory).catch((error) => (this.notices.say(error.message), ""));

@@ -45,11 +45,14 @@ export class Store extends Told {
 
   // ── Rights ──────────────────────────────────────────────────────────────────────────────────
 
+  /** Whether this person may prompt, stop and answer; the others watch. */
   get mayAct() {
-    return this.page.right === "admin";
-  }
-  get mayAnswer() {
     return this.page.right === "admin" || this.page.right === "answer";
+  }
+
+  /** Whether this person may also open directories, rename and delete. */
+  get mayManage() {
+    return this.page.right === "admin";
   }
 
   /** The routes of the open workspace. */
@@ -113,7 +116,7 @@ export class Store extends Told {
   /** Begin the stream of the place. */
   #connect() {
     const { workspace, session } = this.place;
-    const right = this.mayAnswer ? { interactive: "1" } : {};
+    const right = this.mayAct ? { interactive: "1" } : {};
     const query = workspace ? { workspace, ...(session && { session }), client_id: this.api.id, ...right } : {};
     const picture = this.picture;
     this.#stream = new Connection(this.api, /** @type {Record<string, string>} */ (query), {

@@ -20,13 +20,12 @@ export class SessionActions {
     const id = "session-menu";
     const act = (/** @type {() => void} */ action) => () => (list.hidePopover(), action());
     const entry = (/** @type {string} */ name, /** @type {() => void} */ action, key = "") => h("button", { type: "button", onclick: act(action) }, h("span", {}, name), key && h("kbd", {}, key));
-    const acting = this.store.mayAct
-      ? [
-          entry("Rename", () => this.rename(), "e"),
-          entry("Summarise", () => this.summarize(), "c"),
-          entry("Delete", () => this.remove(), "#"),
-        ]
-      : [];
+    const { mayAct, mayManage } = this.store;
+    const acting = [
+      mayAct && entry("Summarise", () => this.summarize(), "c"),
+      mayManage && entry("Rename", () => this.rename(), "e"),
+      mayManage && entry("Delete", () => this.remove(), "#"),
+    ];
     const list = h("div.menu", { id, popover: "auto" }, entry("Copy link", () => this.copyLink()), entry("Notify me", () => this.notices.allow()), ...acting);
     const button = iconButton("more", "More", () => this.#place(list, button), { popovertarget: id });
     return h("span.menu-holder", {}, button, list);

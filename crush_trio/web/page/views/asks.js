@@ -65,7 +65,7 @@ export class AskDock extends HTMLElement {
     const from = ask.session_id !== store.place.session && h("p.soft", {}, "Asked by a sub-agent");
     const title = h("h2", { id: `ask-${ask.id}` }, `Allow: ${ask.description || `${verb} ${subject}`}`);
     const card = h("section.ask", { "aria-labelledby": title.id, tabindex: -1 }, title, from, this.#content(ask, params));
-    if (store.mayAnswer) card.append(this.#answers(ask, params));
+    if (store.mayAct) card.append(this.#answers(ask, params));
     return card;
   }
 

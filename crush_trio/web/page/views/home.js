@@ -55,13 +55,15 @@ export class HomeView extends HTMLElement {
     const open = store.workspaces.get(store.place.workspace)?.path;
     const hosted = [...store.workspaces.values()].map(({ path }) => path);
     const recent = store.roster.recent.map(({ path }) => path);
-    const paths = [...new Set([asked || open || store.page.directory || store.roster.directory, ...hosted, store.roster.directory, ...recent])].filter(Boolean);
+    const own = store.page.directory || store.roster.directory;
+    const all = store.mayManage ? [asked || open || own, ...hosted, own, ...recent] : hosted;
+    const paths = [...new Set(all)].filter(Boolean);
     const key = paths.join("\n");
     if (key !== this.key) {
       this.key = key;
       const options = paths.map((path) => h("option", { value: path }, `${baseName(path)} — ${path}`));
-      fill(this.select, ...options, h("option", { value: "" }, "Another directory…"));
-      this.select.value = paths[0];
+      fill(this.select, ...options, store.mayManage && h("option", { value: "" }, "Another directory…"));
+      this.select.value = paths[0] ?? "";
     }
     const demo = [...store.sessions.values()].every(({ model }) => !model || model.provider === "demo");
     const chips = SUGGESTIONS.map(([name, text]) => h("button.chip", { type: "button", onclick: () => this.#begin(text, {}) }, name));

@@ -24,7 +24,7 @@ export class InsightPanel extends HTMLElement {
     this.tasks = h("div.tasks");
     this.usage = new UsageChart(store);
     const head = h("header", {}, h("h2", {}, "Insight"), iconButton("close", "Close", () => this.toggle()));
-    fill(this, head, h("section", {}, h("h3", {}, "Run"), this.select, this.timeline), h("section", {}, h("h3", {}, "Live tasks"), this.tasks), this.usage);
+    fill(this, head, h("section", {}, h("h2", {}, "Run"), this.select, this.timeline), h("section", {}, h("h2", {}, "Live tasks"), this.tasks), this.usage);
     this.stop = store.on("runs place", () => this.hidden || void this.#look());
     this.timer = setInterval(() => this.hidden || document.hidden || (this.#live && void this.#look()), PERIOD);
   }

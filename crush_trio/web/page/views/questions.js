@@ -43,7 +43,7 @@ export function questionForm(store, notices, batch) {
     const responses = named.map((/** @type {any} */ { question, name }) => response(question, name, data));
     void done(store.at.answer(batch.id, responses));
   };
-  const buttons = store.mayAnswer && h("div.buttons", {}, h("button.primary", {}, "Answer"), h("button", { type: "button", onclick: () => done(store.at.decline(batch.id)) }, "Do not answer"));
+  const buttons = store.mayAct && h("div.buttons", {}, h("button.primary", {}, "Answer"), h("button", { type: "button", onclick: () => done(store.at.decline(batch.id)) }, "Do not answer"));
   const title = h("h2", { id: `ask-${batch.id}` }, batch.confirm_title || "A question for you");
   const form = h("form.ask.questions", { onsubmit: submit, "aria-labelledby": title.id }, title, batch.confirm_description && h("p.soft", {}, batch.confirm_description), ...rows, buttons);
   form.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {

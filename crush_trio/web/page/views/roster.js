@@ -71,7 +71,7 @@ export class SessionRoster extends HTMLElement {
       sections.push(h("section", { class: `group ${group}`, "aria-label": name }, heading, h("ul", {}, ...shown.map((session) => this.#row(session))), more));
     }
     if (!listed.length && store.roster.known) sections.push(h("p.empty", {}, store.workspaces.size ? "No sessions yet." : "No directory is open."));
-    if (store.mayAct) sections.push(...this.#directories());
+    if (store.mayManage) sections.push(...this.#directories());
     const focused = /** @type {HTMLElement | null} */ (document.activeElement);
     const inside = focused && this.contains(focused) ? focused : null;
     fill(this, store.mayAct && h("a.new-session", { href: "/" }, icon("add"), "New session", h("kbd", {}, "n")), ...sections);

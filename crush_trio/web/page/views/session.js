@@ -75,17 +75,18 @@ export class SessionView extends HTMLElement {
       keys.bind("[", "Message before", () => this.#step(-1)),
       keys.bind("]", "Next message", () => this.#step(1)),
     ];
-    const answer = this.store.mayAnswer ? this.asks.bind(keys) : [];
-    if (!this.store.mayAct) return [...watch, ...answer];
+    if (!this.store.mayAct) return watch;
+    const manage = this.store.mayManage
+      ? [keys.bind("e", "Rename the session", () => this.actions.rename()), keys.bind("#", "Delete the session", () => this.actions.remove())]
+      : [];
     return [
       ...watch,
-      ...answer,
+      ...manage,
+      ...this.asks.bind(keys),
       keys.bind("i", "Write a prompt", () => this.prompt.focus()),
       keys.bind("s", "Stop the run", () => this.actions.stop()),
       keys.bind("m", "Choose model and effort", () => this.models.open()),
-      keys.bind("e", "Rename the session", () => this.actions.rename()),
       keys.bind("c", "Summarise the session", () => this.actions.summarize()),
-      keys.bind("#", "Delete the session", () => this.actions.remove()),
     ];
   }
 

@@ -42,7 +42,7 @@ export class UsageChart extends HTMLElement {
     const words = [plural(sum(({ runs }) => runs), "run"), `${count(sum(tokens))} tokens`, dollars(sum(({ cost }) => cost))].filter(Boolean).join(" · ");
     const base = svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT + 0.5, y2: HEIGHT + 0.5 });
     const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 1}`, role: "img", "aria-label": `Tokens per day in the last ${DAYS} days: ${words}` }, base, ...bars);
-    fill(this, h("section.usage", {}, h("h3", {}, `Last ${DAYS} days`), h("p.soft", {}, words), drawing));
+    fill(this, h("section.usage", {}, h("h2", {}, `Last ${DAYS} days`), h("p.soft", {}, words), drawing));
   }
 }
 
