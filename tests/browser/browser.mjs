@@ -1,6 +1,7 @@
 // The browser of a scenario, and what scenarios have in common.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
 import { createInterface } from "node:readline";
 
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
@@ -78,3 +79,25 @@ export const transcript = (page) => page.locator("row-list").innerText();
 
 /** Wait until no run of the session is at work. */
 export const idle = (page) => page.waitForSelector("row-list[aria-busy=false]");
+
+/** A way to the server that can be cut and mended. */
+export async function openProxy(at, port) {
+  const sockets = new Set();
+  let open = true;
+  const proxy = createServer((socket) => {
+    if (!open) return socket.destroy();
+    const other = connect(Number(port), "127.0.0.1");
+    for (const each of [socket, other]) {
+      sockets.add(each);
+      each.on("error", () => {});
+      each.on("close", () => [socket, other].forEach((one) => (sockets.delete(one), one.destroy())));
+    }
+    socket.pipe(other).pipe(socket);
+  });
+  await new Promise((resolve) => proxy.listen(Number(at), "127.0.0.1", resolve));
+  const cut = () => {
+    open = false;
+    for (const socket of sockets) socket.destroy();
+  };
+  return { cut, mend: () => (open = true) };
+}

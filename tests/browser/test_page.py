@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.driving import MARKS, page_server, play
+from tests.browser.driving import MARKS, free_port, page_server, play
 
 pytestmark = MARKS
 
@@ -28,6 +28,12 @@ pytestmark = MARKS
 def test_scenario(name, tmp_path):
     with page_server(tmp_path) as server:
         play(name, server)
+
+
+def test_an_answer_over_a_connection_that_is_cut_and_mended(tmp_path):
+    public = f"http://127.0.0.1:{free_port()}"
+    with page_server(tmp_path, "--public-url", public) as server:
+        play("cut", server, port=server.port)
 
 
 def test_a_token_that_may_watch_sees_no_buttons(tmp_path):
