@@ -1,18 +1,22 @@
 """The roster: what every session of a server does or needs, as a value and as it changes."""
 
+from contextlib import aclosing
+
 import trio
 import trio.testing
 
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.roster.changes import GONE, RosterChanges
+from crush_trio.server.roster.feeds import NoWorkspace
 from crush_trio.server.roster.following import PACE
 from crush_trio.server.roster.recent import MOST, RecentDirectories, recent_path
+from crush_trio.server.sse import Drain, stream
 from crush_trio.store.changes import SessionCreated
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
 from crush_trio.testing.server.turns import Fail, Pause, Say
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import Roster, Session
 from tests.server.asker import open_room
 from tests.server.page_client import open_page
 
@@ -223,6 +227,28 @@ async def test_a_hundred_pages_see_the_same():
             await page.exchange.ended()
         await trio.testing.wait_all_tasks_blocked()
         assert tasks() == []
+
+
+async def test_a_page_that_does_not_read_costs_nothing_and_gets_the_newest_state():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        session = await place.create_session("a")
+        roster = Roster(directory="", version="", right="watch")
+        with server.server.roster.reading(roster) as reader:
+            await reader.loaded()
+            feed = NoWorkspace(Drain())
+            async with aclosing(
+                stream(feed, boot="", drain=Drain(), first=reader.whole(), beside=reader)
+            ) as frames:
+                while b"event: ready" not in await anext(frames):
+                    pass
+                for number in range(50):
+                    body = {"id": session, "title": f"title {number}"}
+                    await place.request("PUT", f"/sessions/{session}", body)
+                    await trio.sleep(2 * PACE)
+                told = await anext(frames)
+        assert told.count(b"event: roster_session") == 1
+        assert b"title 49" in told
 
 
 async def test_a_page_without_a_workspace_ends_with_the_server():

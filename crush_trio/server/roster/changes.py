@@ -3,14 +3,16 @@
 Each row has its newest frame, in the order in which the rows changed. A reader remembers how far it has
 read and gets the newest frame of every row that has changed since; there is no buffer per reader. A
 reader that is so far behind that it may miss the end of a row gets the whole roster again.
+
+`Beside` is what a stream knows of such a reader.
 """
 
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final, Protocol
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 GONE: Final = 256
 """How many rows that are gone are remembered."""
@@ -69,3 +71,41 @@ class RosterChanges:
         """Wake every reader that waits."""
         for scope in self._waiting:
             scope.cancel()
+
+
+# ── For streams ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Beside(Protocol):
+    """Events that a stream sends beside those of its feed, between two frames."""
+
+    @property
+    def news(self) -> bool:
+        """Whether there is something to send."""
+        ...
+
+    def take(self) -> bytes:
+        """Return what there is to send, perhaps nothing; it counts as sent."""
+        ...
+
+    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
+        """Have news cancel *scope* during the block."""
+        ...
+
+
+@frozen
+class NothingBeside:
+    """Nothing is sent beside the feed."""
+
+    news: bool = False
+
+    def take(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+
+NOTHING_BESIDE: Final = NothingBeside()
