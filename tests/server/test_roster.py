@@ -289,6 +289,27 @@ async def test_a_session_without_its_workspace_is_refused():
         assert tasks() == []
 
 
+# ── Searching ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_search_looks_at_all_workspaces():
+    async with open_test_server() as server:
+        for path in ("/srv/one", "/srv/two"):
+            place = await server.create(A, path)
+            await place.submit(await place.create_session("a title"), f"look at {path}")
+            await trio.sleep(2)
+        found = (await server.request("GET", "/v1/search?q=LOOK")).json()
+        assert [hit["snippet"] for hit in found] == ["look at /srv/two", "look at /srv/one"]
+        assert found[0].keys() == {
+            *("workspace_id", "session_id", "title", "message_id", "role", "snippet", "at")
+        }
+        [titled] = (await server.request("GET", "/v1/search?q=title&limit=1")).json()
+        assert (titled["message_id"], titled["role"]) == (None, "")
+        for short in ("", "?q=", "?q=a", "?q=%20a%20", "?q=ab&limit=0", "?q=ab&limit=999"):
+            answer = await server.request("GET", f"/v1/search{short}")
+            assert (answer.status, answer.json()["code"]) == (400, "bad_request"), short
+
+
 # ── Changes for readers at any speed ────────────────────────────────────────────────────────────
 
 
