@@ -316,20 +316,20 @@ async def test_a_search_looks_at_all_workspaces():
 def test_a_reader_gets_the_newest_frame_of_each_row_in_order():
     changes = RosterChanges()
     for row, frame in (("a", b"a1"), ("b", b"b1"), ("a", b"a2")):
-        changes.put(row, frame)
+        changes.put(row, lambda frame=frame: frame)
     assert changes.since(0) == b"b1a2"
     assert changes.since(2) == b"a2"
     assert changes.since(changes.version) == b""
-    changes.put("b", b"gone", gone=True)
+    changes.put("b", lambda: b"gone", gone=True)
     assert changes.since(2) == b"a2gone"
 
 
 def test_a_reader_that_may_miss_an_end_must_start_again():
     changes = RosterChanges()
-    changes.put("first", b"-", gone=True)
+    changes.put("first", bytes, gone=True)
     for number in range(GONE):
         assert changes.since(0) is not None
-        changes.put(number, b"-", gone=True)
+        changes.put(number, bytes, gone=True)
     assert changes.since(0) is None
     assert changes.since(1) is not None
 
