@@ -12,7 +12,9 @@ from crush_trio.server.roster.following import PACE
 from crush_trio.server.roster.recent import MOST, RecentDirectories, recent_path
 from crush_trio.server.sse import Drain, stream
 from crush_trio.store.changes import SessionCreated
+from crush_trio.store.errors import StoreFailed
 from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.forwarding_store import ForwardingStore
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
 from crush_trio.testing.server.turns import Fail, Pause, Say
 from crush_trio.wire.ids import SessionId
@@ -249,6 +251,42 @@ async def test_a_page_that_does_not_read_costs_nothing_and_gets_the_newest_state
                 told = await anext(frames)
         assert told.count(b"event: roster_session") == 1
         assert b"title 49" in told
+
+
+async def test_a_store_that_cannot_be_read_is_asked_again(monkeypatch):
+    async with open_test_server() as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        read, broken = ForwardingStore.overview, True
+
+        async def overview(store, session_ids=None):
+            await trio.lowlevel.checkpoint()
+            if broken:
+                raise StoreFailed
+            return await read(store, session_ids)
+
+        monkeypatch.setattr(ForwardingStore, "overview", overview)
+        assert (await roster_of(server))["sessions"] == []
+        with await open_page(server) as page:
+            assert page.sessions == {}
+            assert page.workspaces.keys() == {place.id}
+            broken = False
+            await page.shows(session, "idle")
+
+
+async def test_a_roster_that_fails_leaves_the_workspaces_alone(monkeypatch, caplog):
+    async with open_test_server() as server:
+        place = await server.create(A)
+
+        async def overview(_store, _session_ids=None):
+            await trio.lowlevel.checkpoint()
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(ForwardingStore, "overview", overview)
+        with await open_page(server) as page:
+            assert page.workspaces == {}
+            assert "roster.failed" in caplog.text
+            await place.create_session()
 
 
 async def test_a_page_without_a_workspace_ends_with_the_server():
