@@ -47,7 +47,9 @@ def serve(path: str) -> None:
     )
 
     async def run() -> None:
-        await run_server([parse_address(f"unix://{path}")], workspaces=workspaces, whole_process=True)
+        await run_server(
+            [parse_address(f"unix://{path}")], workspaces=workspaces, whole_process=True
+        )
 
     trio.run(run)
 

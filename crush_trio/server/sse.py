@@ -23,12 +23,12 @@ request again.
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from math import inf
 from typing import Final, Protocol
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from crush_trio.errors import LogClosed
 from crush_trio.events.cursor import Batch
@@ -37,6 +37,7 @@ from crush_trio.events.frames import Form
 from crush_trio.events.pieces import Chunk, Content, pieces_after
 from crush_trio.nursery import Interrupt
 from crush_trio.server.http.outgoing import SendNow, send_nothing_now
+from crush_trio.server.roster.changes import NOTHING_BESIDE, Beside
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.answers import EndReason, StreamEnd, StreamHeartbeat, StreamReady
 from crush_trio.wire.codec import encode
@@ -126,41 +127,6 @@ class Feed(Protocol):
     def rewind(self, after: int) -> None:
         """Go back to *after*, a place in the batch that was read last."""
         ...
-
-
-class Beside(Protocol):
-    """Events that a stream sends beside those of its feed, between two frames."""
-
-    @property
-    def news(self) -> bool:
-        """Whether there is something to send."""
-        ...
-
-    def take(self) -> bytes:
-        """Return what there is to send, perhaps nothing; it counts as sent."""
-        ...
-
-    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
-        """Have news cancel *scope* during the block."""
-        ...
-
-
-@frozen
-class NothingBeside:
-    """Nothing is sent beside the feed."""
-
-    news: bool = False
-
-    def take(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def wakes(self, scope: trio.CancelScope) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return nullcontext()
-
-
-NOTHING_BESIDE: Final = NothingBeside()
 
 
 @define(eq=False)

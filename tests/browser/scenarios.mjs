@@ -137,7 +137,7 @@ const scenarios = {
     const session = await page.context().newCDPSession(page);
     await session.send("Network.enable");
     await session.send("Network.emulateNetworkConditions", { offline: false, latency: 200, downloadThroughput: 60_000, uploadThroughput: 20_000 });
-    await browser.begin(page, "long 600");
+    await browser.begin(page, "long 300");
     await page.waitForSelector("article.growing .growing-text");
     await idle(page);
     await browser.send(page, "hello");
@@ -152,7 +152,7 @@ const scenarios = {
       globalThis.states = [];
       new MutationObserver(() => globalThis.states.push(document.querySelector(".connection").dataset.state)).observe(document.body, { subtree: true, attributeFilter: ["data-state"] });
     });
-    await browser.begin(page, "long 1500");
+    await browser.begin(page, "long 350");
     for (let turn = 0; turn < 3; turn += 1) {
       await page.waitForFunction((least) => document.querySelector("article.growing .growing-text")?.textContent.length > least, 200 * (turn + 1));
       proxy.cut();
@@ -163,7 +163,7 @@ const scenarios = {
     await idle(page);
     await page.waitForSelector("article.assistant .rendered");
     const text = await page.locator("article.assistant .rendered").innerText();
-    assert.equal(text.trim().split(/\s+/).length, 1500);
+    assert.equal(text.trim().split(/\s+/).length, 350);
     assert.ok(!(await page.evaluate(() => globalThis.states)).includes("resynchronised"));
     browser.check("ERR_");
   },

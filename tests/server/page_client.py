@@ -43,6 +43,11 @@ class Page:
                 row = data["payload"]
                 if data["type"] == "deleted":
                     rows.pop(row["id"])
+                    gone = [
+                        s for s, each in self.sessions.items() if each["workspace_id"] == row["id"]
+                    ]
+                    for session in gone:
+                        del self.sessions[session]
                 else:
                     rows[row["id"]] = row
 

@@ -1,18 +1,24 @@
 """The roster: what every session of a server does or needs, as a value and as it changes."""
 
+from contextlib import aclosing
+
 import trio
 import trio.testing
 
 from crush_trio.backend.settings import BackendSettings
 from crush_trio.server.roster.changes import GONE, RosterChanges
+from crush_trio.server.roster.feeds import NoWorkspace
 from crush_trio.server.roster.following import PACE
 from crush_trio.server.roster.recent import MOST, RecentDirectories, recent_path
+from crush_trio.server.sse import Drain, stream
 from crush_trio.store.changes import SessionCreated
+from crush_trio.store.errors import StoreFailed
 from crush_trio.testing.explore.checkpoints import Gate
+from crush_trio.testing.server.forwarding_store import ForwardingStore
 from crush_trio.testing.server.server import WrittenTurns, client_id, open_test_server
 from crush_trio.testing.server.turns import Fail, Pause, Say
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import Roster, Session
 from tests.server.asker import open_room
 from tests.server.page_client import open_page
 
@@ -225,6 +231,64 @@ async def test_a_hundred_pages_see_the_same():
         assert tasks() == []
 
 
+async def test_a_page_that_does_not_read_costs_nothing_and_gets_the_newest_state():
+    async with open_test_server() as server:
+        place = await server.create(A)
+        session = await place.create_session("a")
+        roster = Roster(directory="", version="", right="watch")
+        with server.server.roster.reading(roster) as reader:
+            await reader.loaded()
+            feed = NoWorkspace(Drain())
+            async with aclosing(
+                stream(feed, boot="", drain=Drain(), first=reader.whole(), beside=reader)
+            ) as frames:
+                while b"event: ready" not in await anext(frames):
+                    pass
+                for number in range(50):
+                    body = {"id": session, "title": f"title {number}"}
+                    await place.request("PUT", f"/sessions/{session}", body)
+                    await trio.sleep(2 * PACE)
+                told = await anext(frames)
+        assert told.count(b"event: roster_session") == 1
+        assert b"title 49" in told
+
+
+async def test_a_store_that_cannot_be_read_is_asked_again(monkeypatch):
+    async with open_test_server() as server:
+        place = await server.create(A)
+        session = await place.create_session()
+        read, broken = ForwardingStore.overview, True
+
+        async def overview(store, session_ids=None):
+            await trio.lowlevel.checkpoint()
+            if broken:
+                raise StoreFailed
+            return await read(store, session_ids)
+
+        monkeypatch.setattr(ForwardingStore, "overview", overview)
+        assert (await roster_of(server))["sessions"] == []
+        with await open_page(server) as page:
+            assert page.sessions == {}
+            assert page.workspaces.keys() == {place.id}
+            broken = False
+            await page.shows(session, "idle")
+
+
+async def test_a_roster_that_fails_leaves_the_workspaces_alone(monkeypatch, caplog):
+    async with open_test_server() as server:
+        place = await server.create(A)
+
+        async def overview(_store, _session_ids=None):
+            await trio.lowlevel.checkpoint()
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(ForwardingStore, "overview", overview)
+        with await open_page(server) as page:
+            assert page.workspaces == {}
+            assert "roster.failed" in caplog.text
+            await place.create_session()
+
+
 async def test_a_page_without_a_workspace_ends_with_the_server():
     async with open_test_server() as server:
         page = await open_page(server)
@@ -263,26 +327,47 @@ async def test_a_session_without_its_workspace_is_refused():
         assert tasks() == []
 
 
+# ── Searching ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_search_looks_at_all_workspaces():
+    async with open_test_server() as server:
+        for path in ("/srv/one", "/srv/two"):
+            place = await server.create(A, path)
+            await place.submit(await place.create_session("a title"), f"look at {path}")
+            await trio.sleep(2)
+        found = (await server.request("GET", "/v1/search?q=LOOK")).json()
+        assert [hit["snippet"] for hit in found] == ["look at /srv/two", "look at /srv/one"]
+        assert found[0].keys() == {
+            *("workspace_id", "session_id", "title", "message_id", "role", "snippet", "at")
+        }
+        [titled] = (await server.request("GET", "/v1/search?q=title&limit=1")).json()
+        assert (titled["message_id"], titled["role"]) == (None, "")
+        for short in ("", "?q=", "?q=a", "?q=%20a%20", "?q=ab&limit=0", "?q=ab&limit=999"):
+            answer = await server.request("GET", f"/v1/search{short}")
+            assert (answer.status, answer.json()["code"]) == (400, "bad_request"), short
+
+
 # ── Changes for readers at any speed ────────────────────────────────────────────────────────────
 
 
 def test_a_reader_gets_the_newest_frame_of_each_row_in_order():
     changes = RosterChanges()
     for row, frame in (("a", b"a1"), ("b", b"b1"), ("a", b"a2")):
-        changes.put(row, frame)
+        changes.put(row, lambda frame=frame: frame)
     assert changes.since(0) == b"b1a2"
     assert changes.since(2) == b"a2"
     assert changes.since(changes.version) == b""
-    changes.put("b", b"gone", gone=True)
+    changes.put("b", lambda: b"gone", gone=True)
     assert changes.since(2) == b"a2gone"
 
 
 def test_a_reader_that_may_miss_an_end_must_start_again():
     changes = RosterChanges()
-    changes.put("first", b"-", gone=True)
+    changes.put("first", bytes, gone=True)
     for number in range(GONE):
         assert changes.since(0) is not None
-        changes.put(number, b"-", gone=True)
+        changes.put(number, bytes, gone=True)
     assert changes.since(0) is None
     assert changes.since(1) is not None
 

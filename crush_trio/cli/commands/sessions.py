@@ -240,7 +240,7 @@ async def delete_session(environ: Mapping[str, str], target: Target, session: st
 @debug_option
 @click.pass_context
 def ps(context: click.Context, host: str | None, as_json: bool) -> int:
-    """List all sessions of a server: those that need you, work, or are idle."""
+    """List all sessions of a server, those that need you first."""
     invocation = context.ensure_object(Invocation)
     return invocation.run(print_roster, invocation.environ, host, as_json)
 

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -106,6 +107,9 @@ class Following:
         factory=lambda: defaultdict(trio.Event), init=False, repr=False
     )
 
+    _whole: tuple[int, Roster, bytes] | None = field(default=None, init=False, repr=False)
+    """The last whole roster, with its version and what does not change."""
+
     def start(self) -> None:
         """Start the task, unless the server is about to end."""
         if self._backend.shutting_down:
@@ -149,11 +153,11 @@ class Following:
             pass
         except Exception:  # barrier: the roster is less important than the workspaces
             log.exception("roster.failed", extra={"workspace_id": workspace.id})
-        finally:
-            self._loaded[shown.id].set()
-            del self.workspaces[shown.id]
-            self.sessions.pop(shown.id, None)
-            self._put_workspace(shown, RosterChange.DELETED)
+        self._loaded[shown.id].set()
+        del self.workspaces[shown.id]
+        for session_id in self.sessions.pop(shown.id, {}):
+            self.changes.forget((shown.id, session_id))
+        self._put_workspace(shown, RosterChange.DELETED)
 
     async def _follow_sessions(self, workspace: HostedWorkspace) -> None:
         cursor = workspace.events.cursor()
@@ -226,15 +230,31 @@ class Following:
         self.changes.ring()
 
     def _put_session(self, row: RosterSession, change: RosterChange) -> None:
-        data = encode(RosterSessionChange(type=change, payload=row))
-        frame = b"event: roster_session\ndata: %b\n\n" % data
-        self.changes.put(row.id, frame, gone=change is RosterChange.DELETED)
+        make = partial(_frame, b"roster_session", RosterSessionChange(type=change, payload=row))
+        self.changes.put((row.workspace_id, row.id), make, gone=change is RosterChange.DELETED)
 
     def _put_workspace(self, shown: RosterWorkspace, change: RosterChange) -> None:
-        data = encode(RosterWorkspaceChange(type=change, payload=shown))
-        frame = b"event: roster_workspace\ndata: %b\n\n" % data
-        self.changes.put(shown.id, frame, gone=change is RosterChange.DELETED)
+        told = RosterWorkspaceChange(type=change, payload=shown)
+        make = partial(_frame, b"roster_workspace", told)
+        self.changes.put(shown.id, make, gone=change is RosterChange.DELETED)
         self.changes.ring()
+
+    def whole(self, fixed: Roster) -> bytes:
+        """Return the event with the whole roster; readers who come together share it."""
+        known = self._whole
+        if known is None or known[:2] != (self.changes.version, fixed):
+            rows = (row for each in self.sessions.values() for row in each.values())
+            roster = evolve(
+                fixed,
+                workspaces=tuple(self.workspaces.values()),
+                sessions=tuple(sorted(rows, key=lambda row: row.updated_at, reverse=True)),
+            )
+            known = self._whole = self.changes.version, fixed, _frame(b"roster", roster)
+        return known[2]
+
+
+def _frame(name: bytes, data: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name, encode(data))
 
 
 @define(eq=False)
@@ -256,15 +276,8 @@ class RosterReader:
 
     def whole(self) -> bytes:
         """Return the event with the whole roster."""
-        following = self._following
-        self._seen = following.changes.version
-        rows = (row for each in following.sessions.values() for row in each.values())
-        roster = evolve(
-            self._fixed,
-            workspaces=tuple(following.workspaces.values()),
-            sessions=tuple(sorted(rows, key=lambda row: row.updated_at, reverse=True)),
-        )
-        return b"event: roster\ndata: %b\n\n" % encode(roster)
+        self._seen = self._following.changes.version
+        return self._following.whole(self._fixed)
 
     def take(self) -> bytes:
         """Return the changes since the roster was read last."""

@@ -17,6 +17,7 @@ from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.guard import is_owner
 from crush_trio.server.http.outgoing import SendNow, begin_stream
+from crush_trio.server.roster.changes import NOTHING_BESIDE
 from crush_trio.server.roster.feeds import SessionFeed
 from crush_trio.server.roster.following import RosterReader
 from crush_trio.server.routing import (
@@ -30,7 +31,7 @@ from crush_trio.server.routing import (
     under,
 )
 from crush_trio.server.server import Server
-from crush_trio.server.sse import NOTHING_BESIDE, position_from, stream
+from crush_trio.server.sse import position_from, stream
 from crush_trio.server.status import status_of_create
 from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.answers import ErrorBody
