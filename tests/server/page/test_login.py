@@ -357,6 +357,16 @@ def test_a_peer_is_an_address_or_a_network(client, name):
     assert login.peer_name({"client": client}) == name
 
 
+async def test_a_stranger_cannot_send_a_large_body():
+    async with open_test_server(guard=LOCKED) as server:
+        large = await log_in(server, token="x" * 5000)
+        assert (large.status, large.json()["code"]) == (413, "body_too_large")
+        chunked = await log_in(server, [("transfer-encoding", "chunked")], token="x")
+        assert chunked.status == 413
+        known = [("authorization", f"Bearer {TOKEN}")]
+        assert (await log_in(server, known, token="x" * 5000)).status == 401
+
+
 # ── The public address ──────────────────────────────────────────────────────────────────────────
 
 
