@@ -88,6 +88,7 @@ async def test_the_cookie_has_the_right_of_the_token(file, right):
         cookie = await cookie_of(server, token=token)
         told = await server.driver.request("GET", "/v1/page", headers=[cookie])
         assert (told.json()["right"], told.json()["logged_in"]) == (right, True)
+        assert told.json()["login"]
         assert await code_of(server, "GET", "/v1/version", cookie) == 200
         body = {"command": "none"}
         code = await code_of(server, "POST", "/v1/control", cookie, PAGE, body=body)
