@@ -57,6 +57,9 @@ NO_ROUTE: Final = "none"
 NO_STATUS: Final = "none"
 """The status label of a request whose client left before there was an answer."""
 
+STRANGER_BODY: Final = 4096
+"""The most bytes of a body that are read from who has no token yet."""
+
 _OTHER: Final = "other"
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
@@ -77,6 +80,15 @@ def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramew
     check_exposed(settings, door.logins.tokens)
     server.logins, server.public_url = door.logins, settings.public_url
     return door
+
+
+def check_short(scope: Mapping[str, Any]) -> None:
+    """Raise `BodyTooLarge` if a stranger wants to send more than a login needs."""
+    for name, value in scope["headers"]:
+        key, text = bytes(name).lower(), bytes(value).decode("latin-1")
+        short = text.isdigit() and int(text[:9]) <= STRANGER_BODY and len(text) < 9
+        if key == b"transfer-encoding" or (key == b"content-length" and not short):
+            raise BodyTooLarge(f"the limit is {STRANGER_BODY} bytes")
 
 
 def check_exposed(settings: GuardSettings, tokens: Tokens) -> None:
@@ -184,6 +196,7 @@ class Door:
             found = MATCHER.find(method, scope["path"])
             if found is None or not found[0].open_to_all:
                 raise
+            check_short(scope)
             return STRANGER
 
 

@@ -322,9 +322,9 @@ class PageView:
     """`GET page`: what a browser may do here. One that has to log in first learns nothing else."""
 
     login: bool
-    """Whether the browser must log in before it can do anything."""
+    """Whether the browser must log in, or has; without a right it has not yet."""
     right: str | None = None
-    """`watch`, `answer` or `admin`."""
+    """`watch`, `answer` or `admin`; None before the login."""
     logged_in: bool = False
     """Whether there is a session to log out of."""
     version: str = ""

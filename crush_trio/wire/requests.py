@@ -323,5 +323,5 @@ class DiffRequest:
     """`POST render/diff`: the content of a file before and after a change; the path tells its language."""
 
     path: OmitEmpty[str] = ""
-    old: str = ""
-    new: str = ""
+    old: OmitEmpty[str] = ""
+    new: str

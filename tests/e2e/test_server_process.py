@@ -201,6 +201,31 @@ def test_it_says_where_it_listens_what_answers_and_where_the_page_is(tmp_path):
         assert server.process.stdout.read() == f"The page: {page}/\n"
 
 
+def test_the_link_that_it_prints_logs_one_browser_in(tmp_path):
+    with serving(tmp_path, extra={"CRUSH_TRIO_TOKEN": "a-token-of-enough-characters"}) as server:
+        code = server.process.stdout.readline().rstrip("\n").rpartition("/#login=")[2]
+
+        def send(method, path, body=None, **headers):
+            connection = server.connect()
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            data = response.read()
+            connection.close()
+            return response.status, response.headers, data
+
+        assert send("GET", "/v1/version")[0] == 401
+        assert send("HEAD", "/web/client.js")[0] == 200
+        login = json.dumps({"code": code})
+        status, headers, _ = send("POST", "/v1/login", login)
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert (status, headers["content-length"]) == (204, None)
+        assert send("GET", "/v1/version", Cookie=cookie)[0] == 200
+        assert send("POST", "/v1/logout", Cookie=cookie)[0] == 403
+        assert send("POST", "/v1/logout", **{"Cookie": cookie, "X-Crush-Trio": "page"})[0] == 204
+        assert send("GET", "/v1/version", Cookie=cookie)[0] == 401
+        assert send("POST", "/v1/login", login)[0] == 401
+
+
 def commands_of_the_readme(port):
     """Return the block of README.md with the curl commands, for a server on *port*."""
     page = (Path(__file__).parents[2] / "README.md").read_text("utf-8")

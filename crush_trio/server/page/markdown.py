@@ -8,6 +8,7 @@ markdown-it-py is imported with the first text.
 
 from functools import cache
 from html import escape
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from crush_trio.server.page.code import code_block, language_of
@@ -71,7 +72,21 @@ def _tidy(tokens: "Sequence[Token]") -> None:
             style = str(token.attrs.pop("style"))
             if style in _ALIGNMENTS:
                 token.attrs["class"] = _ALIGNMENTS[style]
-        _tidy(token.children or ())
+        if token.children:
+            if _depth(token.children) > NESTING:
+                token.children = [_as_text(token)]
+            _tidy(token.children)
+
+
+def _depth(tokens: "Sequence[Token]") -> int:
+    """Return how deep the deepest of *tokens* is; emphasis can be as deep as a text is long."""
+    return max(accumulate(token.nesting for token in tokens), default=0)
+
+
+def _as_text(token: "Token") -> "Token":
+    from markdown_it.token import Token
+
+    return Token("text", "", 0, content=token.content)
 
 
 def _link_attributes(href: str) -> dict[str, str | int | float]:

@@ -83,7 +83,7 @@ def page(call: Call) -> PageView:
     if not caller.known:
         return PageView(login=True)
     return PageView(
-        login=False,
+        login=caller.cookie,
         right=caller.right.value,
         logged_in=caller.cookie,
         version=call.server.version.version,

@@ -9,7 +9,7 @@ from crush_trio.server.page import login
 from crush_trio.server.page.login import CODE_LIFE, COOKIE, LIFE, LINK, TRIES, TRIES_WITHIN, Logins
 from crush_trio.server.settings import GuardSettings, PublicUrlInvalid
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, TokenFile, Tokens
-from crush_trio.testing.server.server import open_test_server
+from crush_trio.testing.server.server import client_id, open_test_server
 
 TOKEN = "a-token-of-the-server"
 CODE = "a-code-for-one-browser"
@@ -88,6 +88,7 @@ async def test_the_cookie_has_the_right_of_the_token(file, right):
         cookie = await cookie_of(server, token=token)
         told = await server.driver.request("GET", "/v1/page", headers=[cookie])
         assert (told.json()["right"], told.json()["logged_in"]) == (right, True)
+        assert told.json()["login"]
         assert await code_of(server, "GET", "/v1/version", cookie) == 200
         body = {"command": "none"}
         code = await code_of(server, "POST", "/v1/control", cookie, PAGE, body=body)
@@ -229,7 +230,7 @@ async def test_a_revoked_token_ends_its_sessions(file):
         assert await code_of(server, "GET", "/v1/version", laptop) == 200
 
 
-async def test_a_stream_that_the_cookie_opened_ends_with_its_token(file):
+async def test_what_a_cookie_is_worth_is_looked_up_each_time(file):
     token = file.add("phone", Right.WATCH)
     tokens = Tokens(None, TokenFile(file.path), TrioClock())
     logins = Logins(tokens)
@@ -257,6 +258,20 @@ async def test_there_is_a_bound_on_sessions_and_the_oldest_go_first(monkeypatch)
     values = [logins.open_with_token(TOKEN)[1] for _ in range(5)]
     found = [logins.find(f"{COOKIE}={value}") is not None for value in values]
     assert found == [False, False, True, True, True]
+
+
+async def test_an_event_stream_ends_when_its_browser_logs_out(autojump_clock):
+    async with open_test_server(guard=LOCKED) as server:
+        admin = ("authorization", f"Bearer {TOKEN}")
+        body = {"path": "/srv/project", "client_id": client_id(1)}
+        made = await server.driver.request("POST", "/v1/workspaces", body, headers=[admin])
+        cookie = await cookie_of(server, token=TOKEN)
+        target = f"/v1/workspaces/{made.json()['id']}/events?client_id={client_id(1)}&form=native"
+        with server.driver.open("GET", target, headers=[cookie]) as stream:
+            assert await stream.head() == 200
+            await server.driver.request("POST", "/v1/logout", headers=[cookie, PAGE])
+            with trio.fail_after(60):
+                await stream.answer()
 
 
 # ── Codes ───────────────────────────────────────────────────────────────────────────────────────
@@ -341,6 +356,16 @@ async def test_tries_are_counted_by_peer_and_for_a_bounded_number_of_them(monkey
 )
 def test_a_peer_is_an_address_or_a_network(client, name):
     assert login.peer_name({"client": client}) == name
+
+
+async def test_a_stranger_cannot_send_a_large_body():
+    async with open_test_server(guard=LOCKED) as server:
+        large = await log_in(server, token="x" * 5000)
+        assert (large.status, large.json()["code"]) == (413, "body_too_large")
+        chunked = await log_in(server, [("transfer-encoding", "chunked")], token="x")
+        assert chunked.status == 413
+        known = [("authorization", f"Bearer {TOKEN}")]
+        assert (await log_in(server, known, token="x" * 5000)).status == 401
 
 
 # ── The public address ──────────────────────────────────────────────────────────────────────────

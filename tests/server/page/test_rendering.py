@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from functools import partial
 from html.parser import HTMLParser
 
@@ -292,7 +294,7 @@ def test_a_long_change_is_cut_and_a_huge_file_is_not_compared():
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────
 
 
-def result(content="", *, is_error=False, **metadata):
+def result(content="", /, *, is_error=False, **metadata):
     return ToolResultPart(
         tool_call_id=ToolCallId("c"),
         name="t",
@@ -448,3 +450,17 @@ async def test_a_change_is_rendered_on_request():
         answer = await server.request("POST", "/v1/render/diff", body)
         assert answer.status == 200
         read(answer.json()["html"])
+
+
+def test_a_server_imports_the_libraries_with_the_first_message_and_not_before():
+    script = (
+        "import sys, crush_trio.server.app, crush_trio.server.run\n"
+        "print([name for name in ('markdown_it', 'pygments') if name in sys.modules])\n"
+        "from crush_trio.server.page.markdown import markdown\n"
+        "markdown('x')\n"
+        "print([name for name in ('markdown_it', 'pygments') if name in sys.modules])\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.splitlines() == ["[]", "['markdown_it']"]
