@@ -17,6 +17,7 @@ from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.settings import WorkspacePlan
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.files import NotifyEvent
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
 from crush_trio.errors import SessionNotFound, TitleTooLong, TooManyCommands
@@ -44,6 +45,7 @@ from crush_trio.wire.views import Session
 if TYPE_CHECKING:  # a server answers before it has imported the agent, see `server.run.LateOpener`
     from crush_trio.agent.asks.asks import Asks
     from crush_trio.agent.coordinator import Coordinator
+    from crush_trio.backend.notify import Notifier
 
 INITS_KEPT: Final = 64
 """How many processes of clients are remembered with what they said in `agent/init`."""
@@ -97,6 +99,7 @@ class HostedWorkspace:
     asks: "Asks" = field(repr=False)
     agent: "Coordinator" = field(repr=False)
     integrations: Integrations = field(repr=False)
+    notifier: "Notifier" = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
@@ -185,10 +188,13 @@ class HostedWorkspace:
         """
         if submission.model is not None:
             self.config.current.named_model(submission.model)
+        new = submission.run_id is None or not self.runs.knows(submission.run_id)
         with logged_for(
             self.id, self.config.current.secrets.redact
         ):  # the run inherits it from here, not from its nursery
             accepted = self.runs.accept(submission)
+        if new and self.notifier.wants(NotifyEvent.RUN_ENDED):
+            self.runs.services.start_soon(self.notifier.tell_end, accepted, name="notification")
         if _holds(accepted) and not accepted.ended:
             self.runs.services.start_soon(_call_after, accepted, self.runs, released)
         return accepted
