@@ -28,6 +28,7 @@ from crush_trio.nursery import open_hidden_nursery
 from crush_trio.server.app import create_app, refuse
 from crush_trio.server.http.hypercorn import Worker, safe_worker, worker_of
 from crush_trio.server.logging import keep_logs
+from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.run import (
     begin_drain,
     default_workspaces,
@@ -101,7 +102,9 @@ class HostedApp:
                 ) as backend,
                 open_hidden_nursery() as nursery,
             ):
-                server = Server(backend, meters=meters, audit=audit)
+                server = Server(
+                    backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
+                )
                 self._app = create_app(server, settings.guard)
                 nursery.start_soon(self._watch, server)
                 nursery.start_soon(settle_in, opener, True)

@@ -71,6 +71,16 @@ class TrioClock:
         return trio.current_time()
 
 
+def unix_offset(clock: Clock) -> float:
+    """Return what to add to a time of *clock*'s `monotonic` to get seconds since the epoch.
+
+    The system's clock gives it exactly; any other one counts whole seconds.
+    """
+    if isinstance(clock, SystemClock):
+        return time.time() - trio.current_time()  # noqa: TID251
+    return clock.unix() - int(clock.monotonic())
+
+
 @define(eq=False)
 class CountingIds:
     """`prefix-1`, `prefix-2`, …: the same ids in every replay of a test."""

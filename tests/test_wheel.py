@@ -71,10 +71,11 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
         "crush_trio/store/sqlite/schema/0001_initial.sql",
         "crush_trio/store/sqlite/schema/0002_endings.sql",
         "crush_trio/tools/shell/bash.md",
-        "crush_trio/web/client.js",
-        "crush_trio/web/package.json",
-        "crush_trio/web/requests.js",
-        "crush_trio/web/stream.js",
+        *(
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / "crush_trio" / "web").rglob("*")
+            if path.is_file()
+        ),
     }
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
 

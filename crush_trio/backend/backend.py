@@ -11,7 +11,7 @@ by a run; a key has at most one slot; after the decision to shut down no workspa
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Generic
@@ -71,6 +71,9 @@ class Backend(Generic[W]):
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
+    _changed: trio.lowlevel.ParkingLot = field(
+        factory=trio.lowlevel.ParkingLot, init=False, repr=False
+    )
 
     # ── Finding ─────────────────────────────────────────────────────────────────────────────────
 
@@ -81,6 +84,14 @@ class Backend(Generic[W]):
     def workspaces(self) -> tuple[W, ...]:
         """Every hosted workspace, oldest first."""
         return tuple(slot.workspace for slot in self._live)
+
+    async def wait_change(self) -> None:
+        """Wait until a workspace has opened or closed."""
+        await self._changed.park()
+
+    def start_soon(self, serve: Callable[[], Awaitable[object]], name: str) -> None:
+        """Start a task that the backend owns. *serve* must end when the backend shuts down."""
+        self._keepers.start_soon(serve, name=name)
 
     def clients(self) -> frozenset[ClientId]:
         """Every client that has a claim."""
@@ -187,6 +198,7 @@ class Backend(Generic[W]):
             await slot.keep(self._open_workspace, partial(self._enter_first, slot))
         finally:
             del self._slots[slot.plan.key], self._by_id[slot.plan.id]
+            self._changed.unpark_all()
             self._linger_if_idle()
 
     def _enter_first(self, slot: Slot[W], pending: Pending) -> W | None:
@@ -195,6 +207,7 @@ class Backend(Generic[W]):
         The first to be admitted must have asked for the terms of the plan. Otherwise a client would
         be bound by the terms of one that was never admitted.
         """
+        self._changed.unpark_all()
         if pending.terms != slot.plan.terms and not slot.claims.clients:
             return None
         return self._enter(slot, pending)

@@ -18,6 +18,7 @@ from crush_trio.agent.asks.asks import make_asks, withdraw_orphans
 from crush_trio.agent.coordinator import no_tools, open_coordinator
 from crush_trio.agent.record.journal import open_recorded_runs
 from crush_trio.agent.turn.plan import no_stand_in
+from crush_trio.backend.notify import open_notifier
 from crush_trio.backend.settings import WorkspacePlan, WorkspaceSettings, use_directory
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.config.errors import ConfigWarning, ConfigWarningKind
@@ -92,12 +93,21 @@ async def open_hosted_workspace(
                 hooks=settings.hooks,
                 stand_in=settings.stand_in or no_stand_in,
             ) as agent,
+            open_notifier(
+                workspace_id=plan.id,
+                directory=directory,
+                live=config,
+                store=store,
+                clock=clock,
+                opens=settings.opens or open_process_group,
+                page=settings.page,
+            ) as notifier,
         ):
             asks = make_asks(
                 directory=directory,
                 config=config,
                 store=store,
-                publish=events.publish,
+                publish=notifier.watched(events.publish, lambda: recorded.runs),
                 clock=clock,
                 ids=ids,
                 skip=plan.terms.yolo,
@@ -126,6 +136,7 @@ async def open_hosted_workspace(
                     asks=asks,
                     agent=agent,
                     integrations=integrations,
+                    notifier=notifier,
                     clock=clock,
                     ids=ids,
                     sizes=settings.sizes,

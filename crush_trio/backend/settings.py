@@ -223,6 +223,8 @@ class WorkspaceSettings:
     ids: IdSource = field(factory=RandomIds)
     logs: "RecentLogs | None" = field(default=None, repr=False)
     """What the process logged last, for the tool that shows it."""
+    page: str = ""
+    """The address at which people reach the server's page; links in notifications begin with it."""
     patience: float = DEFAULT_PATIENCE
     """Seconds that an ask waits while no event stream is open."""
     opens: "OpenCommand | None" = field(default=None, repr=False)

@@ -4,7 +4,7 @@ It is what a backend keeps, and what every request of a client is about. It know
 HTTP: the routes translate, and the work is done here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from crush_trio.agent.record.recovery import Recovery
 from crush_trio.agent.record.transcript import Transcript
 from crush_trio.backend.settings import WorkspacePlan
 from crush_trio.clock import Clock, IdSource
+from crush_trio.config.files import NotifyEvent
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
 from crush_trio.errors import SessionNotFound, TitleTooLong, TooManyCommands
@@ -29,13 +30,13 @@ from crush_trio.log_context import logged_for
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.workspace import Workspace
-from crush_trio.store.base import Store
+from crush_trio.store.base import SessionReads, Store
 from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.environment import ShellAnswer, run_shell
 from crush_trio.wire.config import AgentInfo, Config
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
-from crush_trio.wire.ids import MessageId, RunId, SessionId, WorkspaceId
+from crush_trio.wire.ids import NO_SESSION, MessageId, RunId, SessionId, WorkspaceId
 from crush_trio.wire.messages import Message, Role, ShellCommandPart
 from crush_trio.wire.requests import SessionUpdate
 from crush_trio.wire.runs import RunView, WhenUnclaimed
@@ -44,9 +45,40 @@ from crush_trio.wire.views import Session
 if TYPE_CHECKING:  # a server answers before it has imported the agent, see `server.run.LateOpener`
     from crush_trio.agent.asks.asks import Asks
     from crush_trio.agent.coordinator import Coordinator
+    from crush_trio.backend.notify import Notifier
 
 INITS_KEPT: Final = 64
 """How many processes of clients are remembered with what they said in `agent/init`."""
+
+
+@define(eq=False)
+class Family:
+    """Which session each subagent's session belongs to. That never changes, so it is read once."""
+
+    _store: SessionReads
+    _parents: dict[SessionId, SessionId] = field(factory=dict, init=False)
+
+    async def learn(self, session_ids: Iterable[SessionId]) -> None:  # noqa: ASYNC910
+        """Find out the parents of the sessions; an unknown session has none. Waits only for new ones."""
+        for session_id in session_ids:
+            while session_id and session_id not in self._parents:
+                parent = NO_SESSION
+                with suppress(SessionNotFound):
+                    parent = (await self._store.session(session_id)).parent_session_id
+                self._parents[session_id] = parent
+                session_id = parent
+
+    def within(self, session_id: SessionId, top: SessionId) -> bool:
+        """Whether a session is *top*, or belongs to a subagent below it."""
+        while session_id and session_id != top:
+            session_id = self._parents.get(session_id, NO_SESSION)
+        return session_id == top
+
+    def root(self, session_id: SessionId) -> SessionId:
+        """Return the session without a parent that a session belongs to."""
+        while parent := self._parents.get(session_id, NO_SESSION):
+            session_id = parent
+        return session_id
 
 
 @define(eq=False, kw_only=True)
@@ -63,9 +95,11 @@ class HostedWorkspace:
     transcript: Transcript = field(repr=False)
     recovery: Recovery = field(repr=False)
     recall: StoredEventCache = field(init=False, repr=False)
+    family: Family = field(init=False, repr=False)
     asks: "Asks" = field(repr=False)
     agent: "Coordinator" = field(repr=False)
     integrations: Integrations = field(repr=False)
+    notifier: "Notifier" = field(repr=False)
     clock: Clock = field(repr=False)
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
@@ -77,6 +111,10 @@ class HostedWorkspace:
     @recall.default
     def _recall(self) -> StoredEventCache:
         return StoredEventCache(self.store)
+
+    @family.default
+    def _family(self) -> Family:
+        return Family(self.store)
 
     @property
     def id(self) -> WorkspaceId:
@@ -150,18 +188,23 @@ class HostedWorkspace:
         """
         if submission.model is not None:
             self.config.current.named_model(submission.model)
+        new = submission.run_id is None or not self.runs.knows(submission.run_id)
         with logged_for(
             self.id, self.config.current.secrets.redact
         ):  # the run inherits it from here, not from its nursery
             accepted = self.runs.accept(submission)
+        if new and self.notifier.wants(NotifyEvent.RUN_ENDED):
+            self.runs.services.start_soon(self.notifier.tell_end, accepted, name="notification")
         if _holds(accepted) and not accepted.ended:
-            self.runs.services.start_soon(_call_after, accepted, released)
+            self.runs.services.start_soon(_call_after, accepted, self.runs, released)
         return accepted
 
-    async def edit_queued(self, run_id: RunId, prompt: str | None, index: int | None) -> None:
+    async def edit_queued(
+        self, run_id: RunId, prompt: str | None, index: int | None, *, interrupt: bool = False
+    ) -> None:
         """Change the text of a waiting run, or its place, or both; durable when this returns.
 
-        Both happen in one step. If the new text cannot be stored this raises, and the run has it
+        With *interrupt* it also cancels the run that this one waits for. All happens in one step. If the new text cannot be stored this raises, and the run has it
         all the same; a restart would know the old one.
         """
         runs = self.runs
@@ -170,6 +213,8 @@ class HostedWorkspace:
             changes.append(RunEdited(id=runs.edit_queued(run_id, prompt).id, prompt=prompt))
         if index is not None:
             runs.move_queued(run_id, index)
+        if interrupt:
+            runs.run_now(run_id)
         await self.store.commit(*changes)
 
     async def run_shell(self, session_id: SessionId, command: str, columns: int = 0) -> ShellAnswer:
@@ -293,6 +338,10 @@ def _holds(run: AcceptedRun) -> bool:
     return run.submission.when_unclaimed is WhenUnclaimed.CONTINUE
 
 
-async def _call_after(run: AcceptedRun, released: Callable[[], None]) -> None:
+async def _call_after(run: AcceptedRun, runs: Workspace, released: Callable[[], None]) -> None:
+    """Call *released* when the run has ended; if another run has folded it, when that one has."""
     await run.wait_ended()
+    while run.outcome is not None and run.outcome.folded_into is not None:
+        run = runs.find(run.outcome.folded_into)
+        await run.wait_ended()
     released()

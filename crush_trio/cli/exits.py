@@ -111,7 +111,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     **dict.fromkeys(
         (
             *("address_exposed", "bad_address", "limit_invalid", "token_unusable"),
-            *("token_exposed", "token_name_invalid", "prompt_missing"),
+            *("token_exposed", "token_name_invalid", "prompt_missing", "public_url_invalid"),
         ),
         ExitCode.MISUSED,
     ),

@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "sessions:sessions",
         "List the sessions of a directory; show or change one.",
     ),
+    "ps": ("sessions:ps", "List all sessions of a server, those that need you first."),
     "cancel": (
         "cancel:cancel",
         "Cancel the runs of a session, or one run; print the receipt.",

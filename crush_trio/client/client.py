@@ -28,6 +28,7 @@ from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.fields import JsonObject
 from crush_trio.wire.ids import ClientId
 from crush_trio.wire.requests import ControlCommand, ControlRequest, WorkspaceRequest
+from crush_trio.wire.views import Roster, SearchHit, UsageDay
 
 TOKEN_VARIABLE: Final = "CRUSH_TRIO_TOKEN"
 """The environment variable that holds the token, for servers and their clients alike."""
@@ -96,9 +97,23 @@ class Client:
         query = {name: str(value) for name, value in given.items() if value is not None}
         return await self._link.ask("GET", "/v1/audit", tuple[AuditRecord, ...], query=query)
 
+    async def usage(self, days: int = 30) -> tuple[UsageDay, ...]:
+        """Return what each of the last days used in the open workspaces; at most 366."""
+        query = {"days": str(days)}
+        return await self._link.ask("GET", "/v1/usage", tuple[UsageDay, ...], query=query)
+
     async def workspaces(self) -> tuple[WorkspaceView, ...]:
         """Return the workspaces that the server hosts now."""
         return await self._link.ask("GET", "/v1/workspaces", tuple[WorkspaceView, ...])
+
+    async def roster(self) -> Roster:
+        """Return all sessions of all hosted workspaces, and what each of them does or needs."""
+        return await self._link.ask("GET", "/v1/roster", Roster)
+
+    async def search(self, text: str, *, limit: int | None = None) -> tuple[SearchHit, ...]:
+        """Return where *text* is in the titles and messages of hosted workspaces, the newest first."""
+        query = {"q": text} if limit is None else {"q": text, "limit": str(limit)}
+        return await self._link.ask("GET", "/v1/search", tuple[SearchHit, ...], query=query)
 
     async def shutdown(self, *, if_idle: bool = False) -> None:
         """Ask the server to shut down; raises `ServerNotIdle` if it hosts a workspace, ours included.

@@ -6,7 +6,7 @@ from attrs import evolve, frozen
 
 from crush_trio.client.attachment import Calls
 from crush_trio.client.http import segment
-from crush_trio.wire.answers import QueueEdit, QueueItem, ReceiptView, Resolved
+from crush_trio.wire.answers import QueueEdit, QueueItem, ReceiptView, Resolved, TimelineView
 from crush_trio.wire.asks import (
     Grant,
     GrantScope,
@@ -48,9 +48,10 @@ class PermissionRoutes:
         request: PermissionRequest,
         action: PermissionAction,
         scope: GrantScope | None = None,
+        reason: str = "",
     ) -> bool:
         """Answer a request; return whether this was the answer that settled it."""
-        body = GrantRequest(permission=request, action=action.value, scope=scope)
+        body = GrantRequest(permission=request, action=action.value, scope=scope, reason=reason)
         return (await self._calls.post("/permissions/grant", Resolved, body)).resolved
 
     async def grant(self, request: PermissionRequest, scope: GrantScope = GrantScope.ONCE) -> bool:
@@ -60,9 +61,9 @@ class PermissionRoutes:
         """
         return await self.answer(request, PermissionAction.ALLOW, scope)
 
-    async def deny(self, request: PermissionRequest) -> bool:
-        """Deny a request."""
-        return await self.answer(request, PermissionAction.DENY)
+    async def deny(self, request: PermissionRequest, reason: str = "") -> bool:
+        """Deny a request. The model is told the *reason*, and goes on; without one, its turn ends."""
+        return await self.answer(request, PermissionAction.DENY, reason=reason)
 
     async def grants(self) -> tuple[Grant, ...]:
         """Return the grants that allow more than one request."""
@@ -175,6 +176,10 @@ class RunRoutes:
         """
         return await self._calls.tell("GET", f"/runs/{segment(run)}/capsule")
 
+    async def timeline(self, run: RunId) -> TimelineView:
+        """Return what a run did when; for a run of long ago only roughly."""
+        return await self._calls.get(f"/runs/{segment(run)}/timeline", TimelineView)
+
     async def cancel(self, run: RunId) -> ReceiptView:
         """Cancel a run and return the receipt; a run that has ended is not hit."""
         path = f"/runs/{segment(run)}/cancel"
@@ -198,18 +203,23 @@ class QueueRoutes:
         *,
         prompt: str | None = None,
         index: int | None = None,
+        interrupt: bool = False,
     ) -> tuple[QueueItem, ...]:
         """Change the text of a waiting run, or its place, or both; return the queue as it is then.
 
-        Raises `RunNotQueued` if it waits no longer.
+        With *interrupt*, which goes with index 0, the active run is cancelled: this one runs now. Raises `RunNotQueued` if it waits no longer.
         """
         path = session_path(session, f"/queue/{segment(run)}")
-        body = QueueEdit(prompt=prompt, index=index)
+        body = QueueEdit(prompt=prompt, index=index, interrupt=interrupt)
         return await self._calls.ask("PATCH", path, tuple[QueueItem, ...], body=body)
 
     async def move(self, session: SessionId, run: RunId, index: int) -> tuple[QueueItem, ...]:
         """Put a waiting run at a place of the queue, 0 being the next; past the end is the end."""
         return await self.edit(session, run, index=index)
+
+    async def run_now(self, session: SessionId, run: RunId) -> tuple[QueueItem, ...]:
+        """Have a waiting run run now: it is the next, and the active run is cancelled."""
+        return await self.edit(session, run, index=0, interrupt=True)
 
     async def delete(self, session: SessionId, run: RunId) -> None:
         """Take a waiting run out of the queue: it ends as cancelled."""

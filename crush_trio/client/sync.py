@@ -79,6 +79,7 @@ class SyncRuns(Face[RunRoutes]):
     get = blocking(RunRoutes.get)
     cancel = blocking(RunRoutes.cancel)
     capsule = blocking(RunRoutes.capsule)
+    timeline = blocking(RunRoutes.timeline)
 
 
 class SyncQueue(Face[QueueRoutes]):
@@ -87,6 +88,7 @@ class SyncQueue(Face[QueueRoutes]):
     list = blocking(QueueRoutes.list)
     edit = blocking(QueueRoutes.edit)
     move = blocking(QueueRoutes.move)
+    run_now = blocking(QueueRoutes.run_now)
     delete = blocking(QueueRoutes.delete)
     clear = blocking(QueueRoutes.clear)
     count = blocking(QueueRoutes.count)
@@ -285,6 +287,9 @@ class SyncClient(Face[Client]):
     event_schema = blocking(Client.event_schema)
     metrics = blocking(Client.metrics)
     audit = blocking(Client.audit)
+    roster = blocking(Client.roster)
+    search = blocking(Client.search)
+    usage = blocking(Client.usage)
     workspaces = blocking(Client.workspaces)
     shutdown = blocking(Client.shutdown)
     retire = blocking(Client.retire)

@@ -28,6 +28,8 @@ from crush_trio.config.errors import ConfigInvalid
 from crush_trio.config.secrets.command_env import CommandEnv
 from crush_trio.config.sources import Layers, S, Tree, merge
 from crush_trio.errors import DecodeError
+from crush_trio.net.address import Url
+from crush_trio.net.errors import BadUrl
 from crush_trio.nofollow import NotRegular, open_regular
 from crush_trio.wire.codec import decode, structure
 from crush_trio.wire.config import Config
@@ -83,6 +85,27 @@ class SandboxConfig:
     hidden: OmitEmpty[tuple[str, ...]] = ()
 
 
+class NotifyEvent(StrEnum):
+    """What people who are away are told."""
+
+    NEEDS_PERSON = "needs_person"
+    """A permission or an answer is needed."""
+    RUN_ENDED = "run_ended"
+
+
+@frozen(kw_only=True)
+class NotifyConfig:
+    """What is called when a person is needed and when a run ends; without `events`, for both."""
+
+    command: OmitEmpty[str] = ""
+    webhook: OmitEmpty[str] = field(default="", repr=False)
+    events: OmitEmpty[tuple[NotifyEvent, ...]] = ()
+
+    def wants(self, event: NotifyEvent) -> bool:
+        """Whether anything is called for *event*."""
+        return bool(self.command or self.webhook) and (not self.events or event in self.events)
+
+
 _SECTIONS: Final = {each.key for each in wire_fields(Config) if get_origin(each.type) is Mapping}
 
 
@@ -98,6 +121,8 @@ class OwnConfig:
     """Variables that the agent's commands get, or do not get, in spite of their names."""
     record: OmitEmpty[bool | None] = None
     """Whether every run is recorded, as `record` in a submission asks for one."""
+    notify: OmitEmpty[NotifyConfig | None] = None
+    """What is called for people who are away."""
 
 
 @frozen(kw_only=True)
@@ -182,6 +207,11 @@ def check_types(tree: Tree, path: Path) -> ConfigFile:
         key, name = wrong
         expectation = f"expected names of variables, in which * stands for anything, got {name!r}"
         raise ConfigInvalid.at(path, f"{OWN_KEY}.command_env.{key}", expectation)
+    if own is not None and own.notify is not None and own.notify.webhook:
+        try:
+            Url.parse(own.notify.webhook)
+        except BadUrl as error:
+            raise ConfigInvalid.at(path, f"{OWN_KEY}.notify.webhook", error.detail) from None
     return content
 
 
@@ -218,6 +248,12 @@ def records_runs(files: Iterable[ConfigFile]) -> bool:
     """Return whether the user's *files*, lowest first, have every run recorded; the last to say wins."""
     own = [each.crush_trio.record for each in files if each.crush_trio is not None]
     return next((record for record in reversed(own) if record is not None), False)
+
+
+def notify_config(files: Iterable[ConfigFile]) -> NotifyConfig:
+    """Return what the user's *files*, lowest first, have called; the last to say wins."""
+    own = [each.crush_trio.notify for each in files if each.crush_trio is not None]
+    return next((notify for notify in reversed(own) if notify is not None), NotifyConfig())
 
 
 def merged_config(layers: Layers[S]) -> tuple[Tree, Config]:

@@ -14,7 +14,13 @@ from attrs import define, evolve, field
 from crush_trio.config.checks import check_hooks, check_sandbox, flat_hooks
 from crush_trio.config.edits import remove_value, set_provider_key, set_value
 from crush_trio.config.errors import ConfigInvalid
-from crush_trio.config.files import check_types, command_env, merged_sandbox, unknown_keys
+from crush_trio.config.files import (
+    check_types,
+    command_env,
+    merged_sandbox,
+    notify_config,
+    unknown_keys,
+)
 from crush_trio.config.load import Draft, finish_draft
 from crush_trio.config.rules.rules import load_rules, rule_id
 from crush_trio.config.snapshot import LoadedConfig
@@ -147,6 +153,7 @@ async def load_fixed(
         warnings=(),
         sandbox=merged_sandbox([tree]),
         command_env=command_env([content]),
+        notify=notify_config([content]),
         rules=tuple(load_rules(rules, place)),
     )
     return await finish_draft(draft, catalogue=catalogue, run_command=refuse_command, revision=1)

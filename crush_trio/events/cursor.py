@@ -8,11 +8,11 @@ A reader that lost its place gets a resync: first the endings that it missed, in
 there are many, then the last endings together with the state of everything that is still under way.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from crush_trio.errors import LogClosed
 from crush_trio.events.entry import LogEntry
@@ -31,6 +31,7 @@ from crush_trio.events.pieces import (
 )
 from crush_trio.wire.codec import encode
 from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import RunView
 
 if TYPE_CHECKING:
@@ -80,6 +81,31 @@ class Batch:
     """Whether there was more to read than this."""
     _crush: Content | None = field(default=None, init=False, repr=False)
     _native: Content | None = field(default=None, init=False, repr=False)
+    _narrowed: "dict[Hashable, Batch | None]" = field(factory=dict, init=False, repr=False)
+    """What `narrow` made; None where it is the whole batch, which must not refer to itself."""
+
+    def narrowed(self, key: Hashable) -> "Batch | None":
+        """Return what `narrow` made under *key*; None if it was not called yet."""
+        if key not in self._narrowed:
+            return None
+        return self._narrowed[key] or self
+
+    def narrow(self, key: Hashable, keeps: Callable[[SessionId], bool]) -> "Batch":
+        """Return the batch without the transcripts of sessions that *keeps* is false for.
+
+        Readers with the same *key* share it with its bytes; *keeps* must be the same for all of them.
+        """
+        entries = tuple(e for e in self.entries if (owner := e.owner) is None or keeps(owner))
+        resync = self.resync
+        if resync is not None:
+            views = tuple(view for view in resync.messages if keeps(view.head.session_id))
+            resync = evolve(resync, messages=views)
+        if len(entries) == len(self.entries) and resync is None:
+            self._narrowed[key] = None
+            return self
+        kept = Batch(self.upto, entries, resync, endings=self.endings, more=self.more)
+        self._narrowed[key] = kept
+        return kept
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -27,7 +27,12 @@ from crush_trio.events.frames import (
 )
 from crush_trio.events.growing_message import MessageView
 from crush_trio.events.pieces import JOINED, Chunk, Content, Pieces, assemble, joined
-from crush_trio.wire.events import EventType, PayloadType
+from crush_trio.wire.events import AgentEvent, EventType, PayloadType
+from crush_trio.wire.ids import SessionId
+from crush_trio.wire.views import File
+
+_OWNED: Final = frozenset({PayloadType.AGENT_EVENT, PayloadType.FILE})
+"""The facts that belong to the transcript of a session."""
 
 _ENTRY_WEIGHT: Final = 160
 """Bytes of an entry and of its slot in the log, about. All weights here are measured averages."""
@@ -98,6 +103,43 @@ class LogEntry:
     def terminal(self) -> bool:
         """Whether this is the ending of a run."""
         return isinstance(self._held, RunChange) and self._held.terminal
+
+    @property
+    def topic(self) -> PayloadType | None:
+        """What the event is about; None for a run."""
+        match self._held:
+            case MessageChange() | PackedMessage():
+                return PayloadType.MESSAGE
+            case Fact(payload_type=topic) | PackedFact(payload_type=topic):
+                return topic
+        return None
+
+    @property
+    def owner(self) -> SessionId | None:
+        """The session whose transcript the event belongs to; None for what concerns the workspace.
+
+        Runs, sessions and asks concern the workspace, whichever session they are in.
+        """
+        match self._held:
+            case MessageChange(view=view):
+                return view.head.session_id
+            case PackedMessage(session_id=session_id):
+                return session_id
+            case Fact(entity=AgentEvent() | File() as entity):
+                return entity.session_id
+            case PackedFact(payload_type=topic) as packed if topic in _OWNED:
+                unpacked = packed.unpack().entity
+                assert isinstance(unpacked, AgentEvent | File)
+                return unpacked.session_id
+        return None
+
+    @property
+    def grows(self) -> bool:
+        """Whether this is a change of a message that exists already."""
+        match self._held:
+            case MessageChange(change=change) | PackedMessage(change=change):
+                return change is EventType.UPDATED
+        return False
 
     @property
     def urgent(self) -> bool:
@@ -208,7 +250,7 @@ class LogEntry:
             else:
                 delta = compacted(event.view.sources_since(self.before))
         whole = b"" if self.superseded and delta else compacted(event.view.sources())
-        return PackedMessage(event.change, event.plain, whole, delta)
+        return PackedMessage(event.change, event.plain, whole, delta, event.view.head.session_id)
 
     # ── Weight ──────────────────────────────────────────────────────────────────────────────────
 

@@ -31,6 +31,7 @@ from crush_trio.events.pieces import (
 )
 from crush_trio.wire.codec import decode, encode, encode_change, structure
 from crush_trio.wire.events import ENTITIES, EventType, PayloadType, RunComplete
+from crush_trio.wire.ids import SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunState, RunView
 
@@ -155,7 +156,8 @@ class PackedMessage:
     change: EventType
     plain: bool
     whole: Content
-    delta: Content = b""
+    delta: Content
+    session_id: SessionId
 
     @property
     def size(self) -> int:

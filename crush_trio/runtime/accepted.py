@@ -20,8 +20,9 @@ from attrs import define, evolve, field
 from crush_trio.errors import NotAccepted, RunIdTaken, RunNotFound, RunReentered
 from crush_trio.runtime.lane import Active, Lane, LaneDecision
 from crush_trio.runtime.outcome import Outcome, Submission
+from crush_trio.runtime.timeline import Timeline
 from crush_trio.wire.ids import RunId, SessionId
-from crush_trio.wire.runs import RunKind, RunState, RunView
+from crush_trio.wire.runs import RunKind, RunState, RunView, SpanKind, WhenUnclaimed
 
 if TYPE_CHECKING:
     from crush_trio.runtime.journal import JournalEntry
@@ -52,6 +53,8 @@ class AcceptedRun:
     cancel_time: float | None = field(default=None, init=False, repr=False)
     """When the run was cancelled for the first time, if it was."""
     ended_time: float | None = field(default=None, init=False, repr=False)
+    timeline: Timeline = field(factory=Timeline, init=False, repr=False)
+    """What the run did when."""
     begun: "JournalEntry | None" = field(default=None, init=False, repr=False)
     """The journal entry that was written when the run became active."""
     _lane: "RunLane | None" = field(repr=False)
@@ -67,6 +70,7 @@ class AcceptedRun:
 
     def __attrs_post_init__(self) -> None:
         self.fingerprint = hash(self.submission)
+        self.timeline.enter(SpanKind.ACCEPTED)
 
     # ── For the caller that submitted ───────────────────────────────────────────────────────────
 
@@ -85,10 +89,14 @@ class AcceptedRun:
         """The run's present state."""
         return self.view.state
 
-    @property
-    def foldable(self) -> bool:
-        """Whether the active run of the session may absorb this one."""
-        return self.submission.foldable
+    def folds_into(self, active: "AcceptedRun") -> bool:
+        """Whether *active* may absorb this run."""
+        return self.submission.folds_into(active.submission)
+
+    def absorb(self, folded: "AcceptedRun") -> None:
+        """Take over what *folded* was promised: to go on without clients."""
+        if folded.submission.when_unclaimed is WhenUnclaimed.CONTINUE:
+            self.submission = evolve(self.submission, when_unclaimed=WhenUnclaimed.CONTINUE)
 
     @property
     def counted(self) -> bool:
@@ -182,6 +190,7 @@ class AcceptedRun:
         """Change state and tell the workspace, which publishes it."""
         self.view = evolve(self.view, state=state)
         self.moved_time = trio.current_time()
+        self.timeline.enter(SpanKind.QUEUED if state is RunState.QUEUED else None)
         if state is RunState.ACTIVE:
             self.active_time = self.moved_time
         self._moved(self)
@@ -220,6 +229,7 @@ class AcceptedRun:
 
     def will_end(self, outcome: Outcome, at: int) -> RunView:
         """Set how the run will end; return its view after the ending, which is what is stored."""
+        self.timeline.enter(SpanKind.ENDING)
         self._ending = evolve(
             self.view,
             state=outcome.state,
@@ -255,6 +265,7 @@ class AcceptedRun:
 
     def _end(self) -> None:
         self.ended_time = trio.current_time()
+        self.timeline.close()
         self._ended.set()
         self._journaled = self._decided = self._ended = _ENDED
 

@@ -20,7 +20,7 @@ Invariants between any two steps:
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from attrs import define, field, frozen
 
@@ -62,9 +62,8 @@ class LaneRun(Protocol):
         """Where the run is now."""
         ...
 
-    @property
-    def foldable(self) -> bool:
-        """Whether the active run may absorb this one."""
+    def folds_into(self, active: Self) -> bool:
+        """Whether *active* may absorb this run."""
         ...
 
     @property
@@ -274,9 +273,10 @@ class Lane(Generic[R, Result]):
     # ── Folding ─────────────────────────────────────────────────────────────────────────────────
 
     def fold(self, into: R) -> tuple[R, ...]:
-        """Take the foldable runs out of the queue for *into*; runs with a caller's id keep waiting.
+        """Take the runs that *into* may absorb out of the queue; the others keep waiting.
 
-        Only the active run gets any: a run that has ended has no step left to take a prompt into.
+        Only the active run gets any: a run that has ended has no step left to take a prompt into, and
+        one that was cancelled will make none. What still waits then was not cancelled, and must run.
         And only after the endings of all withdrawn runs have been handed over: their records come
         first.
 
@@ -286,9 +286,9 @@ class Lane(Generic[R, Result]):
         last_withdrawn = next(reversed(self._withdrawn), None)
         if last_withdrawn is not None and last_withdrawn not in self._endings:
             return ()
-        if self.active is not into:
+        if self.active is not into or into.cancel_requested:
             return ()
-        taken = tuple(run for run in self.waiting if run.foldable)
+        taken = tuple(run for run in self.waiting if run.folds_into(into))
         for run in taken:
             del self._waiting[run]
             self._folding[run] = None

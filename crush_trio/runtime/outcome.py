@@ -29,9 +29,10 @@ def _as_tuple(attachments: Iterable["Attachment"]) -> tuple["Attachment", ...]:
 class Submission:
     """What a caller sends: a prompt for a session, optionally with a run id chosen by the caller.
 
-    A submission with a `run_id` always gets a turn of its own. One without may be folded into the
-    active turn, unless it is to outlive the clients, is to be recorded, or has a permission policy or model of its own:
-    the active turn may have others.
+    A submission with a `run_id` gets a turn of its own. One without may be folded into the active turn,
+    unless it is to outlive the clients, is to be recorded, or has a permission policy or model of its own:
+    the active turn may have others. One that steers (`WhenBusy.STEER`) is folded also with a `run_id`,
+    and with policies that the active run can keep.
 
     The policies say how to treat the submission and do not count when two submissions are compared.
     So the same prompt under the same run id is the same run, and the policies of the first attempt
@@ -77,6 +78,22 @@ class Submission:
             and not self.record
         )
         return plain and self.run_id is None and self.kind is RunKind.PROMPT
+
+    def folds_into(self, active: "Submission") -> bool:
+        """Whether the run of *active* may absorb this one.
+
+        A run never takes in a prompt that was sent under another permission policy: who sends a prompt
+        has a say in what it may do, and must have the right to that. A model or a recording that a
+        prompt asks for must be what the run has.
+        """
+        if self.when_busy is not WhenBusy.STEER:
+            return self.foldable and active.permissions == PermissionPolicy()
+        return (
+            self.kind is RunKind.PROMPT
+            and self.permissions == active.permissions
+            and self.model in (None, active.model)
+            and self.record <= active.record
+        )
 
 
 @frozen(kw_only=True)

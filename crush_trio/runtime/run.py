@@ -43,9 +43,9 @@ from crush_trio.runtime.outcome import (
     Outcome,
     Submission,
 )
+from crush_trio.runtime.timeline import keep_time
 from crush_trio.runtime.watch import CancelWatch
 from crush_trio.store.errors import DiskFull, RecordNotStored
-from crush_trio.wire.asks import PermissionPolicy
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunKind, RunState
 
@@ -69,7 +69,7 @@ class RunHost(EndingHost, Protocol):
         ...
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Fold queued prompts without a caller's run id into the turn of *into*."""
+        """Fold the queued prompts that *into* may absorb into its turn."""
         ...
 
     def withdraw(self, runs: Sequence[AcceptedRun]) -> None:
@@ -132,20 +132,18 @@ class Run:
         self.events.publish(event)
 
     async def fold(self) -> tuple[Submission, ...]:
-        """Fold queued prompts without a caller's run id into this run (C2, C3); return them.
+        """Fold queued prompts that may be folded into this run (C2, C3); return them.
 
         A turn calls this before every step. The prompts are stored in queue order when it returns.
-        If that fails they go back to the queue, and the error is raised. A run with a permission
-        policy of its own folds nothing: the prompts were sent without that policy.
+        If that fails they go back to the queue, and the error is raised. `Submission.folds_into`
+        says which prompts these are: those that nobody waits for, and those that steer.
         """
-        if self.submission.permissions != PermissionPolicy():
-            await trio.lowlevel.checkpoint()
-            return ()
         return await self.host.fold(self.accepted)
 
     async def play(self, turn: "Turn") -> Completion:
         """Run the turn; raise `CancelSwallowed` if it caught its cancellation and went on."""
         self.began = True
+        keep_time(self.accepted.timeline)
         watch = CancelWatch(self.accepted.cancel_reason)
         playing = turn(self)
         if not isinstance(playing, Awaitable):
@@ -323,7 +321,7 @@ def _failed(run: Run, exc: BaseException) -> Outcome:
 async def fold(
     into: AcceptedRun, lane: RunLane, journal: Journal, host: RunHost
 ) -> tuple[Submission, ...]:
-    """Fold queued prompts without a caller's run id into the turn of *into*; return them.
+    """Fold the queued prompts that *into* may absorb into its turn; return them.
 
     They are stored and ended when this returns; a cancel of *into* waits for that. If it fails they
     go back to the head of the queue, and the error is raised.
@@ -335,6 +333,7 @@ async def fold(
     taken = tuple(run.submission for run in folded)  # `settle` drops the prompts of ended runs
     outcome = Outcome.folded(into.id)
     for run in folded:
+        into.absorb(run)
         host.decide(run, outcome)
     entry = journal.fold(folded, into)
     try:

@@ -153,6 +153,11 @@ class Workspace:
         self.events.publish(RunChange(run=accepted.view))
         return accepted
 
+    def run_now(self, run_id: RunId) -> StopReceipt:
+        """Move a waiting run to the head of its queue, and cancel the run it waits for, in one step."""
+        accepted = self.move_queued(run_id, 0)
+        return self.cancel(accepted.session_id, keep_queue=True)
+
     def _queued(self, run_id: RunId) -> tuple[AcceptedRun, RunLane]:
         accepted = self.find(run_id)
         lane = self._lanes.get(accepted.session_id)
@@ -258,6 +263,11 @@ class Workspace:
         lane = self._lanes.get(session_id)
         return lane is not None and lane.busy
 
+    def session_runs(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
+        """Every run of the session that has not ended."""
+        lane = self._lanes.get(session_id)
+        return () if lane is None else tuple(lane.runs)
+
     def queue(self, session_id: SessionId) -> tuple[AcceptedRun, ...]:
         """The runs that wait behind the session's active one, next run first (A34)."""
         lane = self._lanes.get(session_id)
@@ -287,7 +297,7 @@ class Workspace:
         self.events.publish(RunChange(run=accepted.view))
 
     async def fold(self, into: AcceptedRun) -> tuple[Submission, ...]:
-        """Fold queued prompts without a caller's run id into the turn of *into*."""
+        """Fold the queued prompts that *into* may absorb into its turn."""
         return await fold(into, self._lanes[into.session_id], self._journal, self)
 
     def decide(self, accepted: AcceptedRun, outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from functools import cache
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import trio
 from attrs import define, field
@@ -29,11 +30,21 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, RequestTim
 
 from crush_trio.audit.log import AuditLog
 from crush_trio.errors import CrushError, RequestTooSlow
+from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.audit_notes import refusal
 from crush_trio.server.bodies import BodyTooLarge
-from crush_trio.server.guard import Caller, check_scope, check_user, tokens_of
+from crush_trio.server.guard import (
+    STRANGER,
+    Caller,
+    Unauthorized,
+    check_scope,
+    check_user,
+    tokens_of,
+)
 from crush_trio.server.http.exchange import take_whole_body
-from crush_trio.server.routes import MATCHER, ROUTES
+from crush_trio.server.http.sockets import AddressExposed
+from crush_trio.server.page.login import Logins
+from crush_trio.server.routes import FILES, MATCHER, ROUTES
 from crush_trio.server.routing import Call, Reply, Route, respond
 from crush_trio.server.server import Meters, Server
 from crush_trio.server.settings import GuardSettings
@@ -45,6 +56,9 @@ NO_ROUTE: Final = "none"
 
 NO_STATUS: Final = "none"
 """The status label of a request whose client left before there was an answer."""
+
+STRANGER_BODY: Final = 4096
+"""The most bytes of a body that are read from who has no token yet."""
 
 _OTHER: Final = "other"
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -58,10 +72,32 @@ log = logging.getLogger(__name__)
 def create_app(server: Server, guard: GuardSettings | None = None) -> ASGIFramework:
     """Return the ASGI application that serves *server* to the clients that *guard* lets in.
 
-    Any number of servers can be served side by side: they share the Quart application.
+    Any number of servers can be served side by side: they share the Quart application. Raises
+    `AddressExposed` if the page has an address that other machines can reach, and there is no token.
     """
     settings = GuardSettings() if guard is None else guard
-    return Door(Direct(server), server.meters, settings, server.audit)
+    door = Door(Direct(server), server.meters, settings, server.audit)
+    check_exposed(settings, door.logins.tokens)
+    server.logins, server.public_url = door.logins, settings.public_url
+    return door
+
+
+def check_short(scope: Mapping[str, Any]) -> None:
+    """Raise `BodyTooLarge` if a stranger wants to send more than a login needs."""
+    for name, value in scope["headers"]:
+        key, text = bytes(name).lower(), bytes(value).decode("latin-1")
+        short = text.isdigit() and int(text[:9]) <= STRANGER_BODY and len(text) < 9
+        if key == b"transfer-encoding" or (key == b"content-length" and not short):
+            raise BodyTooLarge(f"the limit is {STRANGER_BODY} bytes")
+
+
+def check_exposed(settings: GuardSettings, tokens: Tokens) -> None:
+    """Raise `AddressExposed` if a proxy makes a server public that needs no token."""
+    if settings.public_url is None or tokens.required:
+        return
+    host = urlsplit(settings.public_url).hostname or ""
+    if not is_loopback(TcpAddress(host, 0)):
+        raise AddressExposed(settings.public_url)
 
 
 # ── The wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -104,11 +140,11 @@ class Door:
     meters: Meters
     guard: GuardSettings
     audit: AuditLog = field(factory=AuditLog)
-    _tokens: Tokens = field(init=False, repr=False)
+    logins: Logins = field(init=False, repr=False)
 
-    @_tokens.default
-    def _its_tokens(self) -> Tokens:
-        return tokens_of(self.guard)
+    @logins.default
+    def _its_logins(self) -> Logins:
+        return Logins(tokens_of(self.guard), self.guard.login_code)
 
     async def __call__(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -136,7 +172,7 @@ class Door:
         if scope["type"] != "lifespan":
             try:
                 check_user(cast("dict[str, Any]", scope))
-                caller = check_scope(cast("dict[str, Any]", scope), self.guard, self._tokens)
+                caller = self._caller(cast("dict[str, Any]", scope))
                 if scope["type"] == "http":
                     state_of(scope).caller = caller
             except CrushError as error:
@@ -145,6 +181,23 @@ class Door:
                 await refuse(scope["type"], error, send)
                 return
         await self.app(scope, receive, send)
+
+    def _caller(self, scope: dict[str, Any]) -> Caller:
+        """Return who sends a request; raises what is wrong with it.
+
+        Who has no token is let in as a stranger where the path leads to a row that is open to all.
+        """
+        try:
+            return check_scope(scope, self.guard, self.logins.tokens, self.logins)
+        except Unauthorized:
+            if scope["type"] != "http":
+                raise
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            found = MATCHER.find(method, scope["path"])
+            if found is None or not found[0].open_to_all:
+                raise
+            check_short(scope)
+            return STRANGER
 
 
 @define(eq=False)
@@ -192,6 +245,9 @@ class Direct:
 _NO_PAGE: Final = Reply(
     b"404 page not found\n", 404, ((b"content-type", b"text/plain; charset=utf-8"),)
 )
+_BODILESS: Final = frozenset({204, 304})
+"""Answers without a body, of which a length would say something about another answer."""
+
 _ENCODED_SLASH: Final = re.compile(rb"%(?:2f|5c)", re.IGNORECASE)
 
 
@@ -215,7 +271,10 @@ def state_of(scope: Scope) -> RequestState:
 async def send_reply(send: ASGISendCallable, reply: Reply) -> None:
     """Send an answer without Quart."""
     if reply.pieces is None:
-        headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
+        length = (
+            () if reply.status in _BODILESS else ((b"content-length", b"%d" % len(reply.body)),)
+        )
+        headers = [*reply.headers, *length]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body, "more_body": False})
         return
@@ -249,7 +308,7 @@ def quart_app(body_size: int) -> QuartTrio:
     app.config["MAX_CONTENT_LENGTH"] = body_size
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False  # an id that is missing is not another route
-    for route in ROUTES:
+    for route in (*ROUTES, *FILES):
         rule = route.path.replace("{", "<").replace("}", ">")
         name = f"{route.method} {route.path}".replace(".", "_")  # Quart allows no dots in names
         app.add_url_rule(rule, name, _view(route), methods=[route.method])
@@ -299,8 +358,10 @@ def _response(reply: Reply, *, head_only: bool) -> Response:
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     body = reply.body if reply.pieces is None or head_only else reply.pieces
     response = Response(body, reply.status, headers)
-    if not reply.headers:
+    if "content-type" not in headers:
         del response.headers["Content-Type"]  # Quart's default; there is no body
+    if reply.status in _BODILESS:
+        response.headers.pop("Content-Length", None)
     response.timeout = None
     return response
 

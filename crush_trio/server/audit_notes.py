@@ -153,7 +153,8 @@ def _answer_to_permission(call: "Call") -> Fields:
             scope = "" if body.scope is None else f" for {body.scope}"
             shown = (pending.params or {}).get("command") or pending.path or pending.description
             fields["session_id"], fields["tool"] = pending.session_id, pending.tool_name
-            fields["what"] = f"{body.action}{scope}: {pending.action} {shown}"
+            why = f" (reason: {body.reason})" if body.reason else ""
+            fields["what"] = f"{body.action}{scope}: {pending.action} {shown}{why}"
     return fields
 
 
@@ -166,7 +167,10 @@ SENT: Final = Audited(Action.SENT, _prompt)
 SUMMARY: Final = Audited(Action.SENT, lambda _call: {"what": "a summary"})
 CANCELLED: Final = Audited(Action.CANCELLED)
 QUEUE_CLEARED: Final = Audited(Action.CANCELLED, lambda _call: {"what": "the queued prompts"})
-QUEUE_CHANGED: Final = Audited(Action.QUEUE_CHANGED)
+QUEUE_CHANGED: Final = Audited(
+    Action.QUEUE_CHANGED,
+    lambda call: {"what": "runs now, the active run is cancelled"} if call.body.interrupt else {},
+)
 SHELL: Final = Audited(Action.SHELL, lambda call: {"what": call.body.command}, first=True)
 PERMISSION: Final = Audited(Action.ALLOWED, _answer_to_permission)
 SKIP: Final = Audited(Action.SKIP_SET, lambda call: {"what": "on" if call.body.skip else "off"})
@@ -213,3 +217,7 @@ RETIRED: Final = Audited(Action.CLIENT_RETIRED)
 SESSION_CHANGED: Final = Audited(Action.SESSION_CHANGED)
 SESSION_DELETED: Final = Audited(Action.SESSION_DELETED)
 CONTROL: Final = Audited(Action.SHUTDOWN, lambda call: {"what": call.body.command})
+LOGGED_IN: Final = Audited(
+    Action.LOGGED_IN, lambda call: {"what": "with a code" if call.body.code else "with a token"}
+)
+LOGGED_OUT: Final = Audited(Action.LOGGED_OUT)

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import trio
@@ -25,6 +25,7 @@ from attrs import field, frozen
 from crush_trio.errors import CrushError
 from crush_trio.net.address import TcpAddress, is_loopback
 from crush_trio.server.http.peer import peer_of
+from crush_trio.server.page.login import Logins
 from crush_trio.server.settings import TOKEN_VARIABLE, GuardSettings
 from crush_trio.server.tokens import ENVIRONMENT_TOKEN, Right, RightMissing, TokenFile, Tokens
 from crush_trio.wire.converters import shown
@@ -34,9 +35,20 @@ _FETCH_SITE: Final = b"sec-fetch-site"
 _FETCH_MODE: Final = b"sec-fetch-mode"
 _FETCH_DEST: Final = b"sec-fetch-dest"
 _HEADERS: Final = frozenset(
-    (b"host", b"origin", b"authorization", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST)
+    (b"host", b"origin", b"authorization", b"cookie", _FETCH_SITE, _FETCH_MODE, _FETCH_DEST)
 )
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@?#\s,]+)(?::([0-9]{1,5}))?")
+
+
+PAGE_HEADER: Final = b"x-crush-trio"
+"""The header without which the page's cookie changes nothing."""
+
+_FROM_US: Final = frozenset({"same-origin", "none"})
+"""The values of `Sec-Fetch-Site` with which a cookie counts: our page, or the user's own doing.
+
+A page on another port of this host is the same site for a browser, which sends the cookie for it too.
+"""
 
 
 class Forbidden(CrushError):
@@ -55,6 +67,13 @@ class OriginForbidden(Forbidden):
 
     code = "origin_forbidden"
     message = "origin is not allowed"
+
+
+class CsrfRefused(Forbidden):
+    """A request with the page's cookie wants a change and lacks the header that the page itself sends."""
+
+    code = "csrf"
+    message = "a change with the cookie of the page needs the header X-Crush-Trio: page"
 
 
 class OwnProcess(Forbidden):
@@ -98,10 +117,21 @@ class Caller:
     valid: Callable[[], bool] | None = field(default=None, eq=False, repr=False)
     """Whether a named token still gives the same right; None for callers that need not be asked again."""
 
+    known: bool = True
+    """False for a request that lacks the token it needs; it reaches the rows that are open to all."""
+    cookie: bool = False
+    """Whether the page's cookie stands for the token, which a browser sends by itself."""
+
     def check(self, needed: Right) -> None:
-        """Raise `RightMissing` if the caller may not do what needs this right."""
+        """Raise `RightMissing` if the caller may not do what needs this right; `Unauthorized` if it is not known."""
+        if not self.known:
+            raise Unauthorized
         if not self.right.covers(needed):
             raise RightMissing(f"{self.token} may {self.right}, and this needs {needed}")
+
+
+STRANGER: Final = Caller(right=Right.WATCH, known=False)
+"""The caller of a request that needs a token and has none."""
 
 
 def tokens_of(settings: GuardSettings) -> Tokens:
@@ -111,7 +141,10 @@ def tokens_of(settings: GuardSettings) -> Tokens:
 
 
 def check_scope(
-    scope: Mapping[str, Any], settings: GuardSettings, tokens: Tokens | None = None
+    scope: Mapping[str, Any],
+    settings: GuardSettings,
+    tokens: Tokens | None = None,
+    logins: Logins | None = None,
 ) -> Caller:
     """Check an ASGI connection scope, as `check_request` does.
 
@@ -141,7 +174,23 @@ def check_scope(
         authorization=found.get(b"authorization"),
         owner=settings.open_to_owner and peer_uid(scope) == os.geteuid(),
         tokens=tokens,
+        cookies=found.get(b"cookie") if found.get(_FETCH_SITE, "none") in _FROM_US else None,
+        logins=logins,
     )
+
+
+def check_csrf(caller: Caller, scope: Mapping[str, Any]) -> None:
+    """Raise `CsrfRefused` if a browser may have sent a change that our page did not ask for.
+
+    A foreign page can make a browser send a form with the cookie. It cannot add a header without asking
+    first, which is refused.
+    """
+    if caller.cookie and scope["method"] not in _READING:
+        given = [
+            bytes(value) for name, value in scope["headers"] if bytes(name).lower() == PAGE_HEADER
+        ]
+        if given != [b"page"]:
+            raise CsrfRefused
 
 
 def _is_our_page(
@@ -216,6 +265,8 @@ def check_request(
     authorization: str | None = None,
     owner: bool = False,
     tokens: Tokens | None = None,
+    cookies: str | None = None,
+    logins: Logins | None = None,
 ) -> Caller:
     """Return who sends the request if it may pass; otherwise raise `Forbidden` or `Unauthorized`.
 
@@ -223,6 +274,8 @@ def check_request(
     user and needs no token; the rest are headers. Through a Unix socket any host is accepted: its
     clients invent one, and no web page can connect there. A preflight is a request like any other: it
     has an origin, so it is refused, and no answer of ours permits a page anything.
+
+    Without a bearer token, the page's cookie among *cookies* may stand for one, if *logins* know it.
 
     A request with a valid token may name any host: a server on an address of its own has names that we
     cannot know, and a page that came here through a false name has no token.
@@ -244,9 +297,18 @@ def check_request(
         if name == ENVIRONMENT_TOKEN:
             return Caller(token=name, right=right)
         return Caller(token=name, right=right, valid=lambda: tokens.find(bearer or "") == holder)
+    if required and bearer is None and cookies is not None and logins is not None:
+        holder = logins.find(cookies)
+        if holder is not None:
+            valid = partial(_still, logins, cookies, holder)
+            return Caller(token=holder[0], right=holder[1], valid=valid, cookie=True)
     if required and not owner:
         raise Unauthorized
     return Caller()
+
+
+def _still(logins: Logins, cookies: str, holder: tuple[str, Right]) -> bool:
+    return logins.find(cookies) == holder
 
 
 def _is_our_host(settings: GuardSettings, host: str | None, port: int | None, scheme: str) -> bool:

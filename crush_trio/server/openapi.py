@@ -123,6 +123,7 @@ _IN_PATHS: Final = {
     "wid": "the workspace's id",
     "sid": "the session's id",
     "rid": "the run's id, the server's or the caller's",
+    "mid": "the message's id",
     "gid": "the id of the permission request that was granted",
     "client_id": "the client's UUID",
     "name": "the language server's name",

@@ -39,6 +39,7 @@ from crush_trio.server.app import create_app
 from crush_trio.server.guard import tokens_of
 from crush_trio.server.http.serve import GRACE, serve
 from crush_trio.server.logging import keep_logs
+from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.server import Meters, Server, metered
 from crush_trio.server.settings import ServerSettings
 from crush_trio.store.open import import_store
@@ -126,7 +127,9 @@ async def run_server(
             ) as backend,
             open_hidden_nursery() as late,
         ):
-            server = Server(backend, meters=meters, audit=audit)
+            server = Server(
+                backend, meters=meters, audit=audit, recent=RecentDirectories(settings.recent)
+            )
             late.start_soon(settle_in, opener, whole_process)
 
             def drain() -> None:

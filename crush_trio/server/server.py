@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from operator import is_
+from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,10 @@ from crush_trio.events.frames import Form, crush_frame
 from crush_trio.events.pieces import Chunk, Content, assemble
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.server.bodies import BodyLimits
+from crush_trio.server.page.login import Logins
+from crush_trio.server.page.rendering import Rendering
+from crush_trio.server.roster.following import RosterDesk
+from crush_trio.server.roster.recent import RecentDirectories
 from crush_trio.server.sse import HEARTBEAT, Drain, Streams
 from crush_trio.server.tokens import ClientTokens
 from crush_trio.store.base import COMMIT_BOUNDS, Timings
@@ -221,6 +226,13 @@ def _crush(pending: _Pending) -> Iterator[Chunk]:
 # ── The server ──────────────────────────────────────────────────────────────────────────────────
 
 
+def _own_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was deleted
+        return ""
+
+
 @define(eq=False)
 class Server:
     """The HTTP and SSE surface over one backend: what its routes share."""
@@ -232,8 +244,19 @@ class Server:
     """The counters; for runs to be counted, the backend must open its workspaces through `metered`."""
     audit: AuditLog = field(factory=AuditLog, kw_only=True)
     """The audit; by default one that records nothing."""
+    recent: RecentDirectories = field(factory=RecentDirectories, kw_only=True)
+    """The directories that the user has used lately; by default none."""
+    directory: str = field(factory=_own_directory, kw_only=True)
+    """The directory in which the server runs, which its page offers first."""
     streams: Streams = field(factory=Streams, init=False)
+    roster: RosterDesk = field(init=False, repr=False)
     asks: AskFrames = field(factory=AskFrames, init=False)
+    logins: Logins = field(factory=Logins, init=False, repr=False)
+    """The logins of browsers; those of the guard, once there is an application."""
+    rendering: Rendering = field(factory=Rendering, init=False, repr=False)
+    """Messages and changes as HTML, for pages."""
+    public_url: str | None = field(default=None, init=False)
+    """The address of the page behind a proxy, from the guard's settings."""
     bodies: BodyLimits = field(init=False, repr=False)
     """Limits on request bodies."""
     clients: ClientTokens = field(init=False, repr=False)
@@ -242,6 +265,10 @@ class Server:
     @bodies.default
     def _bodies(self) -> BodyLimits:
         return BodyLimits.of(self.backend.sizes)
+
+    @roster.default
+    def _roster(self) -> RosterDesk:
+        return RosterDesk(self.backend)
 
     @clients.default
     def _clients(self) -> ClientTokens:

@@ -6,6 +6,7 @@ decides to serve.
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -18,9 +19,10 @@ from crush_trio.agent.asks.attendance import DEFAULT_PATIENCE
 from crush_trio.audit.record import NO_PLACE, audit_path
 from crush_trio.backend.settings import IDLE_VARIABLE, BackendSettings, whole_seconds
 from crush_trio.config.checks import chosen_limits
-from crush_trio.errors import CrushError
+from crush_trio.errors import BadRequest, CrushError
 from crush_trio.limits import DEFAULTS, SizeLimits
 from crush_trio.net.address import HOST_VARIABLE
+from crush_trio.server.roster.recent import recent_path
 from crush_trio.server.tokens import tokens_path
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,9 @@ TOKEN_FILE_VARIABLE: Final = "CRUSH_TRIO_TOKEN_FILE"
 
 PATIENCE_VARIABLE: Final = "CRUSH_TRIO_PATIENCE"
 """The environment variable with the seconds that an ask waits while no client is attached."""
+
+PUBLIC_URL_VARIABLE: Final = "CRUSH_TRIO_PUBLIC_URL"
+"""The environment variable with the address of the page behind a proxy."""
 
 TOKEN_LENGTH: Final = 16
 """The fewest characters a token may have; a shorter one can be guessed."""
@@ -48,6 +53,13 @@ class TokenUnusable(CrushError):
 
     code = "token_unusable"
     message = "the server's token cannot be used"
+
+
+class PublicUrlInvalid(BadRequest):
+    """The public address of a server is not one that a page can have."""
+
+    code = "public_url_invalid"
+    message = "not an address that a page can have"
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:
@@ -77,10 +89,42 @@ class GuardSettings:
     For servers whose sockets are opened by another program, which does not know this rule.
     """
 
+    public_url: str | None = None
+    """The address of the page behind a proxy, as `https://name[:port]`; `behind` adds its host and origin."""
+    login_code: str | None = field(default=None, repr=False)
+    """A code with which one browser can log in, soon after the start."""
+
     @token.validator
     def _must_not_be_empty(self, _attribute: object, token: str | None) -> None:
         if token == "":
             raise TokenUnusable("it is empty")
+
+    def behind(self, public_url: str) -> Self:
+        """Return these settings for a server that browsers reach at *public_url*; raises `PublicUrlInvalid`."""
+        origin, authority = _parse_public_url(public_url)
+        return evolve(
+            self,
+            public_url=origin,
+            hosts=self.hosts | {authority},
+            origins=self.origins | {origin},
+        )
+
+
+_PUBLIC_URL: Final = re.compile(
+    r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)(?::([0-9]{1,5}))?/?"
+)
+_USUAL_PORTS: Final = {"http": "80", "https": "443"}
+
+
+def _parse_public_url(text: str) -> tuple[str, str]:
+    """Return the origin and the authority of a public URL, as browsers write them."""
+    match = _PUBLIC_URL.fullmatch(text.strip().lower())
+    if match is None:
+        raise PublicUrlInvalid(f"{text!r}; write https://NAME or https://NAME:PORT, without a path")
+    scheme, name, port = match[1], match[2], match[3]
+    usual = port is None or port == _USUAL_PORTS[scheme]
+    authority = name if usual else f"{name}:{port}"
+    return f"{scheme}://{authority}", authority
 
 
 @frozen(kw_only=True)
@@ -97,6 +141,8 @@ class ServerSettings:
     """Seconds that an ask waits while no client is attached to answer it."""
     audit: Path | None = None
     """The file of the audit; None records nothing."""
+    recent: Path | None = None
+    """The file with the directories that were used lately; None keeps none."""
     restore_sockets: float = inf
     """Seconds within which a socket file that was deleted is made again; by default never."""
 
@@ -111,19 +157,23 @@ class ServerSettings:
 
         Workspaces get all of *environ* except the server's token. A server stays until it is stopped,
         unless the variable for the idle time is set, as it is for a server that a client starts for
-        itself. Raises `TokenUnusable`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
+        itself. Raises `TokenUnusable`, `PublicUrlInvalid`, `LimitInvalid`, and `ConfigInvalid` for limits in the user's
         files.
         """
         backend = BackendSettings.from_environment(environ)
         if not environ.get(IDLE_VARIABLE):
             backend = evolve(backend, idle_linger=inf)
+        guard = GuardSettings(token=load_token(environ), token_file=tokens_path(environ))
+        if public_url := environ.get(PUBLIC_URL_VARIABLE):
+            guard = guard.behind(public_url)
         return cls(
             backend=backend,
-            guard=GuardSettings(token=load_token(environ), token_file=tokens_path(environ)),
+            guard=guard,
             environment={k: v for k, v in environ.items() if k not in _NOT_FOR_COMMANDS},
             patience=whole_seconds(environ, PATIENCE_VARIABLE, DEFAULT_PATIENCE),
             sizes=chosen_limits(environ),
             audit=audit_path(environ),
+            recent=recent_path(environ),
         )
 
 

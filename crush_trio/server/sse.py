@@ -37,6 +37,7 @@ from crush_trio.events.frames import Form
 from crush_trio.events.pieces import Chunk, Content, pieces_after
 from crush_trio.nursery import Interrupt
 from crush_trio.server.http.outgoing import SendNow, send_nothing_now
+from crush_trio.server.roster.changes import NOTHING_BESIDE, Beside
 from crush_trio.store.errors import StoreUnavailable
 from crush_trio.wire.answers import EndReason, StreamEnd, StreamHeartbeat, StreamReady
 from crush_trio.wire.codec import encode
@@ -71,6 +72,8 @@ class Drain:
     """
 
     announced: bool = field(default=False, init=False)
+    announcing: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Set by `announce`, for streams without a workspace, which have nothing to wait for."""
     ending: Interrupt = field(factory=Interrupt, init=False)
 
     @property
@@ -79,12 +82,13 @@ class Drain:
         return EndReason.SERVER_SHUTTING_DOWN if self.announced else EndReason.WORKSPACE_CLOSED
 
     def announce(self) -> None:
-        """Note that the server shuts down; no stream ends yet."""
+        """Note that the server shuts down; no stream of a workspace ends yet."""
         self.announced = True
+        self.announcing.set()
 
     def end_streams(self) -> None:
         """Wake every stream to send what is left and end. Later streams end at once."""
-        self.announced = True
+        self.announce()
         self.ending.call()
 
 
@@ -167,6 +171,7 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     heartbeat: float = HEARTBEAT,
     send_now: SendNow = send_nothing_now,
     turns: trio.CapacityLimiter | None = None,
+    beside: Beside = NOTHING_BESIDE,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a stream, piece by piece, until the log is closed and read to its end.
 
@@ -177,12 +182,13 @@ async def stream(  # noqa: ASYNC900, ASYNC911
     fails while it is asked what a reader missed, the stream is cut. No scope is open during a yield,
     and there is nothing to clean up: the stream may be closed or cancelled at any point.
 
-    Pieces after the first are given to *send_now*; only what it does not take is yielded.
+    Pieces after the first are given to *send_now*; only what it does not take is yielded. What comes
+    *beside* the feed is sent between two frames.
     """
     if feed.form is None:
         raise ValueError("a stream is for readers of bytes; this one has no form")
     limiter = turns or trio.CapacityLimiter(TURNS)
-    sender = _Sender(feed, feed.form, drain, asks, heartbeat, send_now, limiter)
+    sender = _Sender(feed, feed.form, drain, asks, heartbeat, send_now, limiter, beside)
     opening = _Opening(sender, boot, first, missed)
     try:
         for following in (opening.next, sender.next, sender.rest):
@@ -247,6 +253,7 @@ class _Sender:
     heartbeat: float
     _send_now: SendNow
     _turns: trio.CapacityLimiter
+    _beside: Beside
     _pieces: Iterator[bytes] | None = field(default=None, init=False)
     """The rest of something that is sent piece by piece."""
     _fresh: Batch | None = field(default=None, init=False)
@@ -263,9 +270,15 @@ class _Sender:
         spoken = trio.current_time()
         while True:
             deadline = spoken + self.heartbeat
-            with trio.CancelScope(deadline=deadline) as scope, self._drain.ending.ends(scope):
+            if self._pieces is None and (told := self._beside.take()):
+                self.hold(told)
+            with (
+                trio.CancelScope(deadline=deadline) as scope,
+                self._drain.ending.ends(scope),
+                self._beside.wakes(scope),
+            ):
                 try:
-                    while True:
+                    while self._pieces is not None or not self._beside.news:
                         data = await self._take()
                         sent = self._send_now(data)
                         if sent < len(data):
@@ -278,7 +291,7 @@ class _Sender:
             # ASYNC910: what got here was cancelled while it waited.
             if self._drain.ending.called:
                 return b""  # noqa: ASYNC910
-            if spoken + self.heartbeat <= deadline:
+            if spoken + self.heartbeat <= trio.current_time():
                 if self._pieces is None:
                     return _HEARTBEATS[self.form]  # noqa: ASYNC910
                 spoken = trio.current_time()  # nothing may come between two pieces of a frame

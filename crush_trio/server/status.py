@@ -28,6 +28,7 @@ STATUS: Final[Mapping[str, int]] = {
     "path_missing": HTTPStatus.BAD_REQUEST,
     "permission_action_invalid": HTTPStatus.BAD_REQUEST,
     "prompt_empty": HTTPStatus.BAD_REQUEST,
+    "public_url_invalid": HTTPStatus.BAD_REQUEST,
     "provider_key_invalid": HTTPStatus.BAD_REQUEST,
     "rule_not_possible": HTTPStatus.BAD_REQUEST,
     "session_missing": HTTPStatus.BAD_REQUEST,
@@ -43,6 +44,7 @@ STATUS: Final[Mapping[str, int]] = {
     "too_many_connections": HTTPStatus.TOO_MANY_REQUESTS,
     # The request is not allowed.
     "unauthorized": HTTPStatus.UNAUTHORIZED,
+    "csrf": HTTPStatus.FORBIDDEN,
     "host_forbidden": HTTPStatus.FORBIDDEN,
     "origin_forbidden": HTTPStatus.FORBIDDEN,
     "own_process": HTTPStatus.FORBIDDEN,
@@ -62,6 +64,7 @@ STATUS: Final[Mapping[str, int]] = {
     "channel_mismatch": HTTPStatus.CONFLICT,
     "client_not_attached": HTTPStatus.CONFLICT,
     "client_retired": HTTPStatus.CONFLICT,
+    "message_growing": HTTPStatus.CONFLICT,
     "not_recorded": HTTPStatus.CONFLICT,
     "rule_elsewhere": HTTPStatus.CONFLICT,
     "run_id_taken": HTTPStatus.CONFLICT,
@@ -96,6 +99,7 @@ STATUS: Final[Mapping[str, int]] = {
     "no_room_for_prompt": HTTPStatus.INSUFFICIENT_STORAGE,
     # More than a limit allows; the same request may succeed later.
     "queue_full": HTTPStatus.TOO_MANY_REQUESTS,
+    "too_many_logins": HTTPStatus.TOO_MANY_REQUESTS,
     "too_many_workspaces": HTTPStatus.TOO_MANY_REQUESTS,
     # A hook of the user is against it.
     "prompt_refused": HTTPStatus.FORBIDDEN,

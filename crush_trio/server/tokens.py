@@ -149,7 +149,7 @@ class TokenFile:
         token, now = TOKEN_PREFIX + secrets.token_urlsafe(32), self.clock.unix()
         stored = NamedToken(
             name=name,
-            sha256=_digest(token),
+            sha256=digest_of(token),
             right=right,
             created_at=now,
             expires_at=None if seconds is None else now + seconds,
@@ -209,7 +209,8 @@ def _check_private(about: os.stat_result) -> None:
         raise OSError(errno.EPERM, "other users can open it; chmod 600 it")
 
 
-def _digest(token: str) -> str:
+def digest_of(token: str) -> str:
+    """Return the hash of a secret, in place of which it is stored."""
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -277,9 +278,13 @@ class Tokens:
 
         Every stored token is compared, in constant time: the answer takes as long for a near miss.
         """
+        return self.find_digest(digest_of(given))
+
+    def find_digest(self, given: str) -> tuple[str, Right] | None:
+        """Return what `find` does, for a token of which only the hash is known."""
         self._refresh()
-        digest, found = _digest(given).encode(), None
-        if self.token is not None and hmac.compare_digest(digest, _digest(self.token).encode()):
+        digest, found = given.encode(), None
+        if self.token is not None and hmac.compare_digest(digest, digest_of(self.token).encode()):
             found = ENVIRONMENT_TOKEN, Right.ADMIN
         now = self.clock.unix()
         for each in self._named:

@@ -17,12 +17,13 @@ from attrs import define, field, frozen
 
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
+from crush_trio.store.overview import OverviewReads
 from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId, ToolCallId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.requests import Attachment
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 COMMIT_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Upper bounds, in seconds, of the histogram of commit times."""
@@ -184,6 +185,10 @@ class SessionReads(Protocol):
 
     async def totals(self, session_id: SessionId) -> Totals:
         """Return the tokens that a session has used in total."""
+        ...
+
+    async def usage(self, since: int) -> list[UsageDay]:
+        """Return what the days from *since* on used, in order; days without anything are left out."""
         ...
 
 
@@ -371,6 +376,7 @@ class Store(
     AskReads,
     TailReads,
     ListReads,
+    OverviewReads,
     Protocol,
 ):
     """A whole store."""

@@ -64,7 +64,10 @@ class SessionEdited:
 
 @frozen(kw_only=True)
 class UsageAdded:
-    """What a model call used: the context's tokens are set if given, totals and cost are added."""
+    """What a model call used: the context's tokens are set if given, totals and cost are added.
+
+    `counted` if the cost was counted for its day already, in the session of a task.
+    """
 
     id: SessionId
     at: int
@@ -73,6 +76,7 @@ class UsageAdded:
     spent_prompt_tokens: int = 0
     spent_completion_tokens: int = 0
     cost: float = 0.0
+    counted: bool = False
 
 
 @frozen(kw_only=True)

@@ -43,7 +43,7 @@ export { ApiError, Closed, NoAnswer, RunNotCompleted };
 /** @typedef {Abortable & { interactive?: boolean, create?: boolean, patience?: number }} OpenOptions */
 /**
  * @typedef {Abortable & { session: string, runId?: string, attachments?: object[],
- *   whenBusy?: "enqueue" | "interrupt" | "reject", whenUnclaimed?: "cancel" | "continue",
+ *   whenBusy?: "enqueue" | "interrupt" | "reject" | "steer", whenUnclaimed?: "cancel" | "continue",
  *   permissions?: { mode?: string, allow_list?: string[] }, interactive?: boolean, model?: object }} SubmitOptions
  */
 
@@ -249,10 +249,12 @@ export class Workspace {
   /**
    * Answer a permission request; returns whether this answer settled it.
    * @param {PermissionRequest} permission @param {"allow" | "allow_session" | "deny"} action
-   * @param {Abortable & { scope?: string }} [options]
+   * The model is told the `reason` of a "deny".
+   * @param {Abortable & { scope?: string, reason?: string }} [options]
    */
-  async grant(permission, action, { scope, signal } = {}) {
-    const answer = await this.ask("POST", "/permissions/grant", { body: { permission, action, scope }, signal });
+  async grant(permission, action, { scope, reason, signal } = {}) {
+    const body = { permission, action, scope, reason };
+    const answer = await this.ask("POST", "/permissions/grant", { body, signal });
     return answer.resolved === true;
   }
 

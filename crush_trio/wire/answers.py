@@ -13,7 +13,8 @@ from crush_trio.wire.asks import PermissionRequest, QuestionRequest
 from crush_trio.wire.fields import JsonObject, OmitEmpty
 from crush_trio.wire.ids import MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part
-from crush_trio.wire.runs import RunState, RunView, WhenUnclaimed
+from crush_trio.wire.runs import RunState, RunView, SpanKind, WhenUnclaimed
+from crush_trio.wire.views import Roster, RosterSessionChange, RosterWorkspaceChange
 
 Diagnostics: TypeAlias = Mapping[str, tuple[JsonObject, ...]]
 """A language server's diagnostics by document, as the server wrote them."""
@@ -133,10 +134,39 @@ class QueueItem:
 
 @frozen(kw_only=True)
 class QueueEdit:
-    """`PATCH queue/{run_id}`: changes of a waiting run; absent keys change nothing."""
+    """`PATCH queue/{run_id}`: changes of a waiting run; absent keys change nothing.
+
+    With `interrupt` the run is put first in the queue and the active run is cancelled: it runs now.
+    """
 
     prompt: OmitEmpty[str | None] = None
     index: OmitEmpty[int | None] = None
+    interrupt: OmitEmpty[bool] = False
+
+
+@frozen(kw_only=True)
+class SpanView:
+    """One stretch of a run's timeline, in unix seconds with a fraction; `end` is null while it lasts."""
+
+    kind: SpanKind
+    name: str = ""
+    begin: float
+    end: float | None = None
+    detail: str = ""
+
+
+@frozen(kw_only=True)
+class TimelineView:
+    """`GET runs/{rid}/timeline`: what a run did when.
+
+    `coarse` if it was made from what is stored, in whole seconds and without asks and tools.
+    `left_out` is how many spans were too many to be kept.
+    """
+
+    run: RunView
+    spans: tuple[SpanView, ...]
+    coarse: bool = False
+    left_out: OmitEmpty[int] = 0
 
 
 @frozen(kw_only=True)
@@ -275,8 +305,52 @@ NATIVE: Final[Mapping[str, type]] = {
     "message_delta": MessageDelta,
     "resync": StreamResync,
     "end": StreamEnd,
+    "roster": Roster,
+    "roster_session": RosterSessionChange,
+    "roster_workspace": RosterWorkspaceChange,
 }
 """The class of the data of each event that only the native form has, by the event's name."""
 
-UNNUMBERED: Final = frozenset({"asks", "heartbeat", "end"})
+UNNUMBERED: Final = frozenset(
+    {"asks", "heartbeat", "end", "roster", "roster_session", "roster_workspace"}
+)
 """The events of `NATIVE` without an id: they do not move a reader's place."""
+
+
+@frozen(kw_only=True)
+class PageView:
+    """`GET page`: what a browser may do here. One that has to log in first learns nothing else."""
+
+    login: bool
+    """Whether the browser must log in, or has; without a right it has not yet."""
+    right: str | None = None
+    """`watch`, `answer` or `admin`; None before the login."""
+    logged_in: bool = False
+    """Whether there is a session to log out of."""
+    version: str = ""
+    directory: str = ""
+    """The directory that the server was started in."""
+
+
+@frozen(kw_only=True)
+class RenderedPart:
+    """A part of a message as HTML that is safe to show; `index` is its place in the message."""
+
+    index: int
+    html: str
+
+
+@frozen(kw_only=True)
+class RenderedMessage:
+    """The parts of a finished message that are more than plain text."""
+
+    id: MessageId
+    updated_at: int
+    parts: tuple[RenderedPart, ...] = ()
+
+
+@frozen(kw_only=True)
+class RenderedDiff:
+    """A change of a file as an HTML table."""
+
+    html: str

@@ -111,13 +111,15 @@ class PermissionNotification:
     """The state of a permission request: asked (neither flag), granted or denied.
 
     A request whose run was stopped is `withdrawn`: it was not answered and needs no answer any
-    more. It is `denied` as well, which makes peers close their dialog.
+    more. It is `denied` as well, which makes peers close their dialog. `reason` is why a person denied it,
+    if that person said so.
     """
 
     tool_call_id: ToolCallId
     granted: bool = False
     denied: bool = False
     withdrawn: OmitEmpty[bool] = False
+    reason: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)

@@ -160,12 +160,14 @@ class PermissionReference:
 class GrantRequest:
     """`POST permissions/grant`: the answer to a permission request, of which only the id is used.
 
-    `scope` is an extension: for which later requests an `allow` counts, too.
+    `scope` and `reason` are extensions: for which later requests an `allow` counts, too; and why a `deny`
+    was given, which the model is told.
     """
 
     permission: Annotated[PermissionRequest, Shown(PermissionReference)]
     action: Annotated[str, Shown(PermissionAction)]
     scope: OmitEmpty[GrantScope | None] = None
+    reason: OmitEmpty[str] = ""
 
 
 @frozen(kw_only=True)
@@ -306,3 +308,20 @@ class McpResourceRequest:
 
     name: str
     uri: str
+
+
+@frozen(kw_only=True)
+class LoginRequest:
+    """`POST login`: a token, or a one-time code."""
+
+    token: OmitEmpty[str] = field(default="", repr=False)
+    code: OmitEmpty[str] = field(default="", repr=False)
+
+
+@frozen(kw_only=True)
+class DiffRequest:
+    """`POST render/diff`: the content of a file before and after a change; the path tells its language."""
+
+    path: OmitEmpty[str] = ""
+    old: OmitEmpty[str] = ""
+    new: str

@@ -85,6 +85,22 @@ class RunView:
     notices: OmitEmpty[tuple[str, ...]] = ()
 
 
+class SpanKind(StrEnum):
+    """What a run does in one stretch of its timeline."""
+
+    ACCEPTED = "accepted"
+    """Its acceptance is being stored."""
+    QUEUED = "queued"
+    MODEL = "model"
+    TOOL = "tool"
+    ASK = "ask"
+    """It waits for a person."""
+    SUBAGENT = "subagent"
+    """It waits for the run of a task that it has started."""
+    ENDING = "ending"
+    """Its ending is being stored."""
+
+
 # ── Policies of a submission ────────────────────────────────────────────────────────────────────
 
 
@@ -97,6 +113,8 @@ class WhenBusy(StrEnum):
     """Every run the session has is cancelled first."""
     REJECT = "reject"
     """It is refused, and nothing changes."""
+    STEER = "steer"
+    """The active run takes it in at its next step, also with a run id; without such a step it waits."""
 
 
 class WhenUnclaimed(StrEnum):

@@ -1,14 +1,28 @@
-"""Sessions with their todos, and the files that they changed; `wire.answers` has the other answers.
+"""Sessions with their todos, the files that they changed, and the roster of all sessions of a server.
+
+`wire.answers` has the other answers.
 
 Times are unix seconds. Lists that clients expect are written even if they are empty.
 """
 
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from attrs import frozen
 
 from crush_trio.wire.fields import OmitEmpty
-from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, FileId, MessageId, SessionId
+from crush_trio.wire.ids import (
+    NO_MESSAGE,
+    NO_SESSION,
+    FileId,
+    MessageId,
+    RunId,
+    SessionId,
+    WorkspaceId,
+)
+from crush_trio.wire.messages import Role
+from crush_trio.wire.runs import RunState
 
 
 class TodoStatus(StrEnum):
@@ -53,6 +67,26 @@ class Session:
 
 
 @frozen(kw_only=True)
+class UsageDay:
+    """What one day (UTC) used: the runs that ended on it, and the tokens and cost of its model calls."""
+
+    day: str
+    runs: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0
+
+
+DAY: Final = 86_400
+"""The seconds of a day."""
+
+
+def day_of(unix: int) -> str:
+    """Return the day of *unix* seconds in UTC, such as `2026-01-01`."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d")
+
+
+@frozen(kw_only=True)
 class File:
     """One version of a file that a session changed; version 0 is the original."""
 
@@ -63,3 +97,129 @@ class File:
     version: int = 0
     created_at: int = 0
     updated_at: int = 0
+
+
+# ── The roster ──────────────────────────────────────────────────────────────────────────────────
+
+
+class SessionGroup(StrEnum):
+    """What a session does, at a glance. `needs_you` wins over `working`."""
+
+    WORKING = "working"
+    NEEDS_YOU = "needs_you"
+    IDLE = "idle"
+
+
+class Need(StrEnum):
+    """Why a session needs a person: an ask waits, or its last run failed and none came after it."""
+
+    PERMISSION = "permission"
+    QUESTION = "question"
+    ERROR = "error"
+
+
+@frozen(kw_only=True)
+class ModelName:
+    """A model and its provider."""
+
+    provider: str
+    model: str
+
+
+@frozen(kw_only=True)
+class RosterRun:
+    """The active run of a session. `started_at` is in unix seconds."""
+
+    id: RunId
+    state: RunState
+    started_at: int
+
+
+@frozen(kw_only=True)
+class RosterSession:
+    """A session of the roster; a subagent's session has no row, its asks count for its parent.
+
+    `tokens` is the size of the present context, `model` the one of the last answer, `queue` the number
+    of waiting runs.
+    """
+
+    id: SessionId
+    workspace_id: WorkspaceId
+    title: str = ""
+    group: SessionGroup = SessionGroup.IDLE
+    needs: tuple[Need, ...] = ()
+    cost: float = 0
+    tokens: int = 0
+    model: ModelName | None = None
+    queue: int = 0
+    run: RosterRun | None = None
+    updated_at: int = 0
+    message_count: int = 0
+
+
+@frozen(kw_only=True)
+class RosterWorkspace:
+    """A hosted workspace; `name` is the last part of its path."""
+
+    id: WorkspaceId
+    path: str
+    name: str
+
+
+@frozen(kw_only=True)
+class RecentDirectory:
+    """A directory that was a workspace, and when it was opened last."""
+
+    path: str
+    used_at: int
+
+
+@frozen(kw_only=True)
+class Roster:
+    """All sessions of a server; `right` is what the reader may do, `directory` the server's own."""
+
+    directory: str
+    version: str
+    right: str
+    workspaces: tuple[RosterWorkspace, ...] = ()
+    recent: tuple[RecentDirectory, ...] = ()
+    sessions: tuple[RosterSession, ...] = ()
+
+
+class RosterChange(StrEnum):
+    """What happened to a row of the roster."""
+
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+@frozen(kw_only=True)
+class RosterSessionChange:
+    """A session of the roster that is new, has changed or is gone."""
+
+    type: RosterChange
+    payload: RosterSession
+
+
+@frozen(kw_only=True)
+class RosterWorkspaceChange:
+    """A workspace that was opened or closed."""
+
+    type: RosterChange
+    payload: RosterWorkspace
+
+
+@frozen(kw_only=True)
+class SearchHit:
+    """A session whose title, or a message whose text, contains what was searched.
+
+    `message_id` is null and `role` empty for a title.
+    """
+
+    workspace_id: WorkspaceId
+    session_id: SessionId
+    title: str
+    message_id: MessageId | None
+    role: Role
+    snippet: str
+    at: int

@@ -128,6 +128,11 @@ class Office:
         return [_word(event.entity) for event in batch.events]
 
     @property
+    def notices(self):
+        """The events that every reader got so far, as they are."""
+        return [event.entity for event in _from_the_start(self.log).take().events]
+
+    @property
     def pending(self):
         return [request.tool_call_id for request in self.permissions.pending]
 

@@ -32,8 +32,17 @@ from crush_trio.wire.requests import WorkspaceRequest
 from crush_trio.wire.views import Session
 from tests.client.fake_transport import FakeTransport, answered
 
-FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/")}
-"""Pages to look at."""
+FOR_PEOPLE = {("GET", "/v1/docs"), ("GET", "/v1/docs/"), ("GET", "/v1/events")}
+"""Pages to look at, and the stream of such a page."""
+
+FOR_BROWSERS = {
+    ("GET", "/v1/page"),
+    ("POST", "/v1/login"),
+    ("POST", "/v1/logout"),
+    ("POST", "/v1/render/diff"),
+    ("GET", "/v1/workspaces/{wid}/sessions/{sid}/messages/{mid}/rendered"),
+}
+"""What a page does in place of a token, which programs have; and HTML, which only a page shows."""
 
 BY_OPENING = {
     ("POST", "/v1/workspaces"),
@@ -57,7 +66,10 @@ CLIENT_CALLS = {
     "event_schema": lambda c: c.event_schema(),
     "metrics": lambda c: c.metrics(),
     "audit": lambda c: c.audit(after=1, limit=2),
+    "usage": lambda c: c.usage(days=7),
     "workspaces": lambda c: c.workspaces(),
+    "roster": lambda c: c.roster(),
+    "search": lambda c: c.search("text", limit=2),
     "shutdown": lambda c: c.shutdown(),
     "retire": lambda c: c.retire(),
 }
@@ -125,6 +137,7 @@ WORKSPACE_CALLS = {
     "runs.list": lambda w: w.runs.list("s", limit=5),
     "runs.get": lambda w: w.runs.get("r"),
     "runs.capsule": lambda w: w.runs.capsule("r"),
+    "runs.timeline": lambda w: w.runs.timeline("r"),
     "runs.cancel": lambda w: w.runs.cancel("r"),
     "sessions.list": lambda w: w.sessions.list(),
     "sessions.create": lambda w: w.sessions.create("a title"),
@@ -144,6 +157,7 @@ WORKSPACE_CALLS = {
 COMPOSED = {
     "sessions.rename": (lambda w: w.sessions.rename("s", "t"), ["GET", "PUT"]),
     "queue.move": (lambda w: w.queue.move("s", "r", 0), ["PATCH"]),
+    "queue.run_now": (lambda w: w.queue.run_now("s", "r"), ["PATCH"]),
     "permissions.grant": (lambda w: w.permissions.grant(ASKED), ["POST"]),
     "permissions.deny": (lambda w: w.permissions.deny(ASKED), ["POST"]),
 }
@@ -184,6 +198,8 @@ class Wire:
         self.sent.append(request)
         if re.search(r"/runs/[^/]+$", request.path):
             return answered({"state": "completed"})
+        if request.path.endswith("/timeline"):
+            return answered({"run": {"state": "completed"}})
         if request.path.endswith("/permissions/rules") and request.method == "POST":
             return answered({"decision": "ask"})
         if request.path.endswith("/sessions/s"):
@@ -264,7 +280,9 @@ async def test_every_route_is_reached_by_exactly_one_method():
             route = route_of(request)
             reached_by.setdefault((route.method, route.path), []).append(f"{pick}.{name}")
     assert {route: names for route, names in reached_by.items() if len(names) > 1} == {}
-    wanted = {(route.method, route.path) for route in ROUTES} - FOR_PEOPLE - BY_OPENING
+    wanted = (
+        {(route.method, route.path) for route in ROUTES} - FOR_PEOPLE - FOR_BROWSERS - BY_OPENING
+    )
     assert set(reached_by) == wanted
 
 

@@ -9,7 +9,7 @@ import pytest
 from crush_trio import nofollow
 from crush_trio.config import ConfigInvalid, ConfigWarningKind, SourceKind
 from crush_trio.config.checks import chosen_limits
-from crush_trio.config.files import FILE_LIMIT
+from crush_trio.config.files import FILE_LIMIT, NotifyEvent
 from tests.config.homes import SECRET, custom, texts
 
 
@@ -402,6 +402,33 @@ async def test_a_snapshot_does_not_show_keys(home):
     loaded = await home.load()
     assert SECRET not in repr(loaded)
     assert SECRET not in repr(loaded.places)
+
+
+async def test_only_the_files_of_the_user_say_what_is_called_for_people_who_are_away(home):
+    home.write(home.project_file, {"crush_trio": {"notify": {"command": "theirs"}}})
+    assert not (await home.load()).notify.wants(NotifyEvent.RUN_ENDED)
+    mine = {"webhook": "https://example.org/hook", "events": ["needs_person"]}
+    home.write(home.user_file, {"crush_trio": {"notify": mine}})
+    found = (await home.load()).notify
+    assert (found.command, found.webhook) == ("", "https://example.org/hook")
+    assert found.wants(NotifyEvent.NEEDS_PERSON)
+    assert not found.wants(NotifyEvent.RUN_ENDED)
+    assert "hook" not in repr(found).replace("webhook", ""), "the address may be a secret"
+
+
+@pytest.mark.parametrize(
+    ("notify", "problem"),
+    [
+        ({"webhook": "ftp://example.org"}, "must begin with http:// or https://"),
+        ({"webhook": "https://me:key@example.org"}, "must not hold a login"),
+        ({"events": ["lunch"]}, "lunch"),
+        ({"command": ["x"]}, "command"),
+    ],
+)
+async def test_a_notification_that_could_not_be_sent_is_refused(home, notify, problem):
+    home.write(home.user_file, {"crush_trio": {"notify": notify}})
+    with pytest.raises(ConfigInvalid, match=problem):
+        await home.load()
 
 
 async def test_the_last_file_of_the_user_that_says_so_has_runs_recorded(home):

@@ -17,7 +17,7 @@ from crush_trio.testing.server.agent import TEST_MODEL, ScriptedTool, open_test_
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.messages import FinishReason, Role, TextPart
 from crush_trio.wire.requests import Attachment
-from crush_trio.wire.runs import RunState
+from crush_trio.wire.runs import RunState, WhenBusy
 from tests.agent.durable import check_complete
 from tests.agent.durable import text_of as words_of
 
@@ -76,6 +76,33 @@ async def test_folded_prompts_reach_the_very_next_step_in_order_with_what_came_w
     assert (first, two) == ("go", "two")
     assert one.startswith("one")
     assert "remember" in one
+
+
+@pytest.mark.item("C2", "C3")
+async def test_a_prompt_that_steers_a_streaming_answer_reaches_the_next_step_with_its_files():
+    gate = Gate("in the middle of an answer")
+    note = Attachment(
+        file_path="n.txt", file_name="n.txt", mime_type="text/plain", content=b"remember"
+    )
+    first = [Say("let me"), Pause(gate), CallTool("look")]
+    model = ScriptedProvider([first, [Say("as you say")], [Say("and this")]])
+    seen = Gate("tool")
+    seen.open()
+    async with open_test_agent(model, [waiting_tool(seen)]) as bench:
+        run = bench.accept("go", run_id="r")
+        await gate.reached()
+        steers = {"when_busy": WhenBusy.STEER, "attachments": (note,)}
+        [steered, alone] = await queued(
+            bench, ("left", {**steers, "run_id": "s"}), ("alone", {"run_id": "t"})
+        )
+        gate.open()
+        assert (await run.wait()).text == "as you say"
+        assert (await steered.wait()).folded_into == run.id
+        assert (await alone.wait()).state is RunState.COMPLETED
+        said = [words_of(m) for m in await bench.messages() if m.role is Role.USER]
+        await check_complete(bench.store)
+    assert said == ["go", "left", "alone"]
+    assert "remember" in texts(model.requests[1])[1]
 
 
 @pytest.mark.item("C4")

@@ -239,6 +239,19 @@ async def test_a_denial_stops_the_turn_and_shows_what_did_not_happen():
     assert result.metadata == {**diff, "permission_refused": "denied"}
 
 
+@pytest.mark.item("F5")
+async def test_a_denial_with_a_reason_tells_the_model_and_the_clients_and_the_turn_goes_on():
+    office = Office()
+    async with trio.open_nursery() as nursery:
+        call = await asked(nursery, office)
+        office.permissions.answer(FIRST, DENY, reason="use make")
+    result = call.error.result
+    assert result.content == "User denied permission: use make"
+    assert (result.is_error, result.stop_turn, result.by_person) == (True, False, True)
+    assert result.metadata == {"permission_refused": "denied"}
+    assert office.notices[-1].reason == "use make"
+
+
 @pytest.mark.item("F6", "L15", "A20")
 async def test_a_cancelled_run_withdraws_its_request_and_everybody_is_told():
     office = Office()

@@ -190,14 +190,40 @@ def refused(*arguments):
 # ── Starting ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_says_in_one_line_where_it_listens_and_what_answers(tmp_path):
+def test_it_says_where_it_listens_what_answers_and_where_the_page_is(tmp_path):
     with serving(tmp_path) as server:
         assert server.address.startswith("tcp://127.0.0.1:")
         assert not server.address.endswith(":0")
         assert "demo" in server.line
         assert server.ask("GET", "/health") == (200, None)
         assert server.stop()[0] == 0
-        assert server.process.stdout.read() == ""
+        page = server.address.replace("tcp:", "http:")
+        assert server.process.stdout.read() == f"The page: {page}/\n"
+
+
+def test_the_link_that_it_prints_logs_one_browser_in(tmp_path):
+    with serving(tmp_path, extra={"CRUSH_TRIO_TOKEN": "a-token-of-enough-characters"}) as server:
+        code = server.process.stdout.readline().rstrip("\n").rpartition("/#login=")[2]
+
+        def send(method, path, body=None, **headers):
+            connection = server.connect()
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            data = response.read()
+            connection.close()
+            return response.status, response.headers, data
+
+        assert send("GET", "/v1/version")[0] == 401
+        assert send("HEAD", "/web/client.js")[0] == 200
+        login = json.dumps({"code": code})
+        status, headers, _ = send("POST", "/v1/login", login)
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert (status, headers["content-length"]) == (204, None)
+        assert send("GET", "/v1/version", Cookie=cookie)[0] == 200
+        assert send("POST", "/v1/logout", Cookie=cookie)[0] == 403
+        assert send("POST", "/v1/logout", **{"Cookie": cookie, "X-Crush-Trio": "page"})[0] == 204
+        assert send("GET", "/v1/version", Cookie=cookie)[0] == 401
+        assert send("POST", "/v1/login", login)[0] == 401
 
 
 def commands_of_the_readme(port):

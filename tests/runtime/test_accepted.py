@@ -71,8 +71,8 @@ async def test_a_run_has_an_id_of_ours_and_keeps_the_callers():
         assert named.id != anonymous.id
         assert named.submission.run_id == "mine"
         assert bench.find("mine") is bench.find(named.id) is named
-        assert not named.foldable
-        assert anonymous.foldable
+        assert not named.folds_into(anonymous)
+        assert anonymous.folds_into(named)
         assert named.session_id == "s"
         await named.wait()
         await anonymous.wait()

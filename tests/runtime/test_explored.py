@@ -5,11 +5,14 @@ in every schedule. What a scenario returns says which of the allowed endings cam
 assert the set of those too, so that a scenario which no longer reaches an interesting case fails.
 """
 
+from contextlib import suppress
+
 import pytest
 import trio
 import trio.testing
 from attrs import frozen
 
+from crush_trio.errors import RunNotQueued
 from crush_trio.testing import Gate
 from crush_trio.testing.explore import explore
 from crush_trio.testing.server.faults import FaultyJournal, JournalFault
@@ -170,6 +173,72 @@ async def interrupt_against_the_end():
     return result
 
 
+def steering(text, run_id):
+    return prompt(text, run_id=run_id, when_busy=WhenBusy.STEER)
+
+
+async def steers_against_the_end_and_a_cancel(*, cancel):
+    """Two prompts steer, both with run ids, while the active run folds once and then ends."""
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate), Fold()]}, default=(Fold(),))
+    async with open_test_workspace(turns) as bench:
+        runs = [bench.accept("one", run_id="1")]
+        await gate.reached()
+        runs.append(bench.workspace.accept(steering("two", "2")))
+
+        def steer_again():
+            runs.append(bench.workspace.accept(steering("three", "3")))
+
+        await soon(steer_again, gate.open, *([bench.cancel] if cancel else []))
+        result = await states(*runs)
+        check_promises(bench, runs)
+        taken = [text for texts in turns.folded.values() for text in texts]
+        played = [text for text in turns.started if text != "one"]
+        assert len({*taken, *played}) == len(taken) + len(played), "a prompt was seen twice"
+        for text, run, state in zip(("two", "three"), runs[1:], result[1:], strict=True):
+            assert text not in taken or state is FOLDED, "folded by one side only"
+            assert text not in played or state is not FOLDED, "folded, and ran as well"
+            assert run.outcome.folded_into in (None, runs[0].id, runs[1].id)
+        if not cancel:
+            assert sorted(taken + played) == ["three", "two"], "a prompt was lost"
+    return result
+
+
+async def steers_against_the_end():
+    return await steers_against_the_end_and_a_cancel(cancel=False)
+
+
+async def steers_against_a_cancel():
+    return await steers_against_the_end_and_a_cancel(cancel=True)
+
+
+async def run_now_against_a_fold_and_the_end():
+    """One of two waiting prompts is to run now, while the active run may take both in, or end."""
+    gate = Gate()
+    turns = ScriptedTurns({"one": [Pause(gate), Fold()]}, default=())
+    async with open_test_workspace(turns) as bench:
+        runs = [bench.accept("one", run_id="1")]
+        await gate.reached()
+        runs += [bench.accept("two"), bench.accept("three")]
+        await trio.testing.wait_all_tasks_blocked()
+        sent = []
+
+        def run_now():
+            with suppress(RunNotQueued):
+                bench.workspace.run_now(runs[2].id)
+                sent.append("three")
+
+        await soon(gate.open, run_now)
+        result = await states(*runs)
+        check_promises(bench, runs)
+        if sent:
+            assert result[1:] == (COMPLETED, COMPLETED), "what was to run now was folded or stopped"
+            assert turns.started == ["one", "three", "two"]
+        else:
+            assert result == (COMPLETED, FOLDED, FOLDED)
+    return result
+
+
 async def cancel_that_keeps_the_queue():
     gate = Gate()
     turns = ScriptedTurns({"one": [Pause(gate)]}, default=())
@@ -326,6 +395,33 @@ SCENARIOS = [
             (CANCELLED, CANCELLED, COMPLETED, COMPLETED),
             (COMPLETED, CANCELLED, COMPLETED, COMPLETED),
         },
+    ),
+    Explored(
+        steers_against_the_end,
+        2,
+        500,
+        {
+            (COMPLETED, FOLDED, FOLDED),
+            (COMPLETED, FOLDED, COMPLETED),
+            (COMPLETED, COMPLETED, FOLDED),
+        },
+    ),
+    Explored(
+        steers_against_a_cancel,
+        2,
+        2_000,
+        {
+            (CANCELLED, CANCELLED, CANCELLED),
+            (CANCELLED, CANCELLED, COMPLETED),
+            (CANCELLED, FOLDED, FOLDED),
+            (COMPLETED, FOLDED, COMPLETED),
+        },
+    ),
+    Explored(
+        run_now_against_a_fold_and_the_end,
+        2,
+        500,
+        {(CANCELLED, COMPLETED, COMPLETED), (COMPLETED, FOLDED, FOLDED)},
     ),
     Explored(cancel_that_keeps_the_queue, 2, 400, {(CANCELLED, COMPLETED), (COMPLETED, CANCELLED)}),
     Explored(accept_stop, 2, 900, {(CANCELLED, CANCELLED), (COMPLETED, CANCELLED)}),

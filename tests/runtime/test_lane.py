@@ -25,6 +25,9 @@ class FakeRun:
     cancel_requested: bool = False
     stopped: bool = False
 
+    def folds_into(self, active: "FakeRun") -> bool:
+        return self.foldable
+
     def move(self, state: RunState) -> None:
         self.state = state
         self.told.append(state)

@@ -18,16 +18,23 @@ from crush_trio.wire.runs import RunState
 
 @define(eq=False)
 class FakeRun:
-    """A run without a task; `hit` is what the model says about `cancel_requested`."""
+    """A run without a task; `hit` is what the model says about `cancel_requested`.
+
+    `policy` is None for a run that waits for a turn of its own; others fold into runs of their policy,
+    as prompts that steer do.
+    """
 
     id: RunId
-    foldable: bool
+    policy: int | None
     counted: bool = True
     state: RunState = RunState.ACCEPTED
     entry: LaneDecision | None = None
     cancel_requested: bool = False
     stopped: bool = False
     hit: bool = False
+
+    def folds_into(self, active: "FakeRun") -> bool:
+        return self.policy is not None and self.policy == (active.policy or 0)
 
     def move(self, state: RunState) -> None:
         self.state = state
@@ -65,6 +72,9 @@ class Model:
         return self.turn is None and not self.withdrawn and bool(self.queue)
 
 
+POLICIES = st.sampled_from([None, 0, 0, 1])
+
+
 class LaneMachine(RuleBasedStateMachine):
     """Runs are accepted, enter, wait, are active, folded or withdrawn, and leave."""
 
@@ -84,19 +94,19 @@ class LaneMachine(RuleBasedStateMachine):
 
     # ── What can happen ─────────────────────────────────────────────────────────────────────────
 
-    @rule(which=st.integers(0, 1), foldable=st.booleans())
-    def admit(self, which: int, foldable: bool) -> None:
-        self.new_run(self.models[which], foldable)
+    @rule(which=st.integers(0, 1), policy=POLICIES)
+    def admit(self, which: int, policy: int | None) -> None:
+        self.new_run(self.models[which], policy)
 
-    @rule(which=st.integers(0, 1), foldable=st.lists(st.booleans(), min_size=2, max_size=4))
-    def line_up(self, which: int, foldable: list[bool]) -> None:
+    @rule(which=st.integers(0, 1), policies=st.lists(POLICIES, min_size=2, max_size=4))
+    def line_up(self, which: int, policies: list[int | None]) -> None:
         """Several runs at once: single steps alone seldom make a queue long enough to matter."""
-        for each in foldable:
+        for each in policies:
             self.let_in(self.models[which], self.new_run(self.models[which], each))
 
-    def new_run(self, model: Model, foldable: bool) -> FakeRun:
+    def new_run(self, model: Model, policy: int | None) -> FakeRun:
         model.admitted += 1
-        run = FakeRun(RunId(f"run-{model.admitted}"), foldable)
+        run = FakeRun(RunId(f"run-{model.admitted}"), policy)
         has_turn = model.lane.admit(run)
         model.queue.append(run)
         self.promote(model)
@@ -152,7 +162,9 @@ class LaneMachine(RuleBasedStateMachine):
         model = self.models[which]
         active = model.lane.active
         if active is not None:
-            expected = [run for run in model.queue if run.foldable and run.state is RunState.QUEUED]
+            policy = active.policy or 0
+            queued = [run for run in model.queue if run.state is RunState.QUEUED]
+            expected = [run for run in queued if run.policy == policy and not active.hit]
             assert list(model.lane.fold(active)) == expected
             model.folding += expected
             model.queue = [run for run in model.queue if run not in expected]

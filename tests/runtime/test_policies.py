@@ -184,6 +184,24 @@ async def test_a_waiting_run_can_be_moved_and_the_order_is_the_one_they_run_in()
         assert turns.started == ["one", "c", "b", "a"]
 
 
+async def test_a_run_that_was_cancelled_takes_in_nothing_on_its_last_few_lines():
+    gate = Gate()
+
+    async def late(run):
+        bench.workspace.run_now(RunId("2"))
+        await run.fold()
+
+    turns = ScriptedTurns({"one": [Pause(gate), Do(late)]}, default=())
+    async with open_test_workspace(turns) as bench:
+        first = bench.accept("one")
+        await gate.reached()
+        now = bench.workspace.accept(prompt("two", run_id="2", when_busy=WhenBusy.STEER))
+        waiting = (bench.accept("other"), now)
+        await wait_all_tasks_blocked()
+        gate.open()
+        assert await endings(first, *waiting) == (CANCELLED, COMPLETED, COMPLETED)
+
+
 async def test_readers_are_told_that_the_queue_changed():
     gate = Gate()
     async with open_test_workspace(held(gate)) as bench:

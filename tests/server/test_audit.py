@@ -199,6 +199,7 @@ def test_every_row_that_changes_something_for_good_is_audited():
         ("POST", "/lsps/start"),
         ("POST", "/lsps/stop"),
         ("POST", "/skills/read"),
+        ("POST", "/v1/render/diff"),
         ("POST", "/mcp/auth"),
         ("POST", "/mcp/get-prompt"),
         ("POST", "/mcp/read-resource"),

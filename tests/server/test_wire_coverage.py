@@ -8,7 +8,7 @@ import pytest
 
 from crush_trio.server.app import create_app, quart_app
 from crush_trio.server.openapi import coverage_markdown
-from crush_trio.server.routes import MATCHER, ROUTES
+from crush_trio.server.routes import FILES, MATCHER, ROUTES
 from crush_trio.server.routing import EVENTS, REAL
 from crush_trio.server.status import STATUS
 from crush_trio.wire.codec import encode
@@ -20,7 +20,7 @@ AUTOMATIC = {"HEAD", "OPTIONS"}
 
 
 def test_every_route_of_the_wire_is_listed_once():
-    assert (len(WIRE), len(ROUTES)) == (70, 92)
+    assert (len(WIRE), len(ROUTES)) == (70, 102)
     assert set(Counter((route.method, route.path) for route in ROUTES).values()) == {1}
 
 
@@ -30,10 +30,12 @@ def test_quart_has_every_row_and_nothing_else():
         for rule in quart_app(1).url_map.iter_rules()
         for method in rule.methods - AUTOMATIC
     )
-    assert served == Counter((route.method, route.path) for route in ROUTES)
+    assert served == Counter((route.method, route.path) for route in (*ROUTES, *FILES))
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize(
+    "route", [*ROUTES, *FILES], ids=lambda route: f"{route.method} {route.path}"
+)
 def test_the_matcher_and_quart_find_the_same_row(route):
     values = {name: f"a {name}" for name in route.parameters}
     path = route.path.format(**values)
@@ -49,7 +51,17 @@ def test_a_value_may_look_like_a_parameter():
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "", "/v1/health/", "/v1//health", "/v1/workspaces/", "/V1/health"]
+    "path",
+    [
+        "/x",
+        "/page",
+        "/page/",
+        "/w/1",
+        "/v1/health/",
+        "/v1//health",
+        "/v1/workspaces/",
+        "/V1/health",
+    ],
 )
 def test_a_path_that_is_no_row_is_found_by_neither(path):
     assert MATCHER.find("GET", path) is None

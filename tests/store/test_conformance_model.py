@@ -236,6 +236,7 @@ async def everything(store):
 
     for name in ("sessions", "user_messages", "runs", "orphans", "pending_asks"):
         await read(name)
+    await read("usage", 0)
     for session_id in SESSIONS:
         for name in (
             "session", "totals", "messages", "user_messages", "unfinished_messages", "runs", "files",

@@ -5,9 +5,17 @@ from attrs import evolve
 
 from crush_trio.errors import SessionNotFound
 from crush_trio.store.base import Totals
-from crush_trio.store.changes import SessionCreated, SessionDeleted, SessionEdited, UsageAdded
+from crush_trio.store.changes import (
+    RunAccepted,
+    RunEnded,
+    SessionCreated,
+    SessionDeleted,
+    SessionEdited,
+    UsageAdded,
+)
 from crush_trio.wire.ids import MessageId, SessionId
-from crush_trio.wire.views import Session, Todo, TodoStatus
+from crush_trio.wire.runs import RunKind, RunState, RunView
+from crush_trio.wire.views import DAY, Session, Todo, TodoStatus, UsageDay
 from tests.store.stores import S, ids, message, run, session
 
 pytestmark = pytest.mark.real_clock
@@ -124,6 +132,39 @@ async def test_usage_sets_the_gauges_and_adds_to_the_totals_and_the_cost(opening
         assert (stored.prompt_tokens, stored.completion_tokens) == (1102, 102)
         assert (stored.cost, stored.updated_at) == (1.0, 103)
         assert await store.totals(S) == Totals(prompt_tokens=25, completion_tokens=6)
+
+
+async def test_usage_is_counted_by_day_and_stays_when_the_session_is_gone(openings):
+    async with openings.open() as store:
+        await store.commit(session("s"))
+        used = {"spent_prompt_tokens": 10, "spent_completion_tokens": 3, "cost": 0.25}
+        for at in (DAY - 1, DAY, 2 * DAY - 1):
+            await store.commit(UsageAdded(id=S, at=at, **used))
+        await store.commit(UsageAdded(id=S, at=DAY, cost=9, counted=True))
+        await store.commit(UsageAdded(id=S, at=5 * DAY, prompt_tokens=7))
+        with pytest.raises(SessionNotFound):
+            await store.commit(UsageAdded(id="nobody", at=DAY, **used))
+        for number, (kind, started) in enumerate([("prompt", 1), ("task", 1), ("prompt", 0)]):
+            view = RunView(
+                id=f"r{number}",
+                session_id=S,
+                state=RunState.ACCEPTED,
+                kind=RunKind(kind),
+                seq=number + 1,
+                accepted_at=DAY,
+                started_at=started and DAY,
+            )
+            await store.commit(RunAccepted(run=view, prompt="go"))
+            ended = evolve(view, state=RunState.COMPLETED, ended_at=3 * DAY + 7)
+            await store.commit(RunEnded(run=ended))
+        await store.commit(SessionDeleted(id=S))
+        second = UsageDay(day="1970-01-02", tokens_in=20, tokens_out=6, cost=0.5)
+        fourth = UsageDay(day="1970-01-04", runs=1)
+        assert await store.usage(DAY) == [second, fourth]
+        assert await store.usage(2 * DAY) == [fourth]
+        assert (await store.usage(0))[0] == UsageDay(
+            day="1970-01-01", tokens_in=10, tokens_out=3, cost=0.25
+        )
 
 
 async def test_an_edit_that_comes_late_does_not_turn_the_clock_back(openings):

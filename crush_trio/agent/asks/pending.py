@@ -21,6 +21,7 @@ from crush_trio.agent.asks.attendance import Attendance
 from crush_trio.agent.record.recording import current_recording
 from crush_trio.clock import Clock
 from crush_trio.events.facts import Event, Fact
+from crush_trio.runtime.timeline import timed
 from crush_trio.store.base import Changes
 from crush_trio.store.changes import AskOpened, AskResolved
 from crush_trio.wire.asks import (
@@ -33,6 +34,7 @@ from crush_trio.wire.asks import (
 from crush_trio.wire.codec import encode, unstructure
 from crush_trio.wire.events import EventType, PayloadType
 from crush_trio.wire.ids import AskId, RunId, ToolCallId
+from crush_trio.wire.runs import SpanKind
 
 Publish = Callable[[Event], object]
 """Publishes an event to every reader of the workspace."""
@@ -71,6 +73,8 @@ class Ending:
     responses: tuple[QuestionResponse, ...] = field(default=(), repr=False)
     given: str = ""
     """What a person answered: `deny`, or the scope of a grant; empty if no person did."""
+    reason: str = ""
+    """Why a person denied it, as that person said; the model is told."""
 
 
 _WITHDRAWN: Final = Ending(Resolution.WITHDRAWN)
@@ -188,7 +192,11 @@ class PendingAsks(Generic[R]):
 
     async def _wait(self, ask: Ask[R], interactive: bool) -> Ending:
         self._shown[ask.id] = ask
-        with self.attendance.of(interactive=interactive).patiently():
+        about = getattr(ask.request, "tool_name", "")  # a question is about no tool
+        with (
+            timed(SpanKind.ASK, self.kind, about),
+            self.attendance.of(interactive=interactive).patiently(),
+        ):
             return await ask.wait()
         return _UNATTENDED
 
@@ -216,7 +224,9 @@ class PendingAsks(Generic[R]):
 # ── Notices ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = None) -> Fact:
+def permission_notice(
+    tool_call_id: ToolCallId, resolution: Resolution | None = None, reason: str = ""
+) -> Fact:
     """Return the notice of where a permission request stands; without a *resolution*, it is asked."""
     granted = resolution is Resolution.GRANTED
     return Fact(
@@ -227,6 +237,7 @@ def permission_notice(tool_call_id: ToolCallId, resolution: Resolution | None = 
             granted=granted,
             denied=resolution is not None and not granted,
             withdrawn=resolution is Resolution.WITHDRAWN,
+            reason=reason,
         ),
     )
 

@@ -181,20 +181,24 @@ class Permissions:
         return session_id in self._auto_approved
 
     def answer(
-        self, ask_id: AskId, action: PermissionAction, scope: GrantScope | None = None
+        self,
+        ask_id: AskId,
+        action: PermissionAction,
+        scope: GrantScope | None = None,
+        reason: str = "",
     ) -> bool:
         """Settle a request; False if it does not wait or no longer waits (F2, F3).
 
         *scope* is the scope of an `allow`, and overrides the scope that the action implies. A grant
         also settles the other waiting requests that it covers, because new ones like them would be
         granted without asking. For `GrantScope.ALWAYS` the caller writes the rules of `rules_for`; here
-        it counts once.
+        it counts once. *reason* is why it is denied: the model is told, and the turn goes on with that.
         """
         ask = self._asks.find(ask_id)
         if ask is None:
             return False
         if action is PermissionAction.DENY:
-            self._settle(ask, Resolution.DENIED, action)
+            self._settle(ask, Resolution.DENIED, action, reason)
             return True
         if scope is None:
             session = action is PermissionAction.ALLOW_SESSION
@@ -296,11 +300,10 @@ class Permissions:
 
     async def ask(
         self, call: CallPermit, request: PermissionRequest, *, always: bool = False
-    ) -> Resolution:
+    ) -> Ending:
         """Ask a request that no rule settles, and wait for the answer."""
         show = partial(self._show, call, request, always)
-        ending = await self._asks.put(request, call.run_id, show, interactive=call.interactive)
-        return ending.resolution
+        return await self._asks.put(request, call.run_id, show, interactive=call.interactive)
 
     def _show(self, call: CallPermit, request: PermissionRequest, always: bool) -> Ending | None:
         """Publish the request, unless a grant or a rule came while it was being stored."""
@@ -338,9 +341,15 @@ class Permissions:
             ):
                 self._settle(ask, Resolution.GRANTED)
 
-    def _settle(self, ask: Ask[PermissionRequest], resolution: Resolution, given: str = "") -> None:
-        self.publish(permission_notice(ask.request.tool_call_id, resolution))
-        self._asks.settle(ask, Ending(resolution, given=given))
+    def _settle(
+        self,
+        ask: Ask[PermissionRequest],
+        resolution: Resolution,
+        given: str = "",
+        reason: str = "",
+    ) -> None:
+        self.publish(permission_notice(ask.request.tool_call_id, resolution, reason))
+        self._asks.settle(ask, Ending(resolution, given=given, reason=reason))
 
     def _given_up(self, request: PermissionRequest, resolution: Resolution) -> None:
         self.publish(permission_notice(request.tool_call_id, resolution))

@@ -7,13 +7,13 @@ import trio
 from attrs import define, field
 
 from crush_trio.agent.asks.attendance import Attendance
-from crush_trio.agent.asks.pending import Resolution
+from crush_trio.agent.asks.pending import Ending, Resolution
 from crush_trio.tools.base import ToolError, Wanted
 from crush_trio.wire.asks import REFUSAL_KEY, PermissionPolicy, PermissionRequest, Refusal
 from crush_trio.wire.ids import RunId, SessionId, ToolCallId
 
 DENIED: Final = "User denied permission"
-"""The tool error if a person denied permission (F5)."""
+"""The tool error if a person denied permission (F5); a reason follows after a colon."""
 
 FORBIDDEN: Final = "Permission denied: the permission policy of this run does not allow it"
 """The tool error if the policy of the submission denies everything that would be asked."""
@@ -49,7 +49,7 @@ class Judge(Protocol):
 
     async def ask(
         self, call: "CallPermit", request: PermissionRequest, *, always: bool = False
-    ) -> Resolution:
+    ) -> Ending:
         """Ask a request that no rule settles, and wait for the answer."""
 
 
@@ -72,15 +72,17 @@ class CallPermit:
         self.approved = True
 
     async def __call__(self, wanted: Wanted, /) -> None:
-        """Return if *wanted* is allowed; raise a `ToolError` that stops the turn if it is not.
+        """Return if *wanted* is allowed; raise a `ToolError` if it is not.
 
+        That stops the turn, unless a person said why: then the model can act on the reason.
         The metadata of the error names the `Refusal`, so that programs need not read the sentence.
         """
         await trio.lowlevel.checkpoint()
         verdict = self._permissions.judge(self, wanted)
-        refusal = Refusal.FORBIDDEN
+        refusal, reason = Refusal.FORBIDDEN, ""
         if isinstance(verdict, PermissionRequest):
-            verdict = await self._permissions.ask(self, verdict, always=wanted.always)
+            ending = await self._permissions.ask(self, verdict, always=wanted.always)
+            verdict, reason = ending.resolution, ending.reason
             left = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
             refusal = Refusal.DENIED if verdict is Resolution.DENIED else left
         elif verdict is Resolution.FORBIDDEN:
@@ -91,4 +93,9 @@ class CallPermit:
             text = _SENTENCES[refusal].format(seconds=self._permissions.attendance.patience)
             metadata = {**wanted.denied, REFUSAL_KEY: refusal.value}
             by_person = refusal is Refusal.DENIED
-            raise ToolError(text, stop_turn=True, metadata=metadata, by_person=by_person)
+            raise ToolError(
+                f"{text}: {reason}" if reason else text,
+                stop_turn=not reason,
+                metadata=metadata,
+                by_person=by_person,
+            )

@@ -115,7 +115,7 @@ class TrustQuestion:
             tool_call_id=request.tool_call_id,
             tool_name=TRUST_TOOL,
         )
-        match await self.permissions.ask(permit, request):
+        match (await self.permissions.ask(permit, request)).resolution:
             case Resolution.GRANTED:
                 lasting = any(
                     grant.id == request.id and grant.scope in _LASTING

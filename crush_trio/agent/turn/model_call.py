@@ -9,6 +9,8 @@ from crush_trio.events.facts import progress_notice
 from crush_trio.providers.base import Finished, ModelRequest
 from crush_trio.providers.call import Waiting, converse
 from crush_trio.runtime.run import Run
+from crush_trio.runtime.timeline import timed
+from crush_trio.wire.runs import SpanKind
 
 STEP: Final = "step"
 SUMMARY: Final = "summary"
@@ -39,7 +41,10 @@ async def call_model(
             told.add(waiting.attempt)
             run.accepted.add_notice(BILLED.format(title=waiting.cause.title))
 
-    with desk.spans.model_call(run.session_id, request) as span:
+    with (
+        desk.spans.model_call(run.session_id, request) as span,
+        timed(SpanKind.MODEL, request.model.id, purpose),
+    ):
         ending = await converse(
             recorded(plan.model.provider, run.session_id, purpose),
             request,

@@ -1,7 +1,7 @@
 """`Steps`: the step loop of a turn. Calls the model, runs its tool calls, and repeats until it stops.
 
 Each step is one model call with its tool calls, and becomes one assistant message and one tool message per
-result (D13). Before each step, queued prompts without a caller's run id are folded in (C2). The last
+result (D13). Before each step, queued prompts are folded in: those without a caller's run id, and those that steer (C2). The last
 message is stored with the run's own ending: the answer is finished and the run is over in one commit.
 
 Nothing here cleans up after a cancel or a failure; the journal does that for every turn.

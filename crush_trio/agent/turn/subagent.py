@@ -17,11 +17,12 @@ from crush_trio.events.facts import session_fact
 from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.run import Run
+from crush_trio.runtime.timeline import timed
 from crush_trio.store.changes import SessionCreated, UsageAdded
 from crush_trio.tools.base import About, BuiltIn, ToolCall, ToolError, ToolResult, read_arguments
 from crush_trio.wire.events import EventType
 from crush_trio.wire.ids import SessionId
-from crush_trio.wire.runs import RunKind, RunState
+from crush_trio.wire.runs import RunKind, RunState, SpanKind
 from crush_trio.wire.views import Session
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class AgentTool(BuiltIn):
         await trio.lowlevel.checkpoint_if_cancelled()
         accepted = self.parent.host.accept(_with_policies(submission, self.parent.submission))
         try:
-            outcome = await _ended(accepted)
+            with timed(SpanKind.SUBAGENT, self.name, accepted.id):
+                outcome = await _ended(accepted)
         finally:
             call.reaped(accepted.reaped, accepted.left)
         await self._charge(call.session_id, child)
@@ -91,7 +93,7 @@ class AgentTool(BuiltIn):
             cost = (await self.desk.store.session(child)).cost
             if cost:
                 await self.desk.transcript.commit(
-                    UsageAdded(id=payer, at=self.desk.clock.unix(), cost=cost)
+                    UsageAdded(id=payer, at=self.desk.clock.unix(), cost=cost, counted=True)
                 )
         except Exception:  # barrier: the task is done, even if its cost cannot be stored (D33)
             log.exception("task.cost_not_added", extra={"session_id": payer})

@@ -37,6 +37,7 @@ from crush_trio.integrations.hook_input import Occasion
 from crush_trio.limits import DEFAULTS
 from crush_trio.nursery import open_hidden_nursery
 from crush_trio.runtime.run import Run
+from crush_trio.runtime.timeline import timed
 from crush_trio.tools.base import (
     INVALID_JSON,
     Permit,
@@ -52,7 +53,7 @@ from crush_trio.wire.config import HookConfig
 from crush_trio.wire.fields import Json
 from crush_trio.wire.ids import MessageId, RunId, ToolCallId
 from crush_trio.wire.messages import ResultMedia, ToolCallPart, ToolResultPart
-from crush_trio.wire.runs import RunKind
+from crush_trio.wire.runs import RunKind, SpanKind
 
 
 class ApprovablePermit(Permit, Protocol):
@@ -188,7 +189,10 @@ class ToolRunner:
         results: dict[int, ToolResult],
         index: int,
     ) -> None:
-        with self.spans.tool_call(self.run, call) as span:
+        with (
+            self.spans.tool_call(self.run, call) as span,
+            timed(SpanKind.TOOL, call.name, call.id),
+        ):
             if call.id in answer.unreadable:
                 result = ToolResult(content=INVALID_JSON, is_error=True)
             else:

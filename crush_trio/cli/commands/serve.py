@@ -1,7 +1,7 @@
 """`crush-trio serve`: a server in the foreground, until a signal or a client stops it.
 
-Standard output gets one line per address, once the server accepts connections, and another one if the
-Crush client would not look there. The log goes to standard error. The first SIGTERM or SIGINT shuts the
+Standard output gets one line per address, once the server accepts connections, another one if the
+Crush client would not look there, and one with the address of the page if a browser can reach it. The log goes to standard error. The first SIGTERM or SIGINT shuts the
 server down within the grace period; a second one kills it.
 """
 
@@ -24,14 +24,19 @@ from crush_trio.cli.options import (
     seconds,
     write,
 )
-from crush_trio.net.address import Address, UnixAddress
+from crush_trio.net.address import Address, TcpAddress, UnixAddress, is_loopback
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.server.guard import tokens_of
 from crush_trio.server.http.serve import GRACE, wait_for_signal
 from crush_trio.server.logging import LogFormat, LogLevel, open_log
+from crush_trio.server.page.login import CODE_LIFE, new_code
 from crush_trio.server.run import run_server
-from crush_trio.server.settings import ServerSettings, warn_without_audit
+from crush_trio.server.settings import GuardSettings, ServerSettings, warn_without_audit
 
 _DEMO: Final = "Where no model is configured, the offline demo answers."
+_NOT_NAMED: Final = (
+    "For the page in a browser, start with --public-url and the address that the browser uses."
+)
 _ELSEWHERE: Final = "XDG_RUNTIME_DIR is not set. With the Crush client, name this address:"
 
 
@@ -98,6 +103,12 @@ Environment:
     help="On a Unix socket, need no token from the user who runs the server. Not behind a proxy that "
     "runs as this user.",
 )
+@click.option(
+    "--public-url",
+    metavar="URL",
+    help="The address of the page behind a proxy, such as https://agents.example.com; by default what "
+    "CRUSH_TRIO_PUBLIC_URL says.",
+)
 @debug_option
 @pass_invocation
 def serve(
@@ -109,6 +120,7 @@ def serve(
     log_format: str,
     log_level: str,
     open_to_owner: bool,
+    public_url: str | None,
 ) -> int:
     """Serve workspaces over HTTP and server-sent events.
 
@@ -120,7 +132,10 @@ def serve(
         choose_address(host, environ, os.getuid(), listen=True) for host in hosts or (None,)
     ]
     settings = choose_settings(idle_timeout, environ, dict(limits))
-    settings = evolve(settings, guard=evolve(settings.guard, open_to_owner=open_to_owner))
+    guard = evolve(settings.guard, open_to_owner=open_to_owner, login_code=new_code())
+    if public_url is not None:
+        guard = guard.behind(public_url)
+    settings = evolve(settings, guard=guard)
     token = settings.guard.token
     secrets = () if token is None else (token,)
     level = LogLevel.DEBUG if invocation.debug else LogLevel(log_level)
@@ -167,7 +182,30 @@ async def serve_until_signal(
                 write(f"Listening on {bound}. {_DEMO}\n")
                 if isinstance(address, UnixAddress) and address.private:
                     write(f"{_ELSEWHERE} CRUSH_CLIENT_SERVER=1 crush --host {bound}\n")
+                for line in page_lines(bound, settings.guard):
+                    write(f"{line}\n")
+            if settings.guard.public_url is not None:
+                write(f"{page_line(settings.guard.public_url, settings.guard)}\n")
         nursery.cancel_scope.cancel()
+
+
+def page_lines(bound: Address, guard: GuardSettings) -> list[str]:
+    """Return the line about the page at the address *bound*, if a browser can open it there."""
+    if guard.public_url is not None or not isinstance(bound, TcpAddress):
+        return []
+    anywhere = bound.host in {"0.0.0.0", "::"}
+    if not anywhere and not is_loopback(bound):
+        return [_NOT_NAMED]
+    here = TcpAddress("127.0.0.1", bound.port) if anywhere else bound
+    return [page_line(str(here).replace("tcp:", "http:"), guard)]
+
+
+def page_line(url: str, guard: GuardSettings) -> str:
+    """Return the line about the page at *url*; where tokens are needed, its link logs one browser in."""
+    if guard.login_code is None or not tokens_of(guard).required:
+        return f"The page: {url}/"
+    minutes = CODE_LIFE // 60
+    return f"The page, logged in once within {minutes} minutes: {url}/#login={guard.login_code}"
 
 
 async def _set_at_signal(stop: trio.Event) -> None:

@@ -1,4 +1,7 @@
-"""`crush-trio sessions`: list the sessions of a directory; show, rename, summarise or delete one."""
+"""`crush-trio sessions`: list the sessions of a directory; show, rename, summarise or delete one.
+
+And `crush-trio ps`, which lists the sessions of all directories that a server hosts.
+"""
 
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -40,7 +43,7 @@ from crush_trio.cli.terminal.text import one_line
 from crush_trio.client.workspace import RemoteWorkspace
 from crush_trio.clock import SystemClock
 from crush_trio.wire.codec import unstructure
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import Roster, RosterSession, Session, SessionGroup
 
 _RUNS: Final = 1000
 """The most runs of a session that are asked for."""
@@ -226,6 +229,81 @@ async def delete_session(environ: Mapping[str, str], target: Target, session: st
         await workspace.sessions.delete(found.id)
     write(f"Deleted {short(found.id)}: {one_line(found.title)}\n")
     return 0
+
+
+# ── All sessions of a server ────────────────────────────────────────────────────────────────────
+
+
+@click.command()
+@host_option
+@json_option
+@debug_option
+@click.pass_context
+def ps(context: click.Context, host: str | None, as_json: bool) -> int:
+    """List all sessions of a server, those that need you first."""
+    invocation = context.ensure_object(Invocation)
+    return invocation.run(print_roster, invocation.environ, host, as_json)
+
+
+async def print_roster(environ: Mapping[str, str], host: str | None, as_json: bool) -> int:
+    """Print the sessions of all workspaces that a server hosts; starts no server."""
+    await trio.lowlevel.checkpoint()
+    if host is None and not await finds_server(environ):
+        nothing = json_text({"workspaces": [], "recent": [], "sessions": []}, indent=True)
+        write(nothing if as_json else "No server is running. Start one with: crush-trio serve\n")
+        return 0
+    async with open_link(host, environ, start=False) as link:
+        roster = await link.client.roster()
+    if as_json:
+        write(json_text(unstructure(roster), indent=True))
+    elif roster.sessions:
+        print_report(roster_table(roster, SystemClock().unix()))
+    else:
+        write("The server hosts no session at the moment.\n")
+    return 0
+
+
+_GROUPS: Final = {
+    SessionGroup.NEEDS_YOU: ("Needs you", "bold yellow"),
+    SessionGroup.WORKING: ("Working", "bold green"),
+    SessionGroup.IDLE: ("Idle", "bold"),
+}
+
+
+def roster_table(roster: Roster, now: int) -> Table:
+    """Return the sessions of a roster as a table in three groups."""
+    names = {workspace.id: workspace.name for workspace in roster.workspaces}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Id", no_wrap=True)
+    table.add_column("Directory", no_wrap=True, overflow="ellipsis")
+    table.add_column("Title", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("State", no_wrap=True)
+    table.add_column("Queue", justify="right")
+    table.add_column("Cost", justify="right")
+    table.add_column("Last used", no_wrap=True)
+    for group, (heading, style) in _GROUPS.items():
+        rows = [row for row in roster.sessions if row.group is group]
+        if rows:
+            table.add_row(Text(heading, style))
+        for row in rows:
+            table.add_row(
+                short(row.id),
+                Text(one_line(names.get(row.workspace_id, ""))),
+                Text(one_line(row.title or "(no title)")),
+                _state(row, now),
+                str(row.queue or ""),
+                f"${row.cost:.2f}" if row.cost else "",
+                ago(now - row.updated_at),
+            )
+    return table
+
+
+def _state(row: RosterSession, now: int) -> str:
+    """Return what a session needs, and for how long its run has been active."""
+    told = [need.value for need in row.needs]
+    if row.run is not None:
+        told.append(f"{max(0, now - row.run.started_at)} s")
+    return ", ".join(told)
 
 
 # ── Formatting ──────────────────────────────────────────────────────────────────────────────────

@@ -25,11 +25,13 @@ from crush_trio.config.expander import key_text
 from crush_trio.config.files import (
     OWN_KEY,
     ConfigFile,
+    NotifyConfig,
     SandboxConfig,
     check_types,
     command_env,
     merged_config,
     merged_sandbox,
+    notify_config,
     read_tree,
     records_runs,
     unknown_keys,
@@ -96,6 +98,7 @@ class Draft:
     sandbox: SandboxConfig = field(factory=SandboxConfig)
     command_env: CommandEnv = field(factory=CommandEnv)
     record: bool = False
+    notify: NotifyConfig = field(factory=NotifyConfig)
     rules: tuple[LoadedRule, ...] = ()
     wishes: Wishes | None = None
     """What the project wants and may not do, because it is not trusted."""
@@ -163,6 +166,7 @@ def _read_files(
         sandbox=merged_sandbox(each.tree for each in layers.layers if each.source.user_level),
         command_env=command_env(files.own),
         record=records_runs(files.own),
+        notify=notify_config(files.own),
         rules=tuple(files.rules),
         wishes=wishes,
     )

@@ -98,6 +98,7 @@ async def finish_draft(
         sandbox=draft.sandbox,
         command_env=draft.command_env,
         record=draft.record,
+        notify=draft.notify,
         rules=draft.rules,
         wishes=draft.wishes,
         expanded_env=env,

@@ -9,7 +9,10 @@ from crush_trio.server.routes import (
     agent,
     asks,
     config,
+    insight,
     integrations,
+    page,
+    roster,
     runs,
     sessions,
     system,
@@ -17,7 +20,19 @@ from crush_trio.server.routes import (
 )
 from crush_trio.server.routing import Matcher, Route
 
-_MODULES: Final = (system, workspaces, sessions, agent, runs, asks, config, integrations)
+_MODULES: Final = (
+    system,
+    workspaces,
+    sessions,
+    agent,
+    runs,
+    insight,
+    asks,
+    config,
+    integrations,
+    page,
+    roster,
+)
 
 ROUTES: Final[tuple[Route, ...]] = tuple(
     sorted(
@@ -26,4 +41,7 @@ ROUTES: Final[tuple[Route, ...]] = tuple(
 )
 """Every route that is served."""
 
-MATCHER: Final = Matcher.of(ROUTES)
+FILES: Final = page.FILES
+"""The files of the page, which no document lists."""
+
+MATCHER: Final = Matcher.of((*ROUTES, *FILES))

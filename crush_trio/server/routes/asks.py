@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from crush_trio.config.rules.book import RuleBook
-from crush_trio.errors import PermissionActionInvalid
+from crush_trio.errors import DecodeError, PermissionActionInvalid
 from crush_trio.server.audit_notes import (
     ANSWERED,
     DECLINED,
@@ -36,6 +36,9 @@ from crush_trio.wire.requests import (
     RefusalRequest,
 )
 
+MAX_REASON: Final = 2000
+"""The characters that the reason of a denial may have."""
+
 # ── Permissions ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -55,16 +58,27 @@ async def grant(call: Call) -> Resolved:
     if body.action not in set(PermissionAction):
         raise PermissionActionInvalid(body.action)
     action = PermissionAction(body.action)
+    reason = _reason(body, action)
     permissions, ask_id = call.workspace.asks.permissions, body.permission.id
     always = body.scope is GrantScope.ALWAYS and action is not PermissionAction.DENY
     if always:
         call.caller.check(Right.ADMIN)  # it changes the configuration
     rules = permissions.rules_for(ask_id) if always else ()
-    resolved = permissions.answer(ask_id, action, body.scope)
+    resolved = permissions.answer(ask_id, action, body.scope, reason)
     await trio.lowlevel.checkpoint()
     if resolved and rules:
         await call.workspace.config.add_rules(rules)
     return _resolved(resolved)
+
+
+def _reason(body: GrantRequest, action: PermissionAction) -> str:
+    """Return why a request is denied; raise `DecodeError` for one that is too long, or for an `allow`."""
+    reason = body.reason.strip()
+    if reason and action is not PermissionAction.DENY:
+        raise DecodeError("reason is only for deny")
+    if len(reason) > MAX_REASON:
+        raise DecodeError(f"reason has {len(reason):,} characters, the limit is {MAX_REASON:,}")
+    return reason
 
 
 def pending_permissions(call: Call) -> tuple[PermissionRequest, ...]:

@@ -149,14 +149,16 @@ def queue(call: Call) -> list[QueueItem]:
 
 
 async def edit_item(call: Call) -> list[QueueItem]:
-    """Change the text or the place of a queued run."""
+    """Change the text or the place of a queued run, or have it run now."""
     body: QueueEdit = call.body
     if body.index is not None and body.index < 0:
         raise DecodeError("index is negative")
+    if body.index and body.interrupt:
+        raise DecodeError("interrupt needs index 0: the run would not be the next")
     run = _queued(call)
     if body.prompt is not None:
         check_unasked(call, run.submission.permissions)
-    await call.workspace.edit_queued(run.id, body.prompt, body.index)
+    await call.workspace.edit_queued(run.id, body.prompt, body.index, interrupt=body.interrupt)
     return queue(call)
 
 
@@ -276,7 +278,7 @@ ROUTES: Final = (
         Route(
             "PATCH",
             "/{rid}",
-            "Change the text or the place of a queued run.",
+            "Change the text or the place of a queued run, or have it run now.",
             edit_item,
             name="edit_queued_run",
             body=QueueEdit,

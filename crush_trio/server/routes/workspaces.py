@@ -11,11 +11,15 @@ from attrs import asdict
 
 from crush_trio.backend.workspace import HostedWorkspace
 from crush_trio.events.frames import Form
+from crush_trio.events.pieces import assemble
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
 from crush_trio.server.guard import is_owner
 from crush_trio.server.http.outgoing import SendNow, begin_stream
+from crush_trio.server.roster.changes import NOTHING_BESIDE
+from crush_trio.server.roster.feeds import SessionFeed
+from crush_trio.server.roster.following import RosterReader
 from crush_trio.server.routing import (
     CLIENT,
     EVENTS,
@@ -33,7 +37,7 @@ from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.answers import ErrorBody
 from crush_trio.wire.config import CatalogProvider, Config, WorkspaceView
 from crush_trio.wire.events import Envelope
-from crush_trio.wire.ids import WorkspaceId
+from crush_trio.wire.ids import SessionId, WorkspaceId
 from crush_trio.wire.requests import CurrentSessionRequest, WorkspaceRequest
 
 _NO_CLIENT: Final = ("client_id_malformed", "client_id_missing", "right_missing")
@@ -45,7 +49,7 @@ _OPENING: Final = (
     "store_too_new",
 )
 
-_STREAM_HEADERS: Final = (
+STREAM_HEADERS: Final = (
     (b"content-type", EVENTS.encode()),
     (b"cache-control", b"no-cache"),
 )
@@ -64,6 +68,7 @@ async def create(call: Call) -> WorkspaceView:
     if not call.caller.right.covers(Right.ADMIN):
         body = await _joining(call.server, body)
     workspace = await call.server.backend.create(body)
+    await call.server.recent.note(str(workspace.directory), workspace.clock.unix())
     return _view(call.server, workspace, with_env=await _may_see_env(call))
 
 
@@ -122,37 +127,63 @@ async def events(call: Call) -> Reply:
     that names no place is told which asks are pending, in the same step in which it gets its place;
     a reader that resumes learns of them from the log.
     """
-    await trio.lowlevel.checkpoint()
-    server, workspace = call.server, call.workspace
     form = _form(call.query.get("form"))
+    return await follow(call, call.workspace, form)
+
+
+async def follow(
+    call: Call,
+    workspace: HostedWorkspace,
+    form: Form,
+    session_id: SessionId | None = None,
+    roster: RosterReader | None = None,
+) -> Reply:
+    """Return the stream of a workspace, for `events` and for pages.
+
+    With a *session_id*, the transcripts of other sessions are left out. With a *roster*, the whole
+    roster comes first and its changes in between.
+    """
+    server = call.server
     interactive = form is Form.NATIVE and call.flag("interactive")
     place = position_from(call.header(b"last-event-id"), call.query.get("after"))
     asks = partial(server.asks.frames, workspace, form)
-    reader = await workspace.new_reader(form, place)
+    whole = await workspace.new_reader(form, place)
+    reader = whole if session_id is None else SessionFeed(whole, session_id, workspace.family)
     first = asks() if place is None else b""
     if call.head_only:
-        return Reply(headers=_STREAM_HEADERS[:1])
+        return Reply(headers=STREAM_HEADERS[:1])
     answers = call.caller.right.covers(Right.ANSWER)
     attended = answers and interactive
-    hold = server.backend.attach(WorkspaceId(call.values["wid"]), call.client_id, attended=attended)
+    hold = server.backend.attach(workspace.id, call.client_id, attended=attended)
     call.cleanup.enter_context(hold)
     call.cleanup.enter_context(server.streams.attached(reader))
     if answers:
         call.cleanup.enter_context(workspace.asks.permissions.attendance.present())
-    send_now, valid = begin_stream(call.scope), call.caller.valid
-    frames = stream(
-        reader,
-        boot=workspace.events.boot,
+    return begin(
+        call,
+        partial(
+            stream,
+            reader,
+            boot=workspace.events.boot,
+            first=first if roster is None else assemble((roster.whole(), first)),
+            missed=reader.missed,
+            asks=asks,
+            beside=NOTHING_BESIDE if roster is None else roster,
+        ),
+    )
+
+
+def begin(call: Call, make: Callable[..., AsyncGenerator[bytes, None]]) -> Reply:
+    """Hand the connection over to the stream that *make* returns; nothing else can be the answer now."""
+    server, valid, send_now = call.server, call.caller.valid, begin_stream(call.scope)
+    frames = make(
         drain=server.drain,
-        first=first,
-        missed=reader.missed,
-        asks=asks,
         heartbeat=server.heartbeat,
         send_now=send_now if valid is None else partial(_send_while, valid, send_now),
         turns=server.streams.turns,
     )
     pieces = frames if valid is None else _while_valid(valid, frames)
-    return Reply(headers=_STREAM_HEADERS, pieces=pieces)
+    return Reply(headers=STREAM_HEADERS, pieces=pieces)
 
 
 def _send_while(valid: Callable[[], bool], send_now: SendNow, data: bytes) -> int:

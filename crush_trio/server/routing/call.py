@@ -19,7 +19,7 @@ from crush_trio.errors import CrushError, DecodeError
 from crush_trio.log_context import logged_for
 from crush_trio.server.audit_notes import hide_for, refusal, run_audited
 from crush_trio.server.bodies import JsonPages, ValuePages, check_id, decode_body, query_client_id
-from crush_trio.server.guard import Caller, Forbidden, check_own_process
+from crush_trio.server.guard import Caller, Forbidden, check_csrf, check_own_process
 from crush_trio.server.routing.route import JSON, Route
 from crush_trio.server.server import Server
 from crush_trio.server.status import code_of, error_body, error_headers
@@ -147,7 +147,7 @@ async def respond(call: Call, body: bytes | ReadBody) -> Reply:
 
 async def _handle(call: Call, body: bytes | ReadBody) -> object:
     route = call.route
-    call.caller.check(route.right)
+    _check_caller(call)
     if route.changes:
         await check_own_process(call.scope)
     if not route.waits:  # the lookup and the handler then happen in one step
@@ -168,6 +168,13 @@ async def _handle(call: Call, body: bytes | ReadBody) -> object:
     if route.waits:
         return await route.handler(call)
     return route.handler(call)  # noqa: ASYNC910 - there was a checkpoint above
+
+
+def _check_caller(call: Call) -> None:
+    """Raise what the caller may not do here: `RightMissing`, `Unauthorized`, `CsrfRefused`."""
+    if not call.route.open_to_all:
+        call.caller.check(call.route.right)
+    check_csrf(call.caller, call.scope)
 
 
 async def _reply(route: Route, given: object) -> Reply:

@@ -124,6 +124,8 @@ class Route:
     """Whether a command of the agent is refused here: whether the route does more than read."""
     right: Right = field(kw_only=True)
     """The right that a caller's token must include: by default `watch` for GET, else `admin`."""
+    open_to_all: bool = field(default=False, kw_only=True)
+    """Whether the row also answers callers without the token that others need; the guard holds for them."""
     audit: Audited | None = field(default=None, kw_only=True)
     """What a request leaves in the audit; None leaves nothing."""
     direct: bool = field(default=False, kw_only=True)

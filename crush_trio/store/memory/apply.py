@@ -39,7 +39,7 @@ from crush_trio.store.changes import (
 from crush_trio.store.memory.tables import AskRow, MessageRow, PartRow, RunRow, SessionRow, Tables
 from crush_trio.wire.ids import SessionId
 from crush_trio.wire.runs import RunState
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import DAY, Session, UsageDay, day_of
 
 T = TypeVar("T")
 
@@ -137,6 +137,15 @@ def _add_usage(tables: Tables, change: UsageAdded) -> None:
         completion_tokens=row.totals.completion_tokens + change.spent_completion_tokens,
     )
     _touch(tables, evolve(row, session=session, totals=totals), change.at)
+    spent = change.spent_prompt_tokens or change.spent_completion_tokens or change.cost
+    if spent and not change.counted:
+        used = tables.usage.get(change.at // DAY) or UsageDay(day=day_of(change.at))
+        tables.usage[change.at // DAY] = evolve(
+            used,
+            tokens_in=used.tokens_in + change.spent_prompt_tokens,
+            tokens_out=used.tokens_out + change.spent_completion_tokens,
+            cost=used.cost + change.cost,
+        )
 
 
 def _given(new: T | None, old: T) -> T:

@@ -41,7 +41,7 @@ from crush_trio.store.pages import PagedList
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,11 @@ class MemoryStore(Store):
     async def totals(self, session_id: SessionId) -> Totals:
         await trio.lowlevel.checkpoint()
         return self._tables.session(session_id).totals
+
+    @override
+    async def usage(self, since: int) -> list[UsageDay]:
+        await trio.lowlevel.checkpoint()
+        return self._tables.used_since(since)
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────────
 

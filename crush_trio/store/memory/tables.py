@@ -35,7 +35,8 @@ from crush_trio.store.pages import (
 from crush_trio.wire.codec import encode
 from crush_trio.wire.ids import AskId, FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message, Part, Role
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.runs import RunKind
+from crush_trio.wire.views import DAY, File, Session, UsageDay, day_of
 
 
 @frozen(kw_only=True)
@@ -121,6 +122,7 @@ class Tables:
     tail: list[TailEvent] = field(factory=list)
     endings: dict[RunId, tuple[str, int | None]] = field(factory=dict)
     recordings: dict[tuple[RunId, int], tuple[SessionId, str]] = field(factory=dict)
+    usage: dict[int, UsageDay] = field(factory=dict)
     _rows: int = 0
 
     def copy(self) -> "Tables":
@@ -136,8 +138,20 @@ class Tables:
             tail=list(self.tail),
             endings=dict(self.endings),
             recordings=dict(self.recordings),
+            usage=dict(self.usage),
             rows=self._rows,
         )
+
+    def used_since(self, since: int) -> list[UsageDay]:
+        """Return what the days from *since* on used, in order."""
+        days = {day: used for day, used in self.usage.items() if day >= since // DAY}
+        for view in (row.stored.view for row in self.runs.values()):
+            counts = view.state.terminal and view.started_at and view.kind is not RunKind.TASK
+            if counts and view.ended_at >= since:
+                day = view.ended_at // DAY
+                used = days.get(day) or UsageDay(day=day_of(day * DAY))
+                days[day] = evolve(used, runs=used.runs + 1)
+        return [days[day] for day in sorted(days)]
 
     def next_n(self) -> int:
         """Return the insertion number of a new row."""

@@ -9,8 +9,9 @@ themselves.
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -36,12 +37,14 @@ from crush_trio.store.base import (
 from crush_trio.store.changes import Change, TailKept, absolute, cleaned
 from crush_trio.store.commit import Commit
 from crush_trio.store.errors import StoreUnavailable
+from crush_trio.store.overview import SEARCH_SECONDS, FoundText, SessionOverview
 from crush_trio.store.pages import PagedList
 from crush_trio.store.sqlite.database import BUSY_TIMEOUT, Database, open_database
 from crush_trio.store.sqlite.statements import (
     apply,
     event_tail,
     messages,
+    overview,
     runs,
     sessions,
 )
@@ -50,7 +53,7 @@ from crush_trio.store.sqlite.writer import Work
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 T = TypeVar("T")
 
@@ -176,8 +179,23 @@ class SqliteStore(Store):
         return await self._read(sessions.read_sessions)
 
     @override
+    async def overview(
+        self, session_ids: Collection[SessionId] | None = None
+    ) -> list[SessionOverview]:
+        return await self._read(lambda c: overview.read_overview(c, session_ids))
+
+    @override
+    async def search(self, text: str, limit: int) -> list[FoundText]:
+        work = partial(overview.search, text=text, limit=limit, seconds=SEARCH_SECONDS)
+        return await self._database.read_in_turn(work)
+
+    @override
     async def totals(self, session_id: SessionId) -> Totals:
         return await self._read(lambda c: sessions.read_totals(c, session_id))
+
+    @override
+    async def usage(self, since: int) -> list[UsageDay]:
+        return await self._read(lambda c: sessions.read_usage(c, since))
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────────
 

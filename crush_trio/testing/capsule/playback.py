@@ -290,9 +290,8 @@ class _Scene:
             return
         for request in self.workspace.asks.permissions.pending:
             if request.tool_call_id == ask["tool_call_id"] and given:
-                answer = (
-                    {"action": "deny"} if given == "deny" else {"action": "allow", "scope": given}
-                )
+                denial = {"action": "deny", "reason": entry.get("reason", "")}
+                answer = denial if given == "deny" else {"action": "allow", "scope": given}
                 permission = {**ask, "id": request.id, "session_id": request.session_id}
                 await self.place.request(
                     "POST", "/permissions/grant", {"permission": permission, **answer}

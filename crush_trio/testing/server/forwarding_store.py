@@ -1,6 +1,6 @@
 """A store that forwards every call to another store: the base of stores that change some calls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from attrs import define
 from typing_extensions import override
@@ -20,11 +20,12 @@ from crush_trio.store.base import (
 )
 from crush_trio.store.changes import Change
 from crush_trio.store.commit import Commit
+from crush_trio.store.overview import FoundText, SessionOverview
 from crush_trio.store.pages import PagedList, Pages
 from crush_trio.wire.ids import FileId, MessageId, RunId, SessionId
 from crush_trio.wire.messages import Message
 from crush_trio.wire.runs import RunView
-from crush_trio.wire.views import File, Session
+from crush_trio.wire.views import File, Session, UsageDay
 
 
 @define(eq=False)
@@ -85,8 +86,22 @@ class ForwardingStore(Store):
         return await self.inner.sessions()
 
     @override
+    async def overview(
+        self, session_ids: Collection[SessionId] | None = None
+    ) -> list[SessionOverview]:
+        return await self.inner.overview(session_ids)
+
+    @override
+    async def search(self, text: str, limit: int) -> list[FoundText]:
+        return await self.inner.search(text, limit)
+
+    @override
     async def totals(self, session_id: SessionId) -> Totals:
         return await self.inner.totals(session_id)
+
+    @override
+    async def usage(self, since: int) -> list[UsageDay]:
+        return await self.inner.usage(since)
 
     @override
     async def message(self, message_id: MessageId) -> StoredMessage:

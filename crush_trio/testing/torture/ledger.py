@@ -165,7 +165,7 @@ class Ledger:
     def check_state(self, prompt: Prompt) -> None:
         """Raise if *prompt* ended in a way that nothing explains."""
         tag, state = prompt.tag, prompt.state
-        if state == "folded":
+        if state == "folded" and prompt.policy != "steer":
             raise Violation(f"{tag} has a run id and was folded")
         if state == "cancelled" and not any(stop.may_hit(prompt) for stop in self.stops_of(prompt)):
             raise Violation(f"{tag} was cancelled by nothing that was sent")

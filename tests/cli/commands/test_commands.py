@@ -22,7 +22,7 @@ from crush_trio.cli.commands.doctor import (
     versions,
 )
 from crush_trio.cli.commands.import_ import default_root, find_database
-from crush_trio.cli.commands.sessions import ago, sessions_table
+from crush_trio.cli.commands.sessions import ago, roster_table, sessions_table
 from crush_trio.cli.main import main
 from crush_trio.cli.server_link import configuration_of
 from crush_trio.config.checks import file_schema
@@ -30,7 +30,15 @@ from crush_trio.store.changes import RunAccepted, SessionCreated
 from crush_trio.store.go_import import NotCrushDatabase
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.runs import RunState, RunView
-from crush_trio.wire.views import Session
+from crush_trio.wire.views import (
+    Need,
+    Roster,
+    RosterRun,
+    RosterSession,
+    RosterWorkspace,
+    Session,
+    SessionGroup,
+)
 from tests.cli.drawing import drawn
 
 
@@ -256,6 +264,39 @@ def test_a_table_of_sessions_shows_what_somebody_looks_for():
     _, first, second = drawn(sessions_table(found, 100), 80)
     assert first.split() == ["01234567", "Tea␛[2J", "3", "1", "min", "ago", "busy"]
     assert second.split() == ["abcdefgh", "(no", "title)", "0", "1", "min", "ago"]
+
+
+def test_a_roster_is_a_table_in_three_groups():
+    def row(identity, group, **more):
+        title = f"{identity}\x1b[2J"
+        return RosterSession(id=identity, workspace_id="w", title=title, group=group, **more)
+
+    roster = Roster(
+        directory="/",
+        version="1",
+        right="admin",
+        workspaces=(RosterWorkspace(id="w", path="/srv/tea", name="tea"),),
+        sessions=(
+            row("calm", SessionGroup.IDLE),
+            row(
+                "busy",
+                SessionGroup.WORKING,
+                queue=2,
+                cost=0.5,
+                run=RosterRun(id="r", state=RunState.ACTIVE, started_at=90),
+            ),
+            row("stuck", SessionGroup.NEEDS_YOU, needs=(Need.PERMISSION, Need.ERROR)),
+        ),
+    )
+    lines = [line.split() for line in drawn(roster_table(roster, 100), 120)[1:]]
+    assert [line[0] for line in lines] == ["Needs", "stuck", "Working", "busy", "Idle", "calm"]
+    assert lines[1][2:5] == ["stuck␛[2J", "permission,", "error"]
+    assert lines[3][3:7] == ["10", "s", "2", "$0.50"]
+
+
+def test_without_a_server_there_is_no_roster(capsys):
+    assert "No server is running" in said(capsys, "ps")
+    assert json.loads(said(capsys, "ps", "--json"))["sessions"] == []
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,19 @@ import trio
 
 from crush_trio import __version__
 from crush_trio.__main__ import start
-from crush_trio.cli.commands.serve import choose_settings, serve_until_signal
+from crush_trio.cli.commands.serve import (
+    choose_settings,
+    page_line,
+    page_lines,
+    serve_until_signal,
+)
 from crush_trio.cli.exits import ExitCode
 from crush_trio.cli.main import main
 from crush_trio.cli.options import choose_address
 from crush_trio.limits import SizeLimits
+from crush_trio.net.address import parse_address
 from crush_trio.server import ServerSettings, TcpAddress, UnixAddress
+from crush_trio.server.settings import GuardSettings
 
 TOKEN = "a-token-of-enough-characters"
 
@@ -81,6 +88,63 @@ async def test_every_address_that_is_named_is_served(monkeypatch, tmp_path):
         monkeypatch.setattr("crush_trio.cli.commands.serve.write", hear)
         nursery.start_soon(serve_until_signal, paths, ServerSettings(audit=None), 0)
     assert said == [f"Listening on {each}" for each in paths]
+
+
+# ── The page ────────────────────────────────────────────────────────────────────────────────────
+
+CODED = GuardSettings(token=TOKEN, login_code="the-code")
+
+
+@pytest.mark.parametrize(
+    ("address", "guard", "lines"),
+    [
+        ("unix:///s", CODED, []),
+        ("tcp://127.0.0.1:80", GuardSettings(login_code="c"), ["The page: http://127.0.0.1:80/"]),
+        ("tcp://localhost:80", GuardSettings(), ["The page: http://localhost:80/"]),
+        (
+            "tcp://[::1]:80",
+            CODED,
+            ["The page, logged in once within 10 minutes: http://[::1]:80/#login=the-code"],
+        ),
+        (
+            "tcp://0.0.0.0:80",
+            CODED,
+            ["The page, logged in once within 10 minutes: http://127.0.0.1:80/#login=the-code"],
+        ),
+        ("tcp://127.0.0.1:80", CODED.behind("https://a.example"), []),
+    ],
+)
+def test_the_page_is_named_where_a_browser_can_open_it(address, guard, lines):
+    assert page_lines(parse_address(address), guard) == lines
+
+
+def test_an_address_of_the_network_has_to_be_named_for_the_page():
+    [line] = page_lines(parse_address("tcp://10.0.0.1:80"), CODED)
+    assert "--public-url" in line
+
+
+def test_the_link_has_the_public_address():
+    guard = CODED.behind("https://a.example")
+    assert page_line(guard.public_url, guard).endswith(" https://a.example/#login=the-code")
+
+
+def test_the_environment_may_name_the_public_address():
+    settings = choose_settings(None, {"CRUSH_TRIO_PUBLIC_URL": "https://a.example"})
+    assert settings.guard.hosts == {"a.example"}
+
+
+def test_a_public_address_without_a_token_is_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    arguments = ["serve", "--host", "tcp://127.0.0.1:0", "--public-url", "https://a.example"]
+    assert main(arguments) == ExitCode.MISUSED
+    assert "without a token" in sentence(capsys)
+
+
+def test_a_public_address_that_no_page_can_have_is_a_misuse(capsys):
+    arguments = ["serve", "--host", "tcp://127.0.0.1:0", "--public-url", "https://a.example/x"]
+    assert main(arguments) == ExitCode.MISUSED
+    assert "without a path" in sentence(capsys)
 
 
 # ── Refusing ────────────────────────────────────────────────────────────────────────────────────

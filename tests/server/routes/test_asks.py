@@ -56,6 +56,32 @@ async def test_a_denial_reaches_the_run():
             assert payload(await a.until(ended))["text"] == "User denied permission"
 
 
+async def test_the_reason_of_a_denial_reaches_the_run_and_the_other_clients():
+    async with open_room() as room:
+        await room.server.create(B)
+        with await room.place.watch(A) as a, await room.place.watch(B) as b:
+            await room.submit("allow?", "r1")
+            assert await room.grant(payload(await a.until(REQUEST)), "deny", reason=" use make ")
+            assert payload(await a.until(ended))["text"] == "User denied permission: use make"
+            assert payload(await b.until(settled))["reason"] == "use make"
+
+
+@pytest.mark.parametrize(
+    ("more", "detail"),
+    [
+        ({"action": "allow", "reason": "why not"}, "reason is only for deny"),
+        ({"action": "deny", "reason": "x" * 2001}, "reason has 2,001 characters"),
+        ({"action": "deny", "reason": 7}, "reason"),
+    ],
+)
+async def test_a_reason_is_a_short_text_for_a_denial(more, detail):
+    async with open_room() as room:
+        body = {"permission": {"id": "x"}, **more}
+        answer = await room.place.request("POST", "/permissions/grant", body)
+        assert (answer.status, answer.json()["code"]) == (400, "bad_request")
+        assert detail in answer.json()["detail"]
+
+
 @pytest.mark.item("L46")
 async def test_an_answer_is_known_by_its_id_and_nothing_else_in_it_counts():
     async with open_room() as room:

@@ -24,7 +24,7 @@ from crush_trio.testing.server.server import (
     client_id,
     open_test_server,
 )
-from crush_trio.testing.server.turns import Do, Pause, Say
+from crush_trio.testing.server.turns import Do, Fold, Pause, Say
 from crush_trio.wire.ids import WorkspaceId
 
 A = client_id(1)
@@ -132,7 +132,7 @@ async def test_after_a_restart_a_repetition_does_not_interrupt_anybody():
         place = await server.create(A)
         await send(place, session, "one", run_id="r2")
         await gate.reached()
-        for policy in ("interrupt", "reject", "enqueue"):
+        for policy in ("interrupt", "reject", "enqueue", "steer"):
             again = await send(place, session, "now", run_id="r1", when_busy=policy)
             assert again.json()["repeated"]
         assert (await get(place, "/runs/r2"))["state"] == "active"
@@ -247,6 +247,20 @@ async def test_queue_items_can_be_listed_edited_moved_and_deleted():
         assert (await get(place, "/runs/a"))["state"] == "cancelled"
 
 
+async def test_a_queued_run_can_be_sent_now_and_the_others_keep_waiting():
+    async with busy("a", "b", "c") as (place, session, _):
+        line = f"/agent/sessions/{session}/queue"
+        body = {"prompt": "B!", "index": 0, "interrupt": True}
+        answer = await place.request("PATCH", f"{line}/b", body)
+        assert [item["prompt"] for item in answer.json()][1:] == ["a", "c"]
+        await wait_all_tasks_blocked()
+        assert (await get(place, "/runs/r1"))["state"] == "cancelled"
+        runs = [await get(place, f"/runs/{name}") for name in "abc"]
+        assert [run["state"] for run in runs] == ["completed"] * 3
+        said = [m["parts"][0]["data"].get("text") for m in await place.messages(session)]
+        assert [text for text in said if text in {"a", "B!", "c"}] == ["B!", "a", "c"]
+
+
 async def test_an_edited_prompt_is_stored_before_the_edit_is_answered():
     gate = Gate()
     async with open_test_server(WrittenTurns({"one": [Pause(gate)]})) as server:
@@ -268,6 +282,8 @@ async def test_what_does_not_wait_in_this_queue_cannot_be_changed_there():
         refused(await place.request("DELETE", elsewhere), 404, "run_not_found")
         two = f"{line}/two"
         refused(await place.request("PATCH", two, {"index": -1}), 400, "bad_request")
+        later = {"index": 1, "interrupt": True}
+        refused(await place.request("PATCH", two, later), 400, "bad_request")
         refused(await place.request("PATCH", two, {"prompt": ""}), 400, "prompt_empty")
         refused(await place.request("PATCH", two, {"index": "first"}), 400, "bad_request")
         assert await queue(place, session) == ["two"]
@@ -345,6 +361,32 @@ async def test_a_run_ends_with_the_last_client_unless_it_was_told_to_continue(
         assert server.backend.workspaces() == ()
         place = await server.create(A, str(tmp_path))
         assert (await get(place, "/runs/r1"))["state"] == ending
+
+
+@pytest.mark.item("E12")
+async def test_a_run_that_was_steered_by_a_prompt_that_continues_goes_on_without_clients(tmp_path):
+    gate, last = Gate(), Gate()
+    script = [Pause(gate), Fold(), Pause(last), Say("at last")]
+    async with open_holding_server(WrittenTurns({"one": script})) as server:
+        place = await server.create(A, str(tmp_path))
+        session = await place.create_session()
+        await send(place, session, "one", run_id="r1")
+        await gate.reached()
+        steers = {"when_busy": "steer", "when_unclaimed": "continue"}
+        assert (await send(place, session, "left", run_id="r2", **steers)).status == 202
+        await wait_all_tasks_blocked()
+        gate.open()
+        await last.reached()
+        steered, run = await get(place, "/runs/r2"), await get(place, "/runs/r1")
+        assert (steered["state"], steered["folded_into"]) == ("folded", run["id"])
+        await place.request("DELETE", f"?client_id={A}")
+        await wait_all_tasks_blocked()
+        assert [hosted.id for hosted in server.backend.workspaces()] == [WorkspaceId(place.id)]
+        last.open()
+        await wait_all_tasks_blocked()
+        assert server.backend.workspaces() == ()
+        place = await server.create(A, str(tmp_path))
+        assert (await get(place, "/runs/r1"))["state"] == "completed"
 
 
 # ── Tasks ───────────────────────────────────────────────────────────────────────────────────────

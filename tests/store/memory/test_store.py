@@ -18,6 +18,7 @@ CALLS = {
     "session": (S,),
     "sessions": (),
     "totals": (S,),
+    "usage": (0,),
     "message": (M,),
     "messages": (S,),
     "conversation": (S,),

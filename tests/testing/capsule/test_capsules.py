@@ -209,8 +209,11 @@ class AskingHooks(Hooks):
         return evolve(said, directory=Path("/srv/nowhere/project"))
 
 
-@pytest.mark.parametrize("action", ["allow", "deny"])
-def test_what_a_person_decides_because_of_a_hook_is_decided_again(action):
+@pytest.mark.parametrize(
+    ("action", "reason", "goes_on"),
+    [("allow", "", True), ("deny", "", False), ("deny", "not now", True)],
+)
+def test_what_a_person_decides_because_of_a_hook_is_decided_again(action, reason, goes_on):
     async def main(_server, place):
         session = await place.create_session()
         async with trio.open_nursery() as nursery:
@@ -220,7 +223,7 @@ def test_what_a_person_decides_because_of_a_hook_is_decided_again(action):
     async def answer(place):
         await trio.sleep(3)
         [asked] = (await place.request("GET", "/permissions")).json()
-        said = {"permission": asked, "action": action}
+        said = {"permission": asked, "action": action, "reason": reason}
         assert (await place.request("POST", "/permissions/grant", said)).status == 200
 
     script = [[CallTool("read_all")], [Say("done")]]
@@ -229,6 +232,7 @@ def test_what_a_person_decides_because_of_a_hook_is_decided_again(action):
     assert [each["given"] for each in read_capsule(data).of("answer")] == [
         {"allow": "once", "deny": "deny"}[action]
     ]
+    assert ('"done"' in data.decode()) is goes_on
     assert replay(data).same, str(replay(data))
 
 

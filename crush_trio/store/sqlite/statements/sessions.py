@@ -18,15 +18,16 @@ from crush_trio.store.changes import (
 )
 from crush_trio.store.sqlite.statements.columns import Row, json_column, read_json
 from crush_trio.wire.ids import NO_MESSAGE, NO_SESSION, SessionId
-from crush_trio.wire.views import File, Session, Todo
+from crush_trio.wire.views import DAY, File, Session, Todo, UsageDay, day_of
 
 SessionChange: TypeAlias = SessionCreated | SessionEdited | UsageAdded | SessionDeleted
 """The changes that `apply` takes."""
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "id, parent_session_id, title, message_count, prompt_tokens, completion_tokens,"
     " summary_message_id, cost, todos, created_at, updated_at"
 )
+"""The columns that `session_of` takes."""
 
 _EDIT: Final = """
     UPDATE sessions SET
@@ -49,6 +50,26 @@ _ADD_USAGE: Final = """
         cost = cost + :cost,
         updated_at = max(updated_at, :at)
     WHERE id = :id
+"""
+
+_COUNT_USAGE: Final = """
+    INSERT INTO usage (day, prompt_tokens, completion_tokens, cost)
+    VALUES (:at / 86400, :spent_prompt_tokens, :spent_completion_tokens, :cost)
+    ON CONFLICT (day) DO UPDATE SET
+        prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+        completion_tokens = completion_tokens + excluded.completion_tokens,
+        cost = cost + excluded.cost
+"""
+
+# Runs that never began (folded, or cancelled in the queue) and the tasks of other runs do not count.
+_USAGE: Final = """
+    SELECT day, sum(runs), sum(prompt_tokens), sum(completion_tokens), sum(cost) FROM (
+        SELECT day, 0 AS runs, prompt_tokens, completion_tokens, cost FROM usage
+        UNION ALL
+        SELECT ended_at / 86400, 1, 0, 0, 0 FROM runs
+        WHERE ended_at >= :since AND started_at IS NOT NULL AND kind <> 'task'
+    )
+    WHERE day >= :since / 86400 GROUP BY day ORDER BY day
 """
 
 _FILE_COLUMNS: Final = "id, session_id, path, content, version, created_at, updated_at"
@@ -84,6 +105,8 @@ def apply(connection: sqlite3.Connection, change: SessionChange) -> None:
             done = connection.execute(_EDIT, _edited_columns(connection, change))
         case UsageAdded():
             done = connection.execute(_ADD_USAGE, _usage_columns(change))
+            if done.rowcount and not change.counted:
+                connection.execute(_COUNT_USAGE, _usage_columns(change))
         case SessionDeleted():  # the schema deletes what belongs to it (J4)
             done = connection.execute("DELETE FROM sessions WHERE id = ?", (change.id,))
         case _:
@@ -138,20 +161,20 @@ def _usage_columns(change: UsageAdded) -> dict[str, object]:
 def read_session(connection: sqlite3.Connection, session_id: SessionId) -> Session:
     """Return a session, or raise `SessionNotFound`."""
     row = connection.execute(
-        f"SELECT {_COLUMNS} FROM sessions WHERE id = ?", (session_id,)
+        f"SELECT {COLUMNS} FROM sessions WHERE id = ?", (session_id,)
     ).fetchone()
     if row is None:
         raise SessionNotFound(session_id)
-    return _session(row)
+    return session_of(row)
 
 
 def read_sessions(connection: sqlite3.Connection) -> list[Session]:
     """Return the sessions without a parent, the most recently updated first."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM sessions WHERE parent_session_id IS NULL"
+        f"SELECT {COLUMNS} FROM sessions WHERE parent_session_id IS NULL"
         " ORDER BY updated_at DESC, n DESC"
     )
-    return [_session(row) for row in rows]
+    return [session_of(row) for row in rows]
 
 
 def read_totals(connection: sqlite3.Connection, session_id: SessionId) -> Totals:
@@ -165,7 +188,17 @@ def read_totals(connection: sqlite3.Connection, session_id: SessionId) -> Totals
     return Totals(prompt_tokens=row[0], completion_tokens=row[1])
 
 
-def _session(row: Row) -> Session:
+def read_usage(connection: sqlite3.Connection, since: int) -> list[UsageDay]:
+    """Return what the days from *since* on used, in order."""
+    return [
+        UsageDay(day=day_of(day * DAY), runs=runs, tokens_in=read, tokens_out=written, cost=cost)
+        for day, runs, read, written, cost in connection.execute(_USAGE, {"since": since})
+        if runs or read or written or cost
+    ]
+
+
+def session_of(row: Row) -> Session:
+    """Return the session of a row with `COLUMNS`."""
     (id_, parent, title, count, prompt, completion, summary, cost, todos, created, updated) = row
     return Session(
         id=id_,

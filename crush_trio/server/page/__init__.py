@@ -1,0 +1,1 @@
+"""What a browser needs beyond the API: the files of the page, logging in, and rendered messages."""

@@ -1,0 +1,143 @@
+// @ts-check
+/** What waits for a person: permissions with what would be done, questions as forms. */
+
+import { fill, h } from "../dom.js";
+import { shortPath } from "../format.js";
+import { diffView } from "../parts/diff.js";
+import { callArguments, callTitle } from "../parts/tool.js";
+import { questionForm } from "./questions.js";
+
+export class AskDock extends HTMLElement {
+  /** @type {Map<string, HTMLElement>} */ #cards = new Map();
+
+  /** @param {import("../state/store.js").Store} store @param {import("../notices.js").Notices} notices */
+  constructor(store, notices) {
+    super();
+    this.store = store;
+    this.notices = notices;
+    this.setAttribute("role", "region");
+    this.setAttribute("aria-label", "Waiting for you");
+    this.stop = store.on("asks messages place", () => this.#show());
+    this.#show();
+  }
+
+  leave() {
+    this.stop();
+  }
+
+  /** @param {import("../keys.js").Keys} keys */
+  bind(keys) {
+    const press = (/** @type {string} */ name) => () => /** @type {HTMLElement | null} */ (this.querySelector(`button[data-answer="${name}"]`))?.click();
+    return [
+      keys.bind("a", "Allow once", press("once")),
+      keys.bind("A", "Allow for the session", press("session")),
+      keys.bind("d", "Deny", press("deny")),
+    ];
+  }
+
+  #show() {
+    const { store } = this;
+    const asks = [
+      ...[...store.picture.permissions.values()].map((ask) => ({ ask, make: () => this.#permission(ask) })),
+      ...[...store.picture.questions.values()].map((ask) => ({ ask, make: () => questionForm(store, this.notices, ask) })),
+    ].filter(({ ask }) => store.isHere(ask));
+    const wanted = new Set(asks.map(({ ask }) => ask.id));
+    for (const [id, card] of this.#cards) {
+      if (wanted.has(id)) continue;
+      card.remove();
+      this.#cards.delete(id);
+    }
+    for (const { ask, make } of asks) {
+      if (this.#cards.has(ask.id)) continue;
+      const card = make();
+      this.#cards.set(ask.id, card);
+      this.append(card);
+    }
+    this.hidden = !asks.length;
+    this.classList.toggle("several", asks.length > 1);
+  }
+
+  /** @param {import("/web/stream.js").PermissionRequest} ask */
+  #permission(ask) {
+    const { store } = this;
+    const params = /** @type {any} */ (ask.params) ?? {};
+    const { verb, subject } = callTitle(ask.tool_name, params, store.directory);
+    const from = ask.session_id !== store.place.session && h("p.soft", {}, "Asked by a sub-agent");
+    const title = h("h2", { id: `ask-${ask.id}` }, `Allow: ${ask.description || `${verb} ${subject}`}`);
+    const card = h("section.ask", { "aria-labelledby": title.id, tabindex: -1 }, title, from, this.#content(ask, params));
+    if (store.mayAct) card.append(this.#answers(ask, params));
+    return card;
+  }
+
+  /** What would be done. @param {import("/web/stream.js").PermissionRequest} ask @param {any} params */
+  #content(ask, params) {
+    const body = h("div.ask-body", { tabindex: 0, role: "group", "aria-label": "What would be done" });
+    if (typeof params.new_content === "string") {
+      const path = String(params.file_path ?? ask.path);
+      fill(body, h("p.path", {}, shortPath(path, this.store.directory)), h("pre.output", {}, params.new_content));
+      const what = { path, old: String(params.old_content ?? ""), new: params.new_content };
+      this.store.api.renderDiff(what).then(
+        ({ html }) => fill(body, h("p.path", {}, shortPath(path, this.store.directory)), diffView(html)),
+        () => {}, // the text is shown
+      );
+    } else fill(body, callArguments(ask.tool_name, params), ask.path && h("p.soft", {}, `In ${ask.path}`));
+    return body;
+  }
+
+  /** @param {import("/web/stream.js").PermissionRequest} ask @param {any} params */
+  #answers(ask, params) {
+    const reason = h("input", { type: "text", placeholder: "Reason, told to the model (optional)", "aria-label": "Reason for the refusal", maxlength: 2000 });
+    const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {object} */ answer, /** @type {string} */ key) =>
+      h("button", { type: "button", class: kind, "data-answer": name, onclick: () => this.#answer(ask, answer) }, label, h("kbd", { "aria-hidden": "true" }, key));
+    const deny = () => ({ action: "deny", ...(reason.value.trim() && { reason: reason.value.trim() }) });
+    const denyButton = h("button.bad", { type: "button", "data-answer": "deny", onclick: () => this.#answer(ask, deny()) }, "Deny", h("kbd", { "aria-hidden": "true" }, "d"));
+    reason.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && this.#answer(ask, deny()));
+    return h(
+      "div.answers",
+      {},
+      h("div.buttons", {}, button("once", "Allow once", "primary", { action: "allow", scope: "once" }, "a"), button("session", "Allow for the session", "", { action: "allow", scope: "session" }, "A")),
+      h("p.covers.soft", {}, `For the session: ${covers(ask, params, this.store.directory)}`),
+      h("div.deny", {}, reason, denyButton),
+    );
+  }
+
+  /** @param {import("/web/stream.js").PermissionRequest} ask @param {object} answer */
+  async #answer(ask, answer) {
+    const card = this.#cards.get(ask.id);
+    const buttons = [...(card?.querySelectorAll("button") ?? [])];
+    for (const each of buttons) each.disabled = true;
+    try {
+      const { resolved } = await this.store.at.grant({ id: ask.id }, answer).catch((error) => (this.notices.fail(error), { resolved: null }));
+      if (resolved === false) this.notices.say("Somebody else has answered already.");
+      if (resolved === null) for (const each of buttons) each.disabled = false;
+      else if (/** @type {any} */ (answer).scope === "session") await this.#tellGrant(ask);
+    } catch {} // what was granted is only a notice
+  }
+
+  /** Say exactly what the answer covers. @param {import("/web/stream.js").PermissionRequest} ask */
+  async #tellGrant(ask) {
+    const grants = await this.store.at.ask("GET", "/permissions/grants");
+    const grant = grants.find((/** @type {any} */ { id }) => id === ask.id);
+    if (grant?.covers?.length) this.notices.say(`Allowed for this session: ${grant.covers.join(", ")}`);
+  }
+}
+
+/**
+ * What an answer for the session covers, in words (docs/permissions.md has the exact rules).
+ * @param {import("/web/stream.js").PermissionRequest} ask @param {any} params @param {string} directory
+ */
+function covers(ask, params, directory) {
+  const { tool_name: tool } = ask;
+  const covered = /** @type {any} */ (ask).covers;
+  if (Array.isArray(covered)) return covered.length ? covered.join(", ") : "nothing more than this; it is always asked";
+  if (tool === "bash") return "this program and subcommand; risky commands only word for word";
+  if (typeof params.new_content === "string") {
+    const path = String(params.file_path ?? "");
+    return directory && path.startsWith(`${directory}/`) ? `changes of any file below ${directory}` : `changes below ${ask.path}`;
+  }
+  if (typeof params.url === "string" && URL.canParse(params.url)) return `everything at ${new URL(params.url).origin}`;
+  if (tool === "view" || tool === "ls" || tool === "grep" || tool === "glob") return `what is below ${ask.path}`;
+  return `every use of ${tool}`;
+}
+
+customElements.define("ask-dock", AskDock);

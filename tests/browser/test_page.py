@@ -1,0 +1,52 @@
+"""The page in Chromium, against a server process with the offline demo model."""
+
+import pytest
+
+from tests.browser.driving import MARKS, free_port, page_server, play
+
+pytestmark = MARKS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "first_answer",
+        "two_pages_in_step",
+        "permission_from_the_other_page",
+        "denial_with_a_reason",
+        "question",
+        "cancel",
+        "queue_edit",
+        "restart",
+        "slow_network",
+        "keyboard_only",
+        "phone",
+        "accessible",
+        "weight",
+    ],
+)
+def test_scenario(name, tmp_path):
+    with page_server(tmp_path) as server:
+        play(name, server)
+
+
+def test_an_answer_over_a_connection_that_is_cut_and_mended(tmp_path):
+    public = f"http://127.0.0.1:{free_port()}"
+    with page_server(tmp_path, "--public-url", public) as server:
+        play("cut", server, port=server.port)
+
+
+def test_a_token_that_may_watch_sees_no_buttons(tmp_path):
+    with page_server(tmp_path) as server:
+        server.kill()
+        token = server.run("token", "add", "guest", "--rights", "watch").split()[-1]
+        server.start()
+        play("watcher", server, url=server.link.partition("#")[0], watch=token)
+
+
+def test_the_printed_link_logs_one_browser_in(tmp_path):
+    with page_server(tmp_path) as server:
+        server.kill()
+        server.run("token", "add", "me", "--rights", "admin")
+        server.start()
+        play("one_time_link", server)
