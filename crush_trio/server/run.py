@@ -169,6 +169,7 @@ def default_workspaces(settings: ServerSettings, logs: RecentLogs) -> WorkspaceS
         logs=logs,
         patience=settings.patience,
         sizes=settings.sizes,
+        page=settings.guard.public_url or "",
     )
 
 

@@ -16,8 +16,9 @@ from crush_trio.backend.settings import BackendSettings, WorkspaceSettings
 from crush_trio.runtime import Completion
 from crush_trio.server import UnixAddress
 from crush_trio.server import run as running_server
-from crush_trio.server.run import LateOpener, run_server, settle_in
+from crush_trio.server.run import LateOpener, default_workspaces, run_server, settle_in
 from crush_trio.server.settings import GuardSettings, ServerSettings
+from crush_trio.tools.info import RecentLogs
 from tests.server.raw_client import open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_clock]
@@ -245,3 +246,10 @@ async def test_what_stays_is_put_out_of_the_collectors_sight_in_a_process_of_its
     finally:
         gc.freeze()
     assert made == [0], "first everything is imported"
+
+
+def test_links_in_notifications_lead_to_the_public_url():
+    guard = GuardSettings(token="t" * 32).behind("https://agents.example.com")
+    settings = ServerSettings(guard=guard)
+    assert default_workspaces(settings, RecentLogs()).page == "https://agents.example.com"
+    assert default_workspaces(ServerSettings(), RecentLogs()).page == ""

@@ -282,7 +282,7 @@ async def test_a_prompt_for_a_session_that_is_not_there_is_accepted_and_ends_wit
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1/health/", 404),
         ("POST", "/v1/health", 405),
