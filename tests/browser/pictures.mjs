@@ -33,7 +33,7 @@ try {
 
   await page.goto(about.url);
   await page.waitForSelector("home-view");
-  await browser.begin(page, "$ sleep 0.4; git init .; git status");
+  await browser.begin(page, "$ git init . && git add zen.py");
   await page.waitForSelector("[data-answer=once]");
   await page.goto(about.url);
   await page.waitForSelector("home-view");

@@ -60,7 +60,7 @@ export class MessageRow {
     if (!message) return;
     const { transcript, store } = this.context;
     const calls = message.parts.filter(({ type }) => type === "tool_call");
-    const marks = calls.map(({ data }) => [transcript.results.get(data.id)?.message, store.below.has(`${message.id}$$${data.id}`) && performance.now(), data.finished && !transcript.results.has(data.id) && store.picture.permissions.size]);
+    const marks = calls.map(({ data }) => [transcript.results.get(data.id)?.message, store.below.has(`${message.id}$$${data.id}`) && performance.now(), data.finished && !transcript.results.has(data.id) && store.picture.permissions.size + store.picture.questions.size]);
     const results = JSON.stringify(marks);
     if (message === this.#shown && results === this.#results && !this.context.texts.isFresh(message)) return;
     this.#shown = message;

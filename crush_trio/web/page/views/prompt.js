@@ -40,7 +40,7 @@ export class PromptBox extends HTMLElement {
     this.sendButton = h("button.send.primary", { type: "submit", "aria-label": "Send", title: "Send" }, icon("send"));
     this.stopButton = h("button.stop", { type: "button", title: "Stop the run", hidden: true, onclick: () => options.stop?.() }, icon("stop"), "Stop");
     const clip = iconButton("clip", "Attach files", () => this.picker.click());
-    const row = h("div.prompt-row", {}, clip, this.picker, ...(options.tools ?? []), this.modes, h("span.gap"), this.stopButton, this.sendButton);
+    const row = h("div.prompt-row", {}, clip, this.picker, ...(options.tools ?? []), this.modes, h("span.last", {}, this.stopButton, this.sendButton));
     const form = h("form.prompt", { onsubmit: (/** @type {Event} */ event) => this.#submitted(event) }, this.chips, text, row);
     for (const name of ["dragover", "drop"]) form.addEventListener(name, (/** @type {any} */ event) => this.#dropped(event));
     form.addEventListener("dragleave", () => form.classList.remove("dropping"));
