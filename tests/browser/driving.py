@@ -124,18 +124,21 @@ def page_server(folder, *arguments):
         server.kill()
 
 
-def play(name, server, **more):
-    """Play a scenario; a failure is its error and where it was raised."""
+def about(server):
+    """Return what a browser needs to know to use *server*."""
     library = Path(shutil.which("playwright-core")).resolve().parent
-    about = {
+    return {
         "url": server.link,
         "library": str(library),
         "chromium": shutil.which("chromium"),
         "profile": str(server.folder / "profile"),
-        "project": str(server.project),
-        **more,
     }
-    command = [shutil.which("node"), str(HERE / "scenarios.mjs"), name, json.dumps(about)]
+
+
+def play(name, server, **more):
+    """Play a scenario; a failure is its error and where it was raised."""
+    what = json.dumps({**about(server), **more})
+    command = [shutil.which("node"), str(HERE / "scenarios.mjs"), name, what]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

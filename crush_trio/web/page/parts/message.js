@@ -60,7 +60,7 @@ export class MessageRow {
     if (!message) return;
     const { transcript, store } = this.context;
     const calls = message.parts.filter(({ type }) => type === "tool_call");
-    const marks = calls.map(({ data }) => [transcript.results.get(data.id)?.message, store.below.get(`${message.id}$$${data.id}`) && Date.now()]);
+    const marks = calls.map(({ data }) => [transcript.results.get(data.id)?.message, store.below.has(`${message.id}$$${data.id}`) && performance.now(), data.finished && !transcript.results.has(data.id) && store.picture.permissions.size + store.picture.questions.size]);
     const results = JSON.stringify(marks);
     if (message === this.#shown && results === this.#results && !this.context.texts.isFresh(message)) return;
     this.#shown = message;
@@ -68,9 +68,17 @@ export class MessageRow {
     const finished = isFinished(message);
     this.element.classList.toggle("growing", !finished && message.role === "assistant");
     this.element.classList.toggle("summary", Boolean(/** @type {any} */ (message).is_summary_message));
+    this.element.classList.toggle("continued", this.#continues(message));
     this.#showHead(message);
     this.#showParts(message, finished);
     this.#showEnding(message);
+  }
+
+  /** Whether the message goes on where another one of the same answer stopped. @param {Message} message */
+  #continues(message) {
+    const { order, messages } = this.context.transcript;
+    const before = messages.get(order[order.lastIndexOf(this.id) - 1]);
+    return message.role === "assistant" && before?.role === "assistant";
   }
 
   /** @param {Message} message */

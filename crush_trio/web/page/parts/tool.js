@@ -107,9 +107,12 @@ export function toolPart(context, index) {
       subject.textContent = title.subject;
       const metadata = result ? (parsed(result.metadata) ?? {}) : {};
       const refused = metadata.permission_refused;
+      const { permissions, questions } = context.store.picture;
+      const asked = [...permissions.values(), ...questions.values()].some(({ tool_call_id }) => tool_call_id === part.id);
       const how = result ? (refused ? "refused" : result.is_error ? "failed" : "done") : finished && !context.store.activeRun ? "unfinished" : "busy";
       element.className = `tool ${how}`;
-      state.textContent = { refused: "Refused", failed: "Failed", done: "", unfinished: "No result", busy: part.finished ? "Running…" : "Writing…" }[how];
+      state.textContent = { refused: "Refused", failed: "Failed", done: "", unfinished: "No result", busy: asked ? "Waits for you" : part.finished ? "Running…" : "Writing…" }[how];
+      element.classList.toggle("asked", asked);
       const open = part.name === "todos" || (how === "done" && typeof metadata.new_content === "string") || Boolean(result?.data);
       redraw = () => fold && drawTool(context, fold.body, { part, result, metadata, found, message, input });
       if (!fold) {
@@ -134,7 +137,7 @@ function drawTool(context, body, { part, result, metadata, found, message, input
   if (Array.isArray(todos)) return fill(body, checklist(todos));
   const source = found && context.transcript.messages.get(found.message);
   const html = source && context.texts.of(source, found.index);
-  const args = html?.includes('class="diff') ? null : callArguments(part.name, input ?? part.input);
+  const args = html?.includes('class="diff') || (part.name === "question" && result) ? null : callArguments(part.name, input ?? part.input);
   fill(body, args, result && resultOf(result, metadata, html, context));
 }
 

@@ -63,7 +63,7 @@ export class AskDock extends HTMLElement {
     const params = /** @type {any} */ (ask.params) ?? {};
     const { verb, subject } = callTitle(ask.tool_name, params, store.directory);
     const from = ask.session_id !== store.place.session && h("p.soft", {}, "Asked by a sub-agent");
-    const title = h("h2", { id: `ask-${ask.id}` }, `Allow: ${ask.description || `${verb} ${subject}`}`);
+    const title = h("h2", { id: `ask-${ask.id}` }, ask.tool_name === "bash" ? "Run this command?" : `${ask.description || `${verb} ${subject}`}?`);
     const card = h("section.ask", { "aria-labelledby": title.id, tabindex: -1 }, title, from, this.#content(ask, params));
     if (store.mayAct) card.append(this.#answers(ask, params));
     return card;
@@ -86,7 +86,7 @@ export class AskDock extends HTMLElement {
 
   /** @param {import("/web/stream.js").PermissionRequest} ask @param {any} params */
   #answers(ask, params) {
-    const reason = h("input", { type: "text", placeholder: "Reason, told to the model (optional)", "aria-label": "Reason for the refusal", maxlength: 2000 });
+    const reason = h("input", { type: "text", placeholder: "Reason (optional)", "aria-label": "Reason for the refusal", maxlength: 2000 });
     const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {object} */ answer, /** @type {string} */ key) =>
       h("button", { type: "button", class: kind, "data-answer": name, onclick: () => this.#answer(ask, answer) }, label, h("kbd", { "aria-hidden": "true" }, key));
     const deny = () => ({ action: "deny", ...(reason.value.trim() && { reason: reason.value.trim() }) });

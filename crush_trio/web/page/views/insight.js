@@ -92,7 +92,8 @@ export class InsightPanel extends HTMLElement {
 
   /** @param {any} task */
   #task(task) {
-    const line = (/** @type {any} */ each) => [h("b", {}, each.name), each.state && h("span.soft", {}, ` ${each.state} ${duration(each.seconds ?? 0)}`), each.waits_on && h("code", {}, `${each.waits_on.function}`)];
+    const title = (/** @type {any} */ each) => (each.session_id ? `Run: ${this.store.sessions.get(each.session_id)?.title || "a sub-agent"}` : each.name);
+    const line = (/** @type {any} */ each) => [h("b", {}, title(each)), each.state && h("span.soft", {}, ` ${each.state} ${duration(each.seconds ?? 0)}`), each.waits_on && h("code", {}, `${each.waits_on.function}`)];
     const below = (task.below ?? []).map((/** @type {any} */ each) => {
       const item = h("li", {}, ...line(each));
       item.style.marginInlineStart = `${((each.depth ?? 1) - 1) * 12}px`;

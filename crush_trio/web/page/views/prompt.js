@@ -20,7 +20,7 @@ const MODES = /** @type {const} */ ([
 export class PromptBox extends HTMLElement {
   /** @type {Attachment[]} */ #files = [];
   #busy = false;
-  #sending = false;
+  #sending = Promise.resolve();
 
   /** @param {import("../state/store.js").Store} store @param {import("../notices.js").Notices} notices @param {PromptOptions} options */
   constructor(store, notices, options) {
@@ -40,7 +40,7 @@ export class PromptBox extends HTMLElement {
     this.sendButton = h("button.send.primary", { type: "submit", "aria-label": "Send", title: "Send" }, icon("send"));
     this.stopButton = h("button.stop", { type: "button", title: "Stop the run", hidden: true, onclick: () => options.stop?.() }, icon("stop"), "Stop");
     const clip = iconButton("clip", "Attach files", () => this.picker.click());
-    const row = h("div.prompt-row", {}, clip, this.picker, ...(options.tools ?? []), this.modes, h("span.gap"), this.stopButton, this.sendButton);
+    const row = h("div.prompt-row", {}, clip, this.picker, ...(options.tools ?? []), this.modes, h("span.last", {}, this.stopButton, this.sendButton));
     const form = h("form.prompt", { onsubmit: (/** @type {Event} */ event) => this.#submitted(event) }, this.chips, text, row);
     for (const name of ["dragover", "drop"]) form.addEventListener(name, (/** @type {any} */ event) => this.#dropped(event));
     form.addEventListener("dragleave", () => form.classList.remove("dropping"));
@@ -99,19 +99,20 @@ export class PromptBox extends HTMLElement {
   /** Send what is in the box; it is emptied when the server has it. */
   async send() {
     const prompt = this.text.value.trim();
-    if ((!prompt && !this.#files.length) || this.#sending) return;
-    this.#sending = true;
-    this.sendButton.disabled = true;
+    if (!prompt && !this.#files.length) return;
     const more = { ...(this.#files.length && { attachments: this.#files }), ...(this.#busy && { when_busy: this.mode }) };
     const [text, files] = [this.text.value, this.#files];
     this.#set("", []);
-    try {
-      await this.options.send(prompt, more);
-    } catch {
-      this.#set(text, files); // the sender has said why
-    }
-    this.#sending = false;
-    this.sendButton.disabled = false;
+    const before = this.#sending;
+    this.#sending = (async () => {
+      await before; // prompts arrive in the order in which they were sent
+      try {
+        await this.options.send(prompt, more);
+      } catch {
+        this.#set([text, this.text.value].filter(Boolean).join("\n"), [...files, ...this.#files]); // the sender has said why
+      }
+    })();
+    await this.#sending;
   }
 
   /** @param {string} text @param {Attachment[]} files */

@@ -25,6 +25,7 @@ export class RowList extends HTMLElement {
   #inside = h("div.rows");
   #below = h("div.spacer");
   #drawing = false;
+  #last = 0;
   #sizes = new ResizeObserver((entries) => this.#measured(entries));
 
   /** @param {Source} source */
@@ -37,6 +38,9 @@ export class RowList extends HTMLElement {
     this.append(this.#above, this.#inside, this.#below);
     this.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     for (const name of ["wheel", "touchmove", "keydown"]) this.addEventListener(name, () => (this.#wanted = ""), { passive: true });
+    this.addEventListener("click", (event) => {
+      if (/** @type {Element} */ (event.target).closest("summary")) this.following = false; // what is opened stays where it is
+    });
     this.#sizes.observe(this);
   }
 
@@ -84,7 +88,11 @@ export class RowList extends HTMLElement {
 
   #scrolled() {
     const fromEnd = this.scrollHeight - this.scrollTop - this.clientHeight;
-    if (!this.#drawing) this.following = fromEnd < NEAR_END;
+    if (!this.#drawing) {
+      if (fromEnd < NEAR_END) this.following = true;
+      else if (this.scrollTop < this.#last - 1) this.following = false; // a person has scrolled back
+    }
+    this.#last = this.scrollTop;
     if (this.scrollTop < AHEAD) this.source.top?.();
     this.#draw(false);
     this.dispatchEvent(new CustomEvent("moved"));

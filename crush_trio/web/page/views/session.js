@@ -51,7 +51,7 @@ export class SessionView extends HTMLElement {
     fill(this, middle, this.insight);
     this.list.addEventListener("moved", () => (this.jump.hidden = this.list.following));
     this.leaving = [
-      store.on("messages place", () => this.#showMessages()),
+      store.on("messages asks place", () => this.#showMessages()),
       store.on("session roster place", () => this.#showHead()),
       store.on("runs session place", () => this.#showRuns()),
       ...this.#bind(keys),

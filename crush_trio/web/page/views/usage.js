@@ -32,16 +32,17 @@ export class UsageChart extends HTMLElement {
     const sum = (/** @type {(each: any) => number} */ of) => all.reduce((total, each) => total + of(each), 0);
     const tokens = (/** @type {any} */ each) => each.tokens_in + each.tokens_out;
     this.hidden = sum(({ runs }) => runs) === 0;
-    const most = Math.max(1, ...all.map(tokens));
+    const measure = sum(tokens) ? tokens : (/** @type {any} */ each) => each.runs;
+    const most = Math.max(1, ...all.map(measure));
     const step = WIDTH / DAYS;
     const bars = all.map((each, at) => {
-      const height = tokens(each) ? Math.max(2, (tokens(each) / most) * HEIGHT) : 0;
+      const height = measure(each) ? Math.max(2, (measure(each) / most) * HEIGHT) : 0;
       const words = `${each.day}: ${plural(each.runs, "run")}, ${count(tokens(each))} tokens${each.cost ? `, ${dollars(each.cost)}` : ""}`;
       return svg("rect", { class: "bar-of-day", x: at * step + 1, y: HEIGHT - height, width: step - 2, height, rx: 1.5 }, svg("title", {}, words));
     });
-    const words = [plural(sum(({ runs }) => runs), "run"), `${count(sum(tokens))} tokens`, dollars(sum(({ cost }) => cost))].filter(Boolean).join(" · ");
+    const words = [plural(sum(({ runs }) => runs), "run"), sum(tokens) && `${count(sum(tokens))} tokens`, dollars(sum(({ cost }) => cost))].filter(Boolean).join(" · ");
     const base = svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT + 0.5, y2: HEIGHT + 0.5 });
-    const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 1}`, role: "img", "aria-label": `Tokens per day in the last ${DAYS} days: ${words}` }, base, ...bars);
+    const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 1}`, role: "img", "aria-label": `${sum(tokens) ? "Tokens" : "Runs"} per day in the last ${DAYS} days: ${words}` }, base, ...bars);
     fill(this, h("section.usage", {}, h("h2", {}, `Last ${DAYS} days`), h("p.soft", {}, words), drawing));
   }
 }
