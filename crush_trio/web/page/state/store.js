@@ -67,7 +67,7 @@ export class Store extends Told {
 
   /** Host a directory; returns the id of its workspace. @param {string} path */
   async open(path) {
-    const workspace = await this.api.claim(path);
+    const workspace = await this.api.claim(path, this.mayAct);
     remember(workspace, path);
     if (!this.workspaces.has(workspace)) this.workspaces.set(workspace, { id: workspace, path, name: path.split("/").at(-1) ?? path });
     return workspace;
