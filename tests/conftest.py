@@ -21,6 +21,7 @@ PACKAGES = dict(
     for line in Path(__file__).with_name("programs.txt").read_text().splitlines()
     if line and not line.startswith("#")
 )
+OPTIONAL = {"chromium"}
 # Where .ci/programs puts what is no Debian package. Set here, so that programs find it too.
 os.environ["PATH"] = f"{Path(__file__).parents[1] / '.programs' / 'bin'}:{os.environ['PATH']}"
 _BEFORE = pytest.StashKey[float]()
@@ -152,13 +153,15 @@ def needed(item):
 def pytest_runtest_setup(item):
     """Fail where a program is missing: `make test` deselects what needs one.
 
-    Skip what comes from npm or Go on a machine that has neither.
+    Skip what comes from npm or Go on a machine that has neither, and what only root can install and few
+    people need.
     """
     for program in needed(item):
         if shutil.which(program) is None:
             source, _, package = PACKAGES[program].rpartition(":")
             sentence = f"needs {program} ({source or 'Debian'} package {package}); see .ci/programs"
-            if source in {"npm", "go"} and shutil.which(source) is None:
+            no_source = source in {"npm", "go"} and shutil.which(source) is None
+            if no_source or (program in OPTIONAL and os.geteuid() != 0):
                 pytest.skip(sentence)
             pytest.fail(sentence, pytrace=False)
 

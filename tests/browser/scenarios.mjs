@@ -145,6 +145,49 @@ const scenarios = {
     browser.check();
   },
 
+  async attachments() {
+    const page = await browser.open();
+    await page.waitForSelector("prompt-box");
+    await page.locator("input[type=file]").setInputFiles({ name: "a <b>.txt", mimeType: "text/plain", buffer: Buffer.from("good morning") });
+    await page.getByText("a <b>.txt").waitFor();
+    const drop = (type) =>
+      page.evaluate((name) => {
+        const pixel = Uint8Array.from(atob("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="), (c) => c.charCodeAt(0));
+        const data = new DataTransfer();
+        data.items.add(new File([pixel], `${name}.png`, { type: "image/png" }));
+        const event = name === "paste" ? new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }) : new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+        document.querySelector(name === "paste" ? "prompt-box textarea" : "form.prompt").dispatchEvent(event);
+      }, type);
+    await drop("paste");
+    await drop("drop");
+    await page.waitForFunction(() => document.querySelectorAll(".attachments li").length === 3);
+    await page.getByRole("button", { name: "Remove drop.png" }).click();
+    await browser.begin(page, "hello");
+    await page.waitForSelector("article.user img.picture");
+    await idle(page);
+    assert.equal(await page.locator(".attachments li").count(), 0);
+    browser.check();
+  },
+
+  async steer_and_interrupt() {
+    const page = await browser.open();
+    await browser.begin(page, "$ sleep 3; echo slept");
+    await allow(page).click({ timeout: 4000 }).catch(() => {}); // it may need no permission
+    await page.waitForSelector("fieldset.modes:visible");
+    await page.getByLabel("Steer").check();
+    await browser.send(page, "hello from the side");
+    await page.locator("article.user", { hasText: "hello from the side" }).waitFor();
+    await idle(page);
+    await browser.send(page, "long 100000");
+    await page.waitForSelector("article.growing");
+    await page.getByLabel("Interrupt").check();
+    await browser.send(page, "hello instead");
+    await page.getByText("Stopped.").waitFor();
+    await page.locator("article.user", { hasText: "hello instead" }).waitFor();
+    await idle(page);
+    browser.check();
+  },
+
   async cut() {
     const proxy = await openProxy(new URL(about.url).port, about.port);
     const page = await browser.open();
@@ -300,6 +343,15 @@ const scenarios = {
     await page.getByRole("button", { name: "Log in" }).click();
     await page.waitForSelector("home-view");
     assert.equal(await page.locator("prompt-box, .new-session, .chip").count(), 0);
+    const other = await browser.open(about.link);
+    await browser.begin(other, "write good morning to greeting.txt");
+    await allow(other).waitFor();
+    await page.locator(".row.needs_you a").click();
+    await page.waitForSelector(".ask .diff");
+    assert.equal(await page.locator("prompt-box, queue-dock, .answers, .stop").count(), 0);
+    for (const key of ["a", "s", "i", "#", "e"]) await page.keyboard.press(key);
+    await allow(other).click();
+    await page.waitForSelector("article.assistant .text .rendered");
     browser.check("401");
   },
 

@@ -18,6 +18,8 @@ pytestmark = MARKS
         "cancel",
         "queue_edit",
         "restart",
+        "attachments",
+        "steer_and_interrupt",
         "slow_network",
         "keyboard_only",
         "phone",
@@ -41,7 +43,7 @@ def test_a_token_that_may_watch_sees_no_buttons(tmp_path):
         server.kill()
         token = server.run("token", "add", "guest", "--rights", "watch").split()[-1]
         server.start()
-        play("watcher", server, url=server.link.partition("#")[0], watch=token)
+        play("watcher", server, url=server.link.partition("#")[0], link=server.link, watch=token)
 
 
 def test_the_printed_link_logs_one_browser_in(tmp_path):

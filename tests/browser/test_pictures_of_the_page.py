@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.browser.driving import HERE, LIMIT, MARKS, about, limited, page_server
 
@@ -23,7 +24,7 @@ def size_of(picture):
 
 def test_the_pictures_of_the_page_are_made_again(tmp_path):
     folder = Path(os.environ.get("CRUSH_TRIO_PICTURES", tmp_path)).absolute()
-    with page_server(tmp_path) as server:
+    with TemporaryDirectory(prefix="demo-") as place, page_server(Path(place)) as server:
         what = json.dumps({**about(server), "pictures": str(folder)})
         command = [shutil.which("node"), str(HERE / "pictures.mjs"), what]
         with subprocess.Popen(

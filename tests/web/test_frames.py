@@ -2,6 +2,7 @@
 
 import base64
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -94,6 +95,40 @@ for await (const event of workspace.events()) {
 await workspace.submit(text, {});
 export {};
 """
+
+
+@pytest.mark.needs("tsc")
+def test_the_types_of_the_page_are_sound(tmp_path):
+    options = {
+        **dict.fromkeys(["noEmit", "allowJs", "checkJs", "strict"], True),
+        "target": "es2022",
+        "module": "nodenext",
+        "lib": ["es2022", "dom", "dom.iterable", "dom.asynciterable"],
+        "types": [],
+        "paths": {"/web/*": [f"{WEB}/*"]},  # the addresses of the server
+    }
+    project = tmp_path / "tsconfig.json"
+    project.write_bytes(
+        orjson.dumps({"compilerOptions": options, "include": [f"{WEB}/page/**/*.js"]})
+    )
+    ran = subprocess.run(
+        [shutil.which("tsc"), "-p", project], capture_output=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stdout.decode()
+
+
+def test_modules_of_the_page_are_short():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in WEB.rglob("*.js")}
+    page = {path.name for path in (WEB / "page").rglob("*.js")}
+    assert [name for name in page if lengths[name] >= 300] == []
+
+
+def test_only_one_module_of_the_page_parses_html():
+    sinks = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|parseFromString|document\.write|eval\("
+    )
+    found = {p.name for p in (WEB / "page").rglob("*.js") if sinks.search(p.read_text())}
+    assert found == {"rendered.js"}
 
 
 @pytest.mark.needs("tsc")

@@ -28,15 +28,14 @@ export class Api extends Server {
     return this.ask("POST", "/logout");
   }
 
-  /** Host a directory and claim its workspace, or join it. @param {string} path @returns {Promise<string>} its id */
-  async claim(path) {
+  /**
+   * Host a directory and claim its workspace, or join it; returns its id.
+   * @param {string} path @param {boolean} acts whether the person may do more than watch @returns {Promise<string>}
+   */
+  async claim(path, acts) {
     const body = { path, client_id: this.id };
     const { id } = await this.ask("POST", "/workspaces", { body });
-    try {
-      await this.ask("POST", `/workspaces/${part(id)}/agent/init`, { body: { interactive: true } });
-    } catch (error) {
-      if (!(error instanceof ApiError && error.code === "right_missing")) throw error; // a token that may only watch
-    }
+    if (acts) await this.ask("POST", `/workspaces/${part(id)}/agent/init`, { body: { interactive: true } });
     return id;
   }
 

@@ -12,14 +12,8 @@ import { Told } from "./told.js";
 import { Transcript } from "./transcript.js";
 
 /** @typedef {import("/web/stream.js").RunView} RunView */
-/**
- * @typedef {{ id: string, workspace_id: string, title: string, group: "working" | "needs_you" | "idle", needs: string[],
- *   cost: number, tokens: number, model: { provider: string, model: string } | null, queue: number,
- *   run: { id: string, state: string, started_at: number } | null, updated_at: number, message_count: number }} RosterSession
- */
-/** @typedef {{ id: string, path: string, name: string }} RosterWorkspace */
-/** @typedef {{ workspace: string, session: string }} Place */
-/** @typedef {"connecting" | "connected" | "reconnecting" | "resynchronised" | "closed"} ConnectionState */
+/** @typedef {import("./types.js").RosterSession} RosterSession */
+/** @typedef {import("./types.js").Place} Place */
 
 const RESYNCHRONISED = 4_000; // milliseconds for which that is shown
 
@@ -27,7 +21,7 @@ export class Store extends Told {
   api = new Api();
   page = { login: false, right: /** @type {string | null} */ (null), version: "", directory: "" };
   roster = { directory: "", known: false, recent: /** @type {{ path: string, used_at: number }[]} */ ([]) };
-  /** @type {Map<string, RosterWorkspace>} */ workspaces = new Map();
+  /** @type {Map<string, import("./types.js").RosterWorkspace>} */ workspaces = new Map();
   /** @type {Map<string, RosterSession>} */ sessions = new Map();
   /** @type {Place} */ place = { workspace: "", session: "" };
   picture = new Picture();
@@ -36,7 +30,7 @@ export class Store extends Told {
   /** Transcripts of opened sub-agents. @type {Map<string, Transcript>} */ below = new Map();
   /** @type {any[]} */ queue = [];
   /** The last ended runs of the session, newest first. @type {RunView[]} */ ended = [];
-  /** @type {ConnectionState} */ connection = "connecting";
+  /** @type {import("./types.js").ConnectionState} */ connection = "connecting";
   reason = "";
   /** Called when the server wants a login. */ onlogin = () => {};
   /** Sessions that are about to be deleted. @type {Set<string>} */ leaving = new Set();
@@ -73,7 +67,7 @@ export class Store extends Told {
 
   /** Host a directory; returns the id of its workspace. @param {string} path */
   async open(path) {
-    const workspace = await this.api.claim(path);
+    const workspace = await this.api.claim(path, this.mayAct);
     remember(workspace, path);
     if (!this.workspaces.has(workspace)) this.workspaces.set(workspace, { id: workspace, path, name: path.split("/").at(-1) ?? path });
     return workspace;
@@ -164,7 +158,7 @@ export class Store extends Told {
     return false;
   }
 
-  /** @param {ConnectionState} state @param {string} [reason] */
+  /** @param {import("./types.js").ConnectionState} state @param {string} [reason] */
   #show(state, reason = "") {
     if (state === "connected" && this.#resync > Date.now()) state = "resynchronised";
     this.connection = state;

@@ -74,13 +74,15 @@ export class AskDock extends HTMLElement {
     const body = h("div.ask-body", { tabindex: 0, role: "group", "aria-label": "What would be done" });
     if (typeof params.new_content === "string") {
       const path = String(params.file_path ?? ask.path);
-      fill(body, h("p.path", {}, shortPath(path, this.store.directory)), h("pre.output", {}, params.new_content));
+      const short = shortPath(path, this.store.directory);
+      const where = !ask.description.includes(short) && h("p.path", {}, short);
+      fill(body, where, h("pre.output", {}, params.new_content));
       const what = { path, old: String(params.old_content ?? ""), new: params.new_content };
       this.store.api.renderDiff(what).then(
-        ({ html }) => fill(body, h("p.path", {}, shortPath(path, this.store.directory)), diffView(html)),
+        ({ html }) => fill(body, where, diffView(html)),
         () => {}, // the text is shown
       );
-    } else fill(body, callArguments(ask.tool_name, params), ask.path && h("p.soft", {}, `In ${ask.path}`));
+    } else fill(body, callArguments(ask.tool_name, params), ask.path && ask.path !== this.store.directory && h("p.soft", {}, `In ${ask.path}`));
     return body;
   }
 
@@ -133,7 +135,7 @@ function covers(ask, params, directory) {
   if (tool === "bash") return "this program and subcommand; risky commands only word for word";
   if (typeof params.new_content === "string") {
     const path = String(params.file_path ?? "");
-    return directory && path.startsWith(`${directory}/`) ? `changes of any file below ${directory}` : `changes below ${ask.path}`;
+    return directory && path.startsWith(`${directory}/`) ? "changes of any file of this directory" : `changes below ${ask.path}`;
   }
   if (typeof params.url === "string" && URL.canParse(params.url)) return `everything at ${new URL(params.url).origin}`;
   if (tool === "view" || tool === "ls" || tool === "grep" || tool === "glob") return `what is below ${ask.path}`;

@@ -103,6 +103,7 @@ export class PromptBox extends HTMLElement {
     const more = { ...(this.#files.length && { attachments: this.#files }), ...(this.#busy && { when_busy: this.mode }) };
     const [text, files] = [this.text.value, this.#files];
     this.#set("", []);
+    this.modes.querySelector("input").checked = true; // the next one waits again
     const before = this.#sending;
     this.#sending = (async () => {
       await before; // prompts arrive in the order in which they were sent

@@ -10,7 +10,7 @@ const PAUSE = 180; // milliseconds after the last key
 /** @param {import("../state/store.js").Store} store @param {import("../router.js").Router} router */
 export function openSearch(store, router) {
   if (document.querySelector("dialog.search")) return;
-  const field = h("input", { type: "search", placeholder: "Titles and messages", "aria-label": "Search", autocomplete: "off", "aria-controls": "hits" });
+  const field = h("input", { type: "text", role: "searchbox", placeholder: "Titles and messages", "aria-label": "Search", autocomplete: "off", "aria-controls": "hits" });
   const hits = h("ul.hits", { id: "hits" });
   const says = h("p.soft", { role: "status" }, "Two letters or more.");
   const dialog = showDialog("Search", [field, says, hits], { name: "search" });
