@@ -183,15 +183,18 @@ class Notifier:
         title = ""
         with suppress(Exception):  # it was deleted, or the store is lost: tell the rest
             title = (await self.store.session(short.session_id)).title
+        # The store was asked, so there was a checkpoint.
         place = f"/w/{quote(short.workspace, safe='')}/s/{quote(short.session_id, safe='')}"
-        return evolve(
+        return evolve(  # noqa: ASYNC910
             short,
             title=hide(title),
             description=hide(short.description)[:DESCRIPTION],
             url=f"{self.page.rstrip('/')}{place}",
         )
 
-    async def _attempt(self, what: str, tell: Callable[[], Awaitable[str]]) -> None:
+    async def _attempt(  # noqa: ASYNC910 - a failed attempt has waited, too
+        self, what: str, tell: Callable[[], Awaitable[str]]
+    ) -> None:
         """Do it for a limited time; one line of the log says what went wrong."""
         problem = f"it took longer than {TIME:g} seconds"
         with trio.move_on_after(TIME):

@@ -63,9 +63,11 @@ class SessionFeed:
         """Return the next missed events of earlier starts; None after the last."""
         if self._whole is None:
             self._whole = await self._reader.missed()
-        return None if self._whole is None else await self._narrowed(self._whole)
+            if self._whole is None:
+                return None
+        return await self._narrowed(self._whole)
 
-    async def _narrowed(self, batch: Batch) -> Batch:  # noqa: ASYNC910 - reading is a checkpoint
+    async def _narrowed(self, batch: Batch) -> Batch:
         """Return what is left of *batch*. Cancelling loses nothing: it is kept until this returns."""
         kept = batch.narrowed(self._session_id)
         if kept is None:
@@ -77,7 +79,7 @@ class SessionFeed:
                 self._session_id, lambda owner: self._family.within(owner, self._session_id)
             )
         self._whole = None
-        return kept
+        return kept  # noqa: ASYNC910 - reading was a checkpoint
 
 
 @define(eq=False)
