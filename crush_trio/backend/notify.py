@@ -57,7 +57,7 @@ GRACE: Final = 1.0
 """Seconds between SIGTERM and SIGKILL for a command that takes too long."""
 
 OUTPUT: Final = 4096
-"""The bytes that are read of what a command prints; nobody looks at them."""
+"""How many bytes of a command's output are read; they are not used."""
 
 DESCRIPTION: Final = 500
 """The characters of a description; a notification is for a small screen."""

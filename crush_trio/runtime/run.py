@@ -136,7 +136,7 @@ class Run:
 
         A turn calls this before every step. The prompts are stored in queue order when it returns.
         If that fails they go back to the queue, and the error is raised. `Submission.folds_into`
-        says which prompts these are: those that nobody waits for, and those that steer.
+        says which prompts these are: those without a caller's run id, and those that steer.
         """
         return await self.host.fold(self.accepted)
 

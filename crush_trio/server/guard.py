@@ -230,7 +230,7 @@ async def check_own_process(scope: Mapping[str, Any]) -> None:
 
 
 async def is_owner(scope: Mapping[str, Any]) -> bool:
-    """Whether the request was sent by the server's own user, through a socket that nobody else can use.
+    """Whether the request was sent by the server's own user, through a socket that no other user can open.
 
     A command of the agent is not the user. Under other servers nothing is known of the peer.
     """

@@ -129,7 +129,7 @@ class LiveScreen:
     def _size(self) -> tuple[int, int]:
         """Return the terminal's current size; rich might take an outdated one from the environment.
 
-        A terminal that nobody has told its size, such as one in a container, says that it has none.
+        A terminal whose size was never set, such as one in a container, reports none.
         """
         try:
             size = os.get_terminal_size(sys.stdout.fileno())

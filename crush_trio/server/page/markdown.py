@@ -1,7 +1,7 @@
-"""Markdown as HTML that is safe to show, whoever wrote it.
+"""Untrusted Markdown as HTML that is safe to show.
 
 Raw HTML stays text. Links lead to http, https and mail addresses and nowhere else; other links stay as they
-were written. A picture is a link to it: loading it would tell its server that somebody reads. No element
+were written. A picture is a link to it: loading it would tell its server that the message is read. No element
 has an id or a style, so text cannot take the place of something else in the page.
 markdown-it-py is imported with the first text.
 """

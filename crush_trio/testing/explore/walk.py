@@ -56,7 +56,7 @@ class ExplorerBroken(Exception):
 
 
 class NotUnderControl(ExplorerBroken):
-    """The scenario waits for a thread, a process, a socket or a signal, whose order nobody controls."""
+    """The scenario waits for a thread, a process, a socket or a signal, whose order the explorer does not control."""
 
 
 class Deadlock(Exception):

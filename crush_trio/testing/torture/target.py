@@ -1,7 +1,7 @@
 """The target: requests to the server under test, and readers of its event streams.
 
 Only routes of the wire are used. Every request is bounded by *patience*, and so is the silence of a stream
-that somebody waits on. A slow server is not a broken one: while events come, waiting goes on.
+while a check waits for it. A slow server is not a broken one: while events come, waiting goes on.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
