@@ -382,6 +382,8 @@ async def _open_writers() -> AsyncIterator[trio.Nursery]:
     """
     async with open_hidden_nursery() as keeper:
         writers = await keeper.start(_keep_writers)
+        # Not before: a task that shields itself in `start` outlives a cancel of that wait.
+        writers.cancel_scope.shield = True
         try:
             yield writers
         finally:
@@ -390,6 +392,5 @@ async def _open_writers() -> AsyncIterator[trio.Nursery]:
 
 async def _keep_writers(task_status: "trio.TaskStatus[trio.Nursery]") -> None:
     async with open_hidden_nursery() as writers:
-        writers.cancel_scope.shield = True
         task_status.started(writers)
         await trio.sleep_forever()

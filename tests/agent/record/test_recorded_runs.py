@@ -14,6 +14,7 @@ from crush_trio.store.changes import BootClosed, RunEnded
 from crush_trio.store.errors import DiskFull
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.testing import Gate
+from crush_trio.testing.explore import cancel_everywhere
 from crush_trio.testing.server.client import Replica
 from crush_trio.testing.server.faulty_store import FaultyStore, StoreFault
 from crush_trio.testing.server.turns import prompt
@@ -58,6 +59,16 @@ async def orphaned():
 
 
 # ── Opening ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cancel_at_any_step_of_an_opening_leaves_no_task():
+    async def opening():
+        store = await memory()
+        async with open_recorded_runs(store, lambda _: Turns()):
+            await trio.lowlevel.checkpoint()
+
+    found = cancel_everywhere(opening, deviations=1)
+    assert found.places > 10
 
 
 async def test_what_was_left_is_ended_and_published_before_its_session_goes_on():
