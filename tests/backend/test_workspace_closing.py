@@ -17,6 +17,7 @@ from crush_trio.runtime.outcome import Submission
 from crush_trio.store.changes import BootClosed, RunEnded, TailKept
 from crush_trio.store.memory.store import MemoryStore
 from crush_trio.testing import Gate
+from crush_trio.testing.explore import cancel_everywhere
 from crush_trio.testing.server.config import no_commands, open_fixed_config
 from crush_trio.testing.server.faulty_store import FaultyStore
 from crush_trio.wire.events import ConfigChanged, EventType, PayloadType
@@ -134,6 +135,18 @@ async def test_the_log_closes_after_the_runs_and_before_the_rest():
     # The reader and the last write are two tasks: which of the two comes first is up to Trio.
     assert sorted(parts.noted[4:6]) == sorted(ORDER[4:6])
     assert (parts.noted[:4], parts.noted[6:]) == (ORDER[:4], ORDER[6:])
+
+
+@pytest.mark.parametrize("deviations", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_cancel_at_any_step_of_opening_working_and_closing_leaves_no_task(deviations):
+    async def life():
+        async with Parts().open() as workspace:
+            workspace.init_agent()
+            session = await workspace.create_session("a session")
+            await workspace.send(Submission(session_id=session.id, prompt="go")).journaled()
+
+    found = cancel_everywhere(life, deviations=deviations)
+    assert found.places > 20
 
 
 async def test_streams_end_while_integrations_are_still_closing():
