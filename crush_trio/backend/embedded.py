@@ -47,6 +47,7 @@ from crush_trio.providers.catalog import catalog_provider, catalog_providers
 from crush_trio.providers.demo.provider import DemoProvider
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.receipt import StopReceipt
+from crush_trio.runtime.turn_check import check_trio
 from crush_trio.store.open import StoreSettings, StoreUnknown, import_store
 from crush_trio.tools.base import Tool
 from crush_trio.wire.asks import PermissionMode, PermissionPolicy
@@ -212,7 +213,7 @@ async def open_agent(
     *directory* is where the tools work, by default the current one. *config* has values as in
     `crush.json`; no file is read.
     """
-    _check_trio()
+    check_trio("open_agent")
     own = as_tools(tools)
     check_callbacks(permit, answer)
     check_values(instructions, directory, builtin_tools, config, environment)
@@ -263,16 +264,6 @@ async def _open_integrations(surroundings: Surroundings) -> AsyncIterator[Integr
         else nullcontext(NoLanguageServers()) as lsp,
     ):
         yield Integrations(mcp=mcp, lsp=lsp)
-
-
-def _check_trio() -> None:
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        raise RuntimeError(
-            "open_agent needs Trio: start the program with trio.run(main). A program on asyncio can talk to "
-            "a server instead, see docs/client.md"
-        ) from None
 
 
 def _store_of(store: str | PathLike[str] | StoreSettings) -> tuple[StoreSettings, str]:

@@ -237,6 +237,17 @@ class Provider(Protocol):
         ...
 
 
+def open_answer(provider: Provider, request: ModelRequest) -> AbstractAsyncContextManager[Parts]:
+    """Call `stream`; raise a `TypeError` if what it returns cannot be entered."""
+    opened = provider.stream(request)
+    if not hasattr(opened, "__aenter__") or not hasattr(opened, "__aexit__"):
+        raise TypeError(
+            f"stream of the provider returned a {type(opened).__name__}: write `@asynccontextmanager` above "
+            "`async def stream(self, request)` and yield an async iterator of parts in it, once"
+        )
+    return opened
+
+
 @frozen(kw_only=True)
 class Endpoint:
     """How to reach a provider, all templates resolved. What may be secret stays out of `repr`."""

@@ -34,6 +34,7 @@ from crush_trio.providers.base import (
     Provider,
     StreamPart,
     check_part,
+    open_answer,
 )
 from crush_trio.providers.errors import (
     ProviderError,
@@ -180,7 +181,7 @@ class _Call:
         )
         with self.watch.minding():
             self.watch.expect(model, limit=self.patience.first_part)
-            async with self.provider.stream(self._listening) as parts:
+            async with open_answer(self.provider, self._listening) as parts:
                 while True:
                     part = await _next(parts)
                     await self._hand_over(part)

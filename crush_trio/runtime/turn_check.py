@@ -1,8 +1,15 @@
-"""`check_turn`: whether a function can be the turn of a workspace; `takes`: whether it takes arguments."""
+"""Checks of what a program gives to a workspace: its turn, its submissions, and whether it runs on Trio.
+
+`takes` says whether a function takes arguments.
+"""
 
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+
+import trio
+
+from crush_trio.runtime.outcome import Submission
 
 
 def check_turn(turn: object) -> None:
@@ -17,6 +24,24 @@ def check_turn(turn: object) -> None:
     else:
         return
     raise TypeError(f"{problem}: write `async def turn(run): return Completion(text=…)`")
+
+
+def check_submission(submission: object) -> None:
+    """Raise a `TypeError` for a prompt or anything else in place of a `Submission`."""
+    if not isinstance(submission, Submission):
+        raise TypeError(
+            f"the submission is a {type(submission).__name__}: write "
+            "`Submission(session_id=SessionId(…), prompt=…)`"
+        )
+
+
+def check_trio(name: str) -> None:
+    """Raise a `RuntimeError` if *name* was opened outside of Trio, such as under asyncio."""
+    if not trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            f"{name} needs Trio: start the program with trio.run(main). A program on asyncio can talk to "
+            "a server instead, see docs/client.md"
+        )
 
 
 def takes(function: Callable[..., object], *given: object) -> bool:

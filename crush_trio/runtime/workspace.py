@@ -30,7 +30,7 @@ from crush_trio.runtime.lane import Capacity, Lane
 from crush_trio.runtime.outcome import Outcome, Submission
 from crush_trio.runtime.receipt import CloseReport, StopReceipt
 from crush_trio.runtime.run import Run, Turn, conduct, fold
-from crush_trio.runtime.turn_check import check_turn
+from crush_trio.runtime.turn_check import check_submission, check_trio, check_turn
 from crush_trio.wire.ids import RunId, SessionId
 from crush_trio.wire.runs import RunState, RunView, WhenBusy
 
@@ -81,6 +81,7 @@ class Workspace:
         accepted just now. `WhenBusy.INTERRUPT` cancels the runs that were accepted before this one,
         but only after its own acceptance is stored: a submission that is refused changes nothing.
         """
+        check_submission(submission)
         submission.check(self._sizes)
         if self._closing is not None:
             raise WorkspaceClosing
@@ -368,6 +369,7 @@ async def open_workspace(
     cancels every run, and gives each time to write its ending. An exception raised in the block
     leaves it unwrapped.
     """
+    check_trio("open_workspace")
     check_turn(turn)
     ids = RandomIds() if ids is None else ids
     async with (

@@ -35,6 +35,7 @@ from crush_trio.backend.workspace import HostedWorkspace, keeps_open, note_peopl
 from crush_trio.limits import Limits
 from crush_trio.net.address import Address, parse_address
 from crush_trio.nursery import open_hidden_nursery
+from crush_trio.runtime.turn_check import check_trio
 from crush_trio.server.app import create_app
 from crush_trio.server.guard import tokens_of
 from crush_trio.server.http.serve import GRACE, serve
@@ -73,6 +74,7 @@ async def open_server(
     endings, and clients see them, within *grace*. A server that fails cancels the block and raises.
     If a client asks the server to end, it ends, and the block goes on.
     """
+    check_trio("open_server")
     places = [parse_address(each) if isinstance(each, str) else each for each in addresses]
     left = trio.Event()
     server = partial(

@@ -245,10 +245,24 @@ class Odd:
         yield parts()
 
 
+class Plain:
+    """Returns its parts, where a context manager around them belongs."""
+
+    def stream(self, request):
+        async def parts():
+            yield TextDelta("hi")
+
+        return parts()
+
+
 @pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("provider", "told"),
     [
+        (
+            Plain(),
+            "stream of the provider returned a async_generator: write `@asynccontextmanager`",
+        ),
         (Odd(TextDelta(b"hi")), "gave a TextDelta whose text is a bytes, not a str"),
         (Odd(Finished(reason="stop")), "gave a Finished whose reason is a str, not a FinishReason"),
         (Direct(), "yielded a TextDelta: yield an async iterator of parts, once"),

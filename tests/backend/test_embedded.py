@@ -20,6 +20,8 @@ from crush_trio import (
     ToolResult,
     Wanted,
     open_agent,
+    open_server,
+    open_workspace,
 )
 from crush_trio.agent.asks.permit import RULED_OUT
 from crush_trio.config.errors import ConfigInvalid
@@ -790,14 +792,24 @@ def test_ctrl_c_ends_the_program_and_its_runs(tmp_path):
     assert [run.state for run in ended] == [RunState.CANCELLED]
 
 
-def test_without_trio_the_error_says_so():
+@pytest.mark.parametrize(
+    "opens",
+    [
+        lambda: open_agent(provider="demo"),
+        lambda: open_server("tcp://127.0.0.1:0"),
+        lambda: open_workspace(trio.sleep),
+    ],
+    ids=["open_agent", "open_server", "open_workspace"],
+)
+def test_without_trio_the_error_says_so(opens, request):
     import asyncio  # noqa: TID251
 
     async def main():
-        async with open_agent(provider="demo"):
+        async with opens():
             pass
 
-    with pytest.raises(RuntimeError, match=r"needs Trio: start the program with trio\.run"):
+    told = rf"{request.node.callspec.id} needs Trio: start the program with trio\.run"
+    with pytest.raises(RuntimeError, match=told):
         asyncio.run(main())
 
 

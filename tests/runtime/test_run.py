@@ -551,6 +551,13 @@ async def test_a_turn_that_returns_something_else_is_told_what_to_write(turn, to
     assert (outcome.state, outcome.error) == (RunState.ERRORED, told)
 
 
+@pytest.mark.parametrize("given", ["hello", None])
+async def test_a_prompt_alone_is_no_submission(given):
+    async with open_test_workspace() as bench:
+        with pytest.raises(TypeError, match=r"write `Submission\(session_id=SessionId"):
+            bench.workspace.accept(given)
+
+
 async def takes_two(run, more):
     raise NotImplementedError
 

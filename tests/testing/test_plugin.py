@@ -618,6 +618,27 @@ def test_a_foreign_suite_prints_the_same_with_and_without_the_plugin(pytester, s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("style", ["auto", "short", "native"])
+def test_a_failure_without_a_line_of_the_test_prints_the_same(pytester, style):
+    """The frames of a plugin around the test would be all that is left of its traceback."""
+    pytester.makeini(f"[pytest]\naddopts = -p no:anyio --tb={style}\n")
+    pytester.makepyfile(
+        conftest="""
+            def pytest_pyfunc_call(pyfuncitem):
+                if "refused" in pyfuncitem.name:
+                    raise RuntimeError("refused by a plugin")
+        """,
+        test_it="""
+            async def test_that_no_plugin_runs(): pass
+            def test_refused(): pass
+        """,
+    )
+    with_plugin = pytester.runpytest_subprocess(*LOAD)
+    with_plugin.assert_outcomes(failed=2)
+    assert told(with_plugin) == told(pytester.runpytest_subprocess("-p", "no:crush_trio"))
+
+
+@pytest.mark.slow
 def test_a_foreign_suite_does_not_load_trio(pytester):
     pytester.makeini("[pytest]\naddopts = -p no:anyio -p no:trio -p no:hypothesispytest\n")
     pytester.makepyfile("import sys\ndef test_it(): assert 'trio' not in sys.modules\n")
@@ -670,4 +691,4 @@ def test_a_pytest_that_is_too_old_for_the_plugin_is_not_broken_by_it(monkeypatch
         spec = find_spec("crush_trio.testing.plugin")
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    assert module.pytest_runtest_call is None
+    assert module.pytest_load_initial_conftests is None

@@ -32,6 +32,7 @@ from crush_trio.providers.base import (
     ToolCallBegin,
     ToolCallDelta,
     ToolCallEnd,
+    open_answer,
 )
 from crush_trio.providers.errors import ProviderError
 from crush_trio.tools.base import AskPerson, Media, Tool, ToolCall, ToolError, ToolResult, Wanted
@@ -94,7 +95,7 @@ class RecordedProvider:
 
         _place.set((self.session_id, self.purpose))
         try:
-            async with self.inner.stream(evolve(request, heard=heard)) as parts:
+            async with open_answer(self.inner, evolve(request, heard=heard)) as parts:
                 yield RecordedParts(parts, exchange)
         except Exception as error:
             exchange.failed(error)

@@ -103,6 +103,10 @@ def replay(capsule: bytes | str | Path) -> Replay:
     `CapsuleInvalid` for what is not a capsule of this version, `NotReplayable` for a run that cannot be
     replayed.
     """
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            "a replay has a Trio loop of its own: call it from a sync test or a thread"
+        )
     found = read_capsule(capsule) if isinstance(capsule, bytes) else load_capsule(Path(capsule))
     with _explained():
         check_replayable(found)

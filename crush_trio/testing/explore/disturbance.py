@@ -25,6 +25,7 @@ from crush_trio.testing.explore.places import place_of, short_name
 from crush_trio.testing.explore.recorder import INJECTED, WAKER
 from crush_trio.testing.explore.schedule import require, scheduler
 from crush_trio.testing.explore.shrink import leaves
+from crush_trio.testing.explore.walk import DEVIATED, ExplorerBroken
 
 if TYPE_CHECKING:
     from trio._core._run import CancelStatus
@@ -140,6 +141,14 @@ class _Steps:
         self.count += 1
         return self.scopes_of(task)
 
+    def refuse_missing(self, spot: "Spot", *, reached: bool) -> None:
+        """Raise if the scenario has no such place in the usual order; in another one it may have none."""
+        if not reached and not DEVIATED.get(bool)():
+            raise ExplorerBroken(
+                f"the scenario has no place {spot.token}: it has only {self.count} steps in the usual "
+                "order, or other scopes there; it has changed, or is not deterministic"
+            )
+
     def refuse_left(self) -> None:
         """Raise if a task is left."""
         if self.left:
@@ -197,6 +206,7 @@ class Cancellation(_Steps):
 
     _spot: Spot
     _strict: bool = True
+    _reached: bool = field(default=False, init=False)
     _hit: trio.CancelScope | None = field(default=None, init=False)
     _raised: list[tuple[str, list[trio.CancelScope]]] = field(factory=list, init=False)
     """Where `Cancelled` was raised, and the scopes that could catch it there."""
@@ -226,6 +236,7 @@ class Cancellation(_Steps):
             self._cancel(wanted[number])
 
     def _cancel(self, scope: trio.CancelScope) -> None:
+        self._reached = True
         if scope.cancel_called:
             return
         self._hit = scope
@@ -242,6 +253,7 @@ class Cancellation(_Steps):
         for place, scopes in self._raised:
             if not any(scope.cancelled_caught for scope in scopes):
                 raise CancelSwallowed(f"Cancelled was raised in {place}, and no scope caught it")
+        self.refuse_missing(self._spot, reached=self._reached)
         if self._strict:
             self.refuse_left()
 
@@ -262,7 +274,7 @@ class Injection(_Steps):
         """Implement Trio's instrument hook."""
         if not self.stepped(task) or self.count != self._spot.step or not _can_fail(task):
             return
-        error = self._raised = copy(self._error)
+        error = self._raised = _copied(self._error)
 
         def raise_error() -> NoReturn:
             raise error
@@ -276,10 +288,12 @@ class Injection(_Steps):
 
     def expects(self, error: BaseException) -> bool:
         """Whether *error* is the one that was raised, alone or in groups."""
-        return all(leaf is self._raised for leaf in leaves(error))
+        ours = [] if self._raised is None else leaves(self._raised)
+        return all(any(leaf is own for own in ours) for leaf in leaves(error))
 
     def judge(self) -> None:
         """Raise if a task is left."""
+        self.refuse_missing(self._spot, reached=self._raised is not None)
         if self._strict:
             self.refuse_left()
 
@@ -339,6 +353,24 @@ def target() -> Iterator[trio.CancelScope]:
         finally:
             if disturbance is not None:
                 disturbance.closed.add(scope)
+
+
+def check_error(error: object) -> None:
+    """Raise a `TypeError` for what cannot be raised at a checkpoint."""
+    if isinstance(error, type) and issubclass(error, Exception):
+        raise TypeError(f"the error is the class {error.__name__}: write {error.__name__}(…)")
+    if not isinstance(error, Exception):
+        raise TypeError(f"the error is a {type(error).__name__}, not an Exception")
+
+
+def _copied(error: Exception) -> Exception:
+    """Return a copy of *error*; `copy` calls its class, which may ask for other arguments than `args`."""
+    try:
+        return copy(error)
+    except Exception:  # noqa: BLE001 - anything may be raised there
+        made = type(error).__new__(type(error), *error.args)
+        made.__dict__.update(vars(error))
+        return made
 
 
 def _can_fail(task: Task) -> bool:

@@ -10,7 +10,7 @@ end, a `Cancelled` that was caught and not raised again, a task that outlives th
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 from attrs import frozen
 
@@ -24,6 +24,7 @@ from crush_trio.testing.explore.disturbance import (
     Spot,
     Survey,
     TasksLeft,
+    check_error,
     disturbed,
     target,
 )
@@ -109,6 +110,8 @@ def cancel_everywhere(
     ```
     """
     __tracebackhide__ = True
+    if scopes not in get_args(Scopes):
+        raise ValueError(f"scopes must be one of {', '.join(get_args(Scopes))}: {scopes!r}")
     survey = _survey(scenario, max_steps)
     strict = not survey.left
     return _everywhere(
@@ -142,6 +145,7 @@ def fail_everywhere(
     ```
     """
     __tracebackhide__ = True
+    check_error(error)
     survey = _survey(scenario, max_steps)
     strict = not survey.left
     return _everywhere(
@@ -165,6 +169,7 @@ def cancelled_at(scenario: Scenario, place: str) -> Scenario:
 
 def failing_at(scenario: Scenario, place: str, error: Exception = _ERROR) -> Scenario:
     """Return *scenario* with *error* raised at *place*, for `replay`, `explain` and `explore`."""
+    check_error(error)
     spot = Spot.from_token(place)
     return disturbed(scenario, lambda: Injection(spot, error))
 

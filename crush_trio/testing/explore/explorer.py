@@ -161,6 +161,8 @@ def explore(
     _check_scenario(scenario)
     if strategy is None:
         strategy = HoldBack(deviations)
+    elif isinstance(strategy, type) or not hasattr(strategy, "walks"):
+        raise TypeError(f"not a strategy: {strategy!r} (they look like HoldBack(3), Random(1000))")
     elif deviations != 2:
         raise ValueError("give deviations or a strategy, not both: HoldBack(3) is a strategy")
     _check(limit, max_steps, part)
@@ -250,7 +252,10 @@ def replay(scenario: Callable[[], Awaitable[T]], token: str, *, max_steps: int =
 
 
 def _check(limit: int | None, max_steps: int, part: tuple[int, int]) -> None:
-    """Raise ValueError for arguments with which an exploration would not end, or not begin."""
+    """Raise for arguments with which an exploration would not end, or not begin."""
+    counts: tuple[object, ...] = (0 if limit is None else limit, max_steps)
+    if not all(isinstance(count, int) for count in counts):
+        raise TypeError(f"limit and max_steps are whole numbers, not {limit!r} and {max_steps!r}")
     if limit is not None and limit < 0:
         raise ValueError(f"limit must be 0 or more, or None for no limit: {limit}")
     if max_steps < 1:

@@ -22,7 +22,8 @@ Label: TypeAlias = Callable[[Task], str]
 
 _MACHINERY: Final = (
     *("trio.", "outcome.", "contextlib.", "_pytest."),
-    *(f"{__package__}.", "crush_trio.testing.plugin."),
+    *("crush_trio.testing.plugin.", "crush_trio.testing.controlled_tests."),
+    f"{__package__}.",
 )
 _SOURCE: Final = 64
 """How many characters of a source line are shown."""
@@ -112,7 +113,7 @@ def place_of_own(task: Task) -> Place | None:
 
 def is_own(frame: FrameType, task: Task | None) -> bool:
     """Whether *frame* is that of the function of *task*, and may be told although it is Trio's."""
-    ours = f"{frame.f_globals.get('__name__', '')}.".startswith(_MACHINERY[-2:])
+    ours = f"{frame.f_globals.get('__name__', '')}.".startswith(_MACHINERY[-3:])
     return not ours and frame is getattr(getattr(task, "coro", None), "cr_frame", None)
 
 

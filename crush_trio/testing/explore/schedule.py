@@ -8,7 +8,8 @@ and `UnsupportedTrio` says what is missing when an order is asked for.
 
 Invariant: when a `controlled` block ends, Trio schedules as it did before the block, except that a
 deterministic mode that Hypothesis switched on meanwhile stays on. Only `trio.run` calls of the
-thread that entered the block are controlled.
+thread that entered the block are controlled; several threads may have blocks at the same time, and
+end them in any order.
 """
 
 import threading
@@ -114,13 +115,10 @@ class _Switch:
     _run: ModuleType
     _choose: Chooser
     _pass_by: Callable[[], None]
-    _thread: int = field(factory=threading.get_ident, init=False)
     _line: list[Task] = field(factory=list, init=False)
 
     def shuffle(self, batch: list[Task]) -> None:
         """Rearrange *batch*, which Trio empties from its end; the held go back to the run queue."""
-        if threading.get_ident() != self._thread:
-            return
         runner = self._run.GLOBAL_RUN_CONTEXT.runner
         runnable = [task for task in self._line if task in batch] if self._line else []
         system: list[Task] = []
@@ -147,6 +145,63 @@ def _is_system(task: Task, runner: Any) -> bool:  # noqa: ANN401  # a private cl
     return nursery.parent_task is runner.init_task and task is not runner.main_task
 
 
+@define(eq=False)
+class _Blocks:
+    """The open blocks of all threads. Covers Trio's shuffle, for which there is one place, while there are any."""
+
+    _by_thread: dict[int, list[_Switch]] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _undo: Callable[[], None] = field(default=lambda: None, init=False)
+
+    @contextmanager
+    def open(self, run: ModuleType, switch: _Switch) -> Iterator[None]:
+        """Let *switch* decide in the current thread, for the length of the block."""
+        thread = threading.get_ident()
+        with self._lock:
+            if not self._by_thread:
+                self._undo = _covered(run, self._shuffle)
+            self._by_thread.setdefault(thread, []).append(switch)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._by_thread[thread].remove(switch)
+                if not self._by_thread[thread]:
+                    del self._by_thread[thread]
+                if not self._by_thread:
+                    self._undo()
+
+    def _shuffle(self, batch: list[Task]) -> None:
+        """Let the innermost block of this thread decide; other threads have Trio's order."""
+        if switches := self._by_thread.get(threading.get_ident()):
+            switches[-1].shuffle(batch)
+
+
+_BLOCKS: Final = _Blocks()
+
+
+def _covered(run: ModuleType, shuffle: Callable[[list[Task]], None]) -> Callable[[], None]:
+    """Put *shuffle* in the place of Trio's; return what puts everything back."""
+    source = run._r
+    # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may
+    # be imported, and register it, while the block is open. Only this one method is covered up.
+    before_shuffle = vars(source).get(_SHUFFLE)
+    setattr(source, _SHUFFLE, shuffle)
+    before = getattr(run, _DETERMINISTIC)
+    ours = object()  # true, and recognisable: if it is gone at the end, other code set the mode
+    setattr(run, _DETERMINISTIC, ours)
+
+    def undo() -> None:
+        if getattr(run, _DETERMINISTIC) is ours:
+            setattr(run, _DETERMINISTIC, before)
+        if before_shuffle is None:
+            delattr(source, _SHUFFLE)
+        else:
+            setattr(source, _SHUFFLE, before_shuffle)
+
+    return undo
+
+
 @contextmanager
 def controlled(chooser: Chooser, pass_by: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let *chooser* decide the task order of every `trio.run` inside this block.
@@ -162,23 +217,8 @@ def controlled(chooser: Chooser, pass_by: Callable[[], None] = lambda: None) -> 
     ```
     """
     run = scheduler()
-    source = run._r
-    # Trio's Random object itself stays in place: Hypothesis keeps a weak reference to it, and may
-    # be imported, and register it, while the block is open. Only this one method is covered up.
-    covered = vars(source).get(_SHUFFLE)
-    setattr(source, _SHUFFLE, _Switch(run, chooser, pass_by).shuffle)
-    before = getattr(run, _DETERMINISTIC)
-    ours = object()  # true, and recognisable: if it is gone at the end, other code set the mode
-    setattr(run, _DETERMINISTIC, ours)
-    try:
+    with _BLOCKS.open(run, _Switch(run, chooser, pass_by)):
         yield
-    finally:
-        if getattr(run, _DETERMINISTIC) is ours:
-            setattr(run, _DETERMINISTIC, before)
-        if covered is None:
-            delattr(source, _SHUFFLE)
-        else:
-            setattr(source, _SHUFFLE, covered)
 
 
 @contextmanager

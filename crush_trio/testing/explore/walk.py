@@ -51,6 +51,10 @@ _PATIENCE: Final = 30.0
 """Seconds of real time that a thread or a process has to end, when a walk was stopped for it."""
 
 
+DEVIATED: Final = trio.lowlevel.RunVar[Callable[[], bool]]("crush_trio_deviated")
+"""Whether the schedule of the current run has left the usual order so far."""
+
+
 class ExplorerBroken(Exception):
     """The exploration cannot be trusted: Trio failed, or the scenario is not deterministic."""
 
@@ -178,6 +182,7 @@ class Walk:
         @wraps(scenario)  # so that the main task has the scenario's name
         async def main() -> None:
             self._main = trio.lowlevel.current_task()
+            DEVIATED.set(lambda: bool(self.deviations))
             with self._scope:
                 values.append(await scenario())
 

@@ -77,6 +77,11 @@ def test_a_run_of_a_thousand_years_is_not_waited_for(tmp_path):
         replay(written(lines))
 
 
+async def test_a_replay_inside_of_trio_is_refused():
+    with pytest.raises(RuntimeError, match="call it from a sync test or a thread"):
+        replay(b"")
+
+
 def test_no_more_of_a_file_is_read_than_a_capsule_has(tmp_path, monkeypatch):
     monkeypatch.setattr(file, "LARGEST", 1000)
     long = tmp_path / "long.capsule"

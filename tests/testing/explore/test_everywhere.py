@@ -8,10 +8,12 @@ import trio
 from crush_trio.testing import Deadlock, ScheduleFailure, StepLimit, replay
 from crush_trio.testing.explore import (
     CancelSwallowed,
+    ExplorerBroken,
     PlaceFailure,
     TasksLeft,
     cancel_everywhere,
     cancelled_at,
+    explain,
     fail_everywhere,
     failing_at,
     target,
@@ -196,6 +198,62 @@ def test_an_exception_is_not_raised_where_trio_cannot_interrupt():
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     assert fail_everywhere(shielded).places == 0
+
+
+class Refusal(Exception):
+    """Cannot be copied: its class wants other arguments than the text that it keeps."""
+
+    def __init__(self, path: str, *, code: int) -> None:
+        super().__init__(f"{path}: {code}")
+        self.code = code
+
+
+@pytest.mark.parametrize("error", [Refusal("/a", code=403), ExceptionGroup("two", [OSError()])])
+def test_an_exception_of_any_class_is_raised_and_may_come_out(error):
+    seen = []
+
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            try:
+                await trio.sleep(2)
+            except Exception as exc:
+                seen.append((type(exc), str(exc), vars(exc)))
+                raise
+
+    assert fail_everywhere(scenario, error).places
+    assert seen == [(type(error), str(error), vars(error))]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError, r"the error is the class OSError: write OSError\(…\)"),
+        ("boom", "the error is a str"),
+        (KeyboardInterrupt(), "the error is a KeyboardInterrupt, not an Exception"),
+    ],
+)
+def test_what_cannot_be_raised_is_refused(error, told):
+    with pytest.raises(TypeError, match=told):
+        fail_everywhere(two_sleepers, error)
+    with pytest.raises(TypeError, match=told):
+        failing_at(two_sleepers, "1", error)
+
+
+def test_scopes_that_there_are_not_are_refused():
+    with pytest.raises(ValueError, match="one of scenario, innermost, all: 'everything'"):
+        cancel_everywhere(two_sleepers, scopes="everything")
+
+
+@pytest.mark.parametrize("disturb", [cancelled_at, failing_at])
+def test_a_place_that_the_scenario_does_not_reach_is_told(disturb):
+    with pytest.raises(ExplorerBroken, match="no place 99: it has only"):
+        replay(disturb(two_sleepers, "99"), "x1")
+
+
+def test_a_target_that_is_not_open_at_a_place_is_told():
+    with pytest.raises(ExplorerBroken, match=r"no place 1\.t7"):
+        explain(cancelled_at(two_sleepers, "1.t7"), "x1")
 
 
 @pytest.mark.parametrize("token", ["", "x1", "3.", "t1", "3.x"])

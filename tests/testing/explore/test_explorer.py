@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.testing import ExplorerBroken, ScheduleFailure, find_violation, replay
-from crush_trio.testing.explore import cancel_everywhere, explore
+from crush_trio.testing.explore import Random, cancel_everywhere, explore
 from tests.testing.explore.lost_update import lost_update
 
 
@@ -321,6 +321,10 @@ def test_it_works_inside_hypothesis(tasks, times):
         ({"deviations": "3"}, "deviations must be a whole number"),
         ({"limit": -1}, "limit must be 0 or more"),
         ({"max_steps": 0}, "max_steps must be 1 or more"),
+        ({"max_steps": None}, "limit and max_steps are whole numbers"),
+        ({"limit": "5"}, "limit and max_steps are whole numbers"),
+        ({"strategy": "random"}, "not a strategy: 'random'"),
+        ({"strategy": Random}, "not a strategy: <class"),
     ],
 )
 def test_a_wrong_argument_is_told(wrong, told):

@@ -130,6 +130,34 @@ def test_the_innermost_block_decides_and_then_the_outer_one_again():
     assert (inner, outer) == ("abab", "baba")
 
 
+def test_several_threads_have_orders_of_their_own_and_end_in_any_order():
+    """The first one to enter is the first one to leave."""
+    both, ended = threading.Barrier(2, timeout=30), threading.Event()
+    orders = {}
+
+    def trace(name, chooser, first):
+        with controlled(chooser):
+            both.wait()
+            orders[name] = trio.run(trace_of, 2, 3)
+            both.wait()
+            if not first:
+                assert ended.wait(30)
+        ended.set()
+
+    source, before = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    threads = [
+        threading.Thread(target=trace, args=("first", lambda runnable: runnable[:1], True)),
+        threading.Thread(target=trace, args=("second", lambda runnable: runnable[-1:], False)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert orders == {"first": "ababab", "second": "bbbaaa"}
+    assert "shuffle" not in vars(source)
+    assert _run._ALLOW_DETERMINISTIC_SCHEDULING is before
+
+
 @pytest.mark.heavy
 def test_importing_hypothesis_inside_a_block_still_makes_trio_deterministic_for_good():
     program = """
