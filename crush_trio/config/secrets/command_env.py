@@ -17,7 +17,7 @@ from crush_trio.config.secrets.known import KnownSecrets, SecretMatcher, url_pas
 from crush_trio.wire.fields import Key, Marker
 
 _SECRET_VARIABLE: Final = re.compile(
-    r"(?:.*_)?(?:API_?KEY|KEY|TOKEN|SECRET|CREDENTIALS?|PASS)|SSHPASS|.*(?:PASSWORD|PASSWD|PASSPHRASE).*"
+    r"(?:.*_)?(?:API_?KEY|KEY|TOKEN|SECRET|CREDENTIALS?)|.*(?:PASSWORD|PASSWD|PASSPHRASE).*"
 )
 _HARMLESS: Final = re.compile(
     r"GIT_CONFIG_KEY_[0-9]+|.*_PUBLIC_KEY|.*_TOKENS|SSH_AUTH_SOCK|XAUTHORITY"
