@@ -34,8 +34,9 @@ _UNTELLING: Final = {"id", "base", "b"}  # AWS_ACCESS_KEY_ID, CERT_KEY_BASE64
 _SECRET: Final = (
     *("password", "passwords", "passwd", "passphrase", "secret", "secrets", "token", "tokens"),
     *("apikey", "apikeys", "credential", "credentials", "authorization", "cookie", "cookies"),
+    "sshpass",
 )
-_SECRET_IF_QUALIFIED: Final = {"key", "keys", "auth", "pat", "pwd"}
+_SECRET_IF_QUALIFIED: Final = {"key", "keys", "auth", "pass", "pat", "pwd"}
 _HEADERS: Final = {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"}
 
 

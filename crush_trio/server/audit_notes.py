@@ -16,7 +16,7 @@ from crush_trio.audit.record import Action, AuditRecord
 from crush_trio.errors import CrushError, WorkspaceNotFound
 from crush_trio.log_context import Hide
 from crush_trio.server.guard import peer_uid
-from crush_trio.server.tokens import RightMissing
+from crush_trio.server.tokens import Right, RightMissing
 from crush_trio.wire.answers import Resolved
 from crush_trio.wire.config import WorkspaceView
 from crush_trio.wire.requests import Scope
@@ -158,6 +158,15 @@ def _answer_to_permission(call: "Call") -> Fields:
     return fields
 
 
+def _created(call: "Call") -> Fields:
+    """Describe what a client decides about a workspace; who only joins one decides nothing."""
+    body = call.body
+    what = "joined"
+    if call.caller.right.covers(Right.ADMIN):
+        what = ("yolo, " if body.yolo else "") + f"{len(body.env)} variables"
+    return {"directory": body.path, "what": what}
+
+
 def _scoped(call: "Call", what: str) -> Fields:
     """Describe a change of the configuration by its file and key."""
     return {"what": f"{Scope(call.body.scope).name.lower()}: {what}"}
@@ -205,13 +214,7 @@ DOCKER_REMOVED: Final = Audited(Action.CONFIG_CHANGED, lambda _call: {"what": "r
 PROJECT_MARKED: Final = Audited(
     Action.CONFIG_CHANGED, lambda _call: {"what": "the project is set up"}
 )
-CREATED: Final = Audited(
-    Action.WORKSPACE_CREATED,
-    lambda call: {
-        "directory": call.body.path,
-        "what": ("yolo, " if call.body.yolo else "") + f"{len(call.body.env)} variables",
-    },
-)
+CREATED: Final = Audited(Action.WORKSPACE_CREATED, _created)
 DELETED: Final = Audited(Action.WORKSPACE_DELETED)
 RETIRED: Final = Audited(Action.CLIENT_RETIRED)
 SESSION_CHANGED: Final = Audited(Action.SESSION_CHANGED)

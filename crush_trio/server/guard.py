@@ -222,11 +222,16 @@ def check_user(scope: Mapping[str, Any]) -> None:
 
 async def check_own_process(scope: Mapping[str, Any]) -> None:
     """Raise `OwnProcess` if the request was sent by a command of this server."""
+    if await is_own_process(scope):
+        raise OwnProcess
+
+
+async def is_own_process(scope: Mapping[str, Any]) -> bool:
+    """Whether the request was sent by a command of this server."""
     peer = peer_of(scope)
     if peer is None or not peer.suspect:
-        return  # noqa: ASYNC910 - the usual case, which must cost nothing
-    if await peer.is_own_process():
-        raise OwnProcess
+        return False  # noqa: ASYNC910 - the usual case, which must cost nothing
+    return await peer.is_own_process()
 
 
 async def is_owner(scope: Mapping[str, Any]) -> bool:

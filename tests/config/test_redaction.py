@@ -15,12 +15,14 @@ SECRET_NAMES = [
     *("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "private_key", "SSH_KEY_BASE64", "api_keys"),
     *("token", "access_token", "refreshToken", "GITHUB_TOKEN", "GITHUB_TOKEN_2", "--token"),
     *("password", "PGPASSWORD", "db-passwd", "passphrase", "MYSQL_PWD", "GITHUB_PAT"),
+    *("DB_PASS", "smtpPass", "SSHPASS"),
     *("secret", "client_secret", "oauth_client_secret", "CLIENT_SECRETS", "credentials"),
     *("Authorization", "Proxy-Authorization", "Cookie", "set-cookie", "NPM_AUTH"),
 ]
 HARMLESS_NAMES = [
     *("key", "path", "PWD", "OLDPWD", "HOME", "id", "client_id", "session_id", "token_url"),
     *("auth_url", "public_key", "SSH_AUTH_SOCK", "TOKEN_FILE", "expires_at", "author", "monkey"),
+    *("COMPASS", "bypass", "pass"),
     "",
 ]
 

@@ -144,6 +144,27 @@ async def test_clients_name_themselves_and_tokens_are_named(audit, tmp_path):
     assert token not in audit.file.path.read_text()
 
 
+@pytest.mark.real_clock
+async def test_who_only_joins_a_workspace_is_not_said_to_have_opened_it_with_yolo(audit, tmp_path):
+    tokens = TokenFile(tmp_path / "tokens.json")
+    admin, watch = (
+        [("authorization", f"Bearer {tokens.add(right, right)}")]
+        for right in (Right.ADMIN, Right.WATCH)
+    )
+    (tmp_path / "work").mkdir()
+    body = {"path": str(tmp_path / "work"), "yolo": True, "env": ["A=1"]}
+    async with open_test_server(audit=audit, guard=GuardSettings(token_file=tokens.path)) as server:
+        for number, headers in enumerate((admin, watch), 1):
+            made = {**body, "client_id": client_id(number)}
+            answer = await server.driver.request("POST", "/v1/workspaces", made, headers=headers)
+            assert answer.status == 200
+        found = await recorded(audit)
+    assert [(each.token, each.what) for each in found] == [
+        ("admin", "yolo, 1 variables"),
+        ("watch", "joined"),
+    ]
+
+
 async def test_records_are_read_with_a_cursor(audit):
     async with open_test_server(audit=audit) as server:
         place = await server.create(client_id(1))

@@ -194,6 +194,8 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], paths: PathPo
     name = program_name(words[0])
     if name in NEVER or name in AS_SHOWN or sets_variable(name, words[1:]):
         return False
+    if _depends_on_directory(words[0]) and not _in_workspace(directories, paths):
+        return False
     if name == "cd":
         usual = len(words) == 2 and not words[1].startswith("-")
         return usual and len(directories) < 8 and _is_inside(words[1], directories, paths)
@@ -207,6 +209,16 @@ def _may_vary(words: tuple[str, ...], directories: Sequence[Path], paths: PathPo
         if words[1] in known.never or not known.accepts(rest) or any(map(_is_remote, rest)):
             return False
     return all(_is_argument(word, directories, paths) for word in rest)
+
+
+def _depends_on_directory(program: str) -> bool:
+    """Whether a program is named by a relative path: elsewhere, `./build.sh` is another program."""
+    return "/" in program and not program.startswith("/")
+
+
+def _in_workspace(directories: Sequence[Path], paths: PathPolicy) -> bool:
+    """Whether a command certainly runs in the workspace itself, not in a directory below it."""
+    return all(paths.resolve(each) == paths.workspace for each in directories)
 
 
 def _is_remote(word: str) -> bool:

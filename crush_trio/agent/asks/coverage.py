@@ -248,8 +248,9 @@ def _allow(rules: Iterable[LoadedRule], subject: Subject, paths: PathPolicy) -> 
     path, origin, line = subject.path, subject.origin, subject.line
     patterns = [each.pattern for each in rules]
     if line is not None:
-        commands = [each for each in patterns if isinstance(each, Invocation | Output | ExactLine)]
-        return is_covered(line, commands, paths)
+        there = _in_workspace(line, paths)
+        kinds = Invocation | Output | ExactLine if there else Invocation | Output
+        return is_covered(line, [each for each in patterns if isinstance(each, kinds)], paths)
     if origin is not None:
         hosts = [each for each in patterns if isinstance(each, HostPattern)]
         named = any(_is_host(each, origin) for each in hosts)
@@ -262,6 +263,14 @@ def _allow(rules: Iterable[LoadedRule], subject: Subject, paths: PathPolicy) -> 
         )
         return named and not paths.is_private(path)
     return None in patterns
+
+
+def _in_workspace(line: CommandLine, paths: PathPolicy) -> bool:
+    """Whether a line runs in the workspace itself. Rules have whole lines only for there.
+
+    In a directory below, the paths in the same line mean other files.
+    """
+    return paths.resolve(line.directory) == paths.workspace
 
 
 def _is_host(pattern: HostPattern, origin: HostPattern) -> bool:
@@ -285,6 +294,9 @@ def rules_for(subject: Subject, paths: PathPolicy) -> tuple[PermissionRule, ...]
     if _identity(request)[1:] != ("",):
         raise RuleNotPossible(f"rules about {request.tool_name} are about all servers")
     patterns = [each for each in Coverage.of(subject, paths).patterns if _is_of_rule(each, request)]
+    exact = any(isinstance(each, ExactLine) for each in patterns)
+    if exact and line is not None and not _in_workspace(line, paths):
+        raise RuleNotPossible("it would run below the workspace, and a whole line is allowed in it")
     rules = tuple(
         PermissionRule(
             decision=RuleDecision.ALLOW,

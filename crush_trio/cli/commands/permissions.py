@@ -10,6 +10,8 @@ from attrs import define
 from rich.table import Table
 from rich.text import Text
 
+from crush_trio.audit.record import Action
+from crush_trio.cli.audited import record_change
 from crush_trio.cli.exits import RuleUnknown
 from crush_trio.cli.names import match_id
 from crush_trio.cli.options import (
@@ -105,6 +107,7 @@ class LocalRules:
     """The rules of the files on this machine, for when no server is running."""
 
     _book: RuleBook
+    _environ: Mapping[str, str]
 
     async def rules(self) -> tuple[RuleView, ...]:
         """Return the rules."""
@@ -113,11 +116,18 @@ class LocalRules:
 
     async def add_rule(self, rule: PermissionRule) -> RuleView:
         """Add a rule."""
-        return await self._book.add(rule)
+        added = await self._book.add(rule)
+        await record_change(
+            self._environ, Action.CONFIG_CHANGED, f"added a rule: {rule.decision} {rule.tool}"
+        )
+        return added
 
     async def remove_rule(self, rule: str) -> bool:
         """Remove a rule."""
-        return await self._book.remove(rule)
+        removed = await self._book.remove(rule)
+        if removed:
+            await record_change(self._environ, Action.CONFIG_CHANGED, f"removed the rule {rule}")
+        return removed
 
 
 @asynccontextmanager
@@ -128,7 +138,7 @@ async def _open(
     host, directory = target
     if host is None and not await finds_server(environ):
         async with open_live_config(places_of(Path(directory), environ)) as live:
-            yield LocalRules(RuleBook(live))
+            yield LocalRules(RuleBook(live), environ)
         return
     async with (
         open_link(host, environ, start=False) as link,

@@ -4,19 +4,16 @@ A token is printed once, when it is made. Running servers read the file again wh
 token works and a revoked one is refused at once.
 """
 
-import os
 import re
 import sys
-from collections.abc import Mapping
 from typing import Final
 
 import click
-import trio
 from rich.table import Table
 from rich.text import Text
 
-from crush_trio.audit.log import open_audit
-from crush_trio.audit.record import Action, AuditRecord, audit_path
+from crush_trio.audit.record import Action
+from crush_trio.cli.audited import record_change
 from crush_trio.cli.options import (
     Invocation,
     OneOf,
@@ -70,7 +67,7 @@ def add(invocation: Invocation, name: str, rights: str, expires: int | None) -> 
     environ = invocation.environ
     made = TokenFile(tokens_path(environ)).add(name, Right(rights), expires)
     lasts = "without end" if expires is None else f"until {_time(SystemClock().unix() + expires)}"
-    invocation.run(_record, environ, Action.TOKEN_ADDED, f"{name}, {rights}, {lasts}")
+    invocation.run(record_change, environ, Action.TOKEN_ADDED, f"{name}, {rights}, {lasts}")
     print(f"Token {name}, {rights}, valid {lasts}. It is not shown again.", file=sys.stderr)
     write(f"{made}\n")
     return 0
@@ -103,15 +100,8 @@ def list_tokens(invocation: Invocation, as_json: bool) -> int:
 def revoke(invocation: Invocation, name: str) -> int:
     """Revoke the token called NAME; servers refuse it from their next request on."""
     TokenFile(tokens_path(invocation.environ)).revoke(name)
-    invocation.run(_record, invocation.environ, Action.TOKEN_REVOKED, name)
+    invocation.run(record_change, invocation.environ, Action.TOKEN_REVOKED, name)
     return 0
-
-
-async def _record(environ: Mapping[str, str], action: Action, what: str) -> None:
-    """Record a change of the tokens; the command succeeds even if the audit cannot be written."""
-    await trio.lowlevel.checkpoint()
-    async with open_audit(audit_path(environ)) as audit:
-        audit.note(AuditRecord(action=action, what=what, uid=os.getuid()))
 
 
 def _shown(each: NamedToken, now: int) -> dict[str, object]:

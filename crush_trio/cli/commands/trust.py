@@ -15,6 +15,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from crush_trio.audit.record import Action
+from crush_trio.cli.audited import record_change
 from crush_trio.cli.exits import ExitCode, NotTrusted
 from crush_trio.cli.options import (
     Invocation,
@@ -89,6 +91,7 @@ async def add_trust(environ: Mapping[str, str], directory: Path, ask: bool) -> i
         )
         return ExitCode.FAILED
     await _write(trust_directory(directory), draft)
+    await _record(environ, "trusted", directory)
     print_report(
         Text.assemble(
             ("✓ ", "green"), one_line(f"{directory} is trusted, in {draft.places.data_file}.")
@@ -116,6 +119,7 @@ async def remove_trust(environ: Mapping[str, str], directory: Path) -> int:
         raise NotTrusted(f"{directory}: {reason}")
     if places.data_file in files:
         await _write(distrust_directory(directory, places), await _draft(directory, environ))
+        await _record(environ, "no longer trusted", directory)
     if others:
         raise NotTrusted(f"{directory}: it is also listed in {others[0]}; edit that file")
     text = f"{directory} is no longer trusted."
@@ -184,3 +188,7 @@ async def _write(change: Change, draft: Draft) -> None:
         config=draft.config,
         catalogue=catalog_providers(),
     )
+
+
+async def _record(environ: Mapping[str, str], what: str, directory: Path) -> None:
+    await record_change(environ, Action.CONFIG_CHANGED, what, directory=str(directory))

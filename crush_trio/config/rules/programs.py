@@ -177,6 +177,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommands]] = {
                 "--show-signature",
             ),
             *("--output-directory", "--upload-archive", "--server-option", "--pathspec-from-file"),
+            "--unsafe-paths",
         ),
         letters="cxoOSC",
     ),

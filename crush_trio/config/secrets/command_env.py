@@ -22,11 +22,15 @@ _SECRET_VARIABLE: Final = re.compile(
 _HARMLESS: Final = re.compile(
     r"GIT_CONFIG_KEY_[0-9]+|.*_PUBLIC_KEY|.*_TOKENS|SSH_AUTH_SOCK|XAUTHORITY"
 )
-_CONNECTION: Final = re.compile(r".*(?:DSN|URL|URI|CONNECTION|CONN(?:ECTION)?_STR(?:ING)?)")
+_CONNECTION: Final = re.compile(
+    r".*(?:DSN|URL|URI|CONNECTION|CONN(?:ECTION)?_?STR(?:ING)?)|.*CONNECTION_?STRINGS?_.*"
+)
 _PASSWORD: Final = re.compile(
-    r"^[^\s:@/]++:(?!//)[^\s@]++@|(?:^|[\s;?&])(?:password|passwd|pwd)\s*=\s*[^\s;&]", re.IGNORECASE
+    r"^[^\s:@/]++:(?!//)[^\s@]++@|(?:^|[\s;?&])(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*[^\s;&]",
+    re.IGNORECASE,
 )
 """A password in a connection string that is no URL: `user:password@tcp(host)`, `host=h password=p`."""
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY")
 _NEEDED: Final = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD"}
 )
@@ -42,8 +46,8 @@ def is_secret_variable(name: str) -> bool:
 
 
 def has_password(name: str, value: str) -> bool:
-    """Whether the value of a variable contains a password: in a URL, or in a connection string."""
-    if url_passwords(value):
+    """Whether the value of a variable contains a private key, or a password in a URL or connection string."""
+    if url_passwords(value) or _PRIVATE_KEY.search(value):
         return True
     return _CONNECTION.fullmatch(name.upper()) is not None and _PASSWORD.search(value) is not None
 

@@ -15,7 +15,7 @@ from crush_trio.events.pieces import assemble
 from crush_trio.providers.catalog import catalog_providers
 from crush_trio.server.audit_notes import CREATED, DELETED
 from crush_trio.server.bodies import parse_client_id
-from crush_trio.server.guard import is_owner
+from crush_trio.server.guard import is_own_process, is_owner
 from crush_trio.server.http.outgoing import SendNow, begin_stream
 from crush_trio.server.roster.changes import NOTHING_BESIDE
 from crush_trio.server.roster.feeds import SessionFeed
@@ -142,8 +142,11 @@ async def follow(
 
     With a *session_id*, the transcripts of other sessions are left out. With a *roster*, the whole
     roster comes first and its changes in between.
+
+    A command of the agent may read, but its stream holds no workspace open and stands for no person:
+    otherwise a run could go on by itself after its user has left.
     """
-    server = call.server
+    server, own = call.server, await is_own_process(call.scope)
     interactive = form is Form.NATIVE and call.flag("interactive")
     place = position_from(call.header(b"last-event-id"), call.query.get("after"))
     asks = partial(server.asks.frames, workspace, form)
@@ -152,10 +155,11 @@ async def follow(
     first = asks() if place is None else b""
     if call.head_only:
         return Reply(headers=STREAM_HEADERS[:1])
-    answers = call.caller.right.covers(Right.ANSWER)
-    attended = answers and interactive
-    hold = server.backend.attach(workspace.id, call.client_id, attended=attended)
-    call.cleanup.enter_context(hold)
+    client_id, answers = call.client_id, call.caller.right.covers(Right.ANSWER) and not own
+    if not own:
+        attended = answers and interactive
+        hold = server.backend.attach(workspace.id, client_id, attended=attended)
+        call.cleanup.enter_context(hold)
     call.cleanup.enter_context(server.streams.attached(reader))
     if answers:
         call.cleanup.enter_context(workspace.asks.permissions.attendance.present())

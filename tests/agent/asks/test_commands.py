@@ -153,6 +153,11 @@ def test_a_grant_covers_the_same_command_with_other_paths(text, later):
         ("busctl list", "busctl call x y z"),
         ("openssl version", "openssl enc"),
         ("./gradlew build", "./gradlew publish"),
+        ("./gradlew build", "cd sub && ./gradlew build"),
+        ("./build.sh all", "cd sub && ./build.sh all"),
+        ("./build.sh all", "cd sub; cd x; tools/../build.sh all"),
+        ("git apply a.patch", "git apply --unsafe-paths b.patch"),
+        ("git apply a.patch", "git apply --unsafe b.patch"),
         ("aws s3 ls", "aws s3 rb"),
         ("svn status", "svn commit"),
         ("make test", "make test SHELL=./x"),
@@ -179,6 +184,14 @@ def test_a_link_that_leads_out_of_the_workspace_is_not_covered(tmp_path):
         assert not is_covered(line(later, workspace), patterns, paths)
     assert is_covered(line("touch sub/x", workspace), patterns, paths)
     assert not is_covered(line("touch x", tmp_path), patterns, paths)
+
+
+def test_a_program_with_a_relative_path_is_another_one_in_another_directory():
+    patterns = patterns_of(line("./build.sh all"), PATHS)
+    assert is_covered(line("./build.sh one"), patterns, PATHS)
+    assert not is_covered(line("./build.sh one", ROOT / "sub"), patterns, PATHS)
+    [shown_below] = patterns_of(line("./build.sh all", ROOT / "sub"), PATHS)
+    assert shown_below == ExactLine("./build.sh all")
 
 
 def test_a_line_that_is_too_long_is_covered_with_the_same_text_only():

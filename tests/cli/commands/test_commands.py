@@ -11,6 +11,8 @@ import orjson
 import pytest
 import trio
 
+from crush_trio.audit.file import AuditFile
+from crush_trio.audit.record import audit_path
 from crush_trio.cli.commands.doctor import (
     Level,
     configuration,
@@ -196,6 +198,12 @@ def test_permission_rules_are_added_listed_and_removed(capsys, work):
     )
     assert "Removed: deny bash git push *" in said(capsys, "permissions", "remove", deny["id"][:6])
     assert main(["permissions", "remove", deny["id"]]) == 1
+    done = [each.what for each in AuditFile(audit_path(os.environ)).read(0, 10)]
+    assert done == [
+        "added a rule: deny bash",
+        "added a rule: allow bash",
+        f"removed the rule {deny['id']}",
+    ]
     assert "list them with: crush-trio permissions" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["permissions", "add", "allow", "bash", "sh -c *"])

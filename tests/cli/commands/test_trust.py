@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from crush_trio.audit.file import AuditFile
+from crush_trio.audit.record import Action, audit_path
 from crush_trio.cli.main import main
 from crush_trio.testing.model.script import CallTool, Say
 from crush_trio.testing.model.server import open_model_server
@@ -172,6 +174,17 @@ def test_directories_are_listed_with_their_files_and_removed(capsys, work, data_
     assert f"{work} is no longer trusted." in said(capsys, "--remove")
     assert str(work) not in said(capsys, "--list")
     assert json.loads(data_file.read_text()) == {"crush_trio": {"trusted_directories": []}}
+
+
+def test_what_is_trusted_and_no_longer_trusted_is_in_the_audit(capsys, work):
+    said(capsys, "--yes")
+    said(capsys, "--remove")
+    said(capsys, "--remove", code=1)
+    records = AuditFile(audit_path(os.environ)).read(0, 10)
+    assert [(each.action, each.what, each.directory, each.uid) for each in records] == [
+        (Action.CONFIG_CHANGED, what, str(work), os.getuid())
+        for what in ("trusted", "no longer trusted")
+    ]
 
 
 def test_it_says_why_a_directory_cannot_be_removed(capsys, work):

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import evolve
+from attrs import define, evolve
 from trio.testing import wait_all_tasks_blocked
 
 from crush_trio.agent.asks.permit import UNANSWERED
 from crush_trio.config.rules.rules import load_rules
 from crush_trio.events import Form, Window, open_event_log
+from crush_trio.server import guard
 from crush_trio.store.changes import AskOpened
 from crush_trio.wire.asks import PermissionRule, RuleDecision
 from crush_trio.wire.ids import RunId, SessionId, ToolCallId
@@ -412,6 +413,43 @@ async def test_a_run_without_a_person_waits_for_a_person_at_another_client(how):
             await wait_all_tasks_blocked()
             await room.submit("allow?", "r2", interactive=False)
             assert payload(await a.until(ended))["text"] == UNANSWERED
+
+
+@define(eq=False)
+class CommandOfTheAgent:
+    """The peer of a connection that a command of the agent has opened."""
+
+    suspect = True
+    uid = None
+
+    def is_foreign(self):
+        return False
+
+    async def is_own_process(self):
+        await trio.lowlevel.checkpoint()
+        return True
+
+
+@pytest.mark.item("L48")
+async def test_a_command_of_the_agent_that_follows_a_workspace_holds_it_not_and_is_no_person(
+    monkeypatch,
+):
+    async with open_room() as room:
+        [hosted] = room.server.backend.workspaces()
+        attendance = hosted.asks.permissions.attendance
+        claims = room.server.backend.clients()
+        with monkeypatch.context() as patch:
+            patch.setattr(guard, "peer_of", lambda _scope: CommandOfTheAgent())
+            for target in (
+                f"/v1/workspaces/{hosted.id}/events?client_id={B}&form=native&interactive=1",
+                f"/v1/events?workspace={hosted.id}&client_id={B}&interactive=1",
+            ):
+                with room.server.driver.open("GET", target) as stream:
+                    assert await stream.head() == 200
+                    assert await stream.receive()
+                    assert room.server.backend.clients() == claims
+                    assert attendance.streams == 0
+                    assert attendance.refuses(interactive=False)
 
 
 @pytest.mark.item("F21")
