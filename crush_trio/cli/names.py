@@ -20,6 +20,7 @@ SHORTEST: Final = 4
 """The fewest characters of an id that name it."""
 
 _LISTED: Final = 8
+_CHECK: Final = "crush-trio config check"
 
 
 def match_id(text: str, ids: Iterable[str]) -> str | None:
@@ -87,7 +88,8 @@ def find_model(text: str, providers: Mapping[str, ProviderConfig]) -> SelectedMo
         return SelectedModel(provider=name, model=model_id)  # perhaps newer than the catalogue
     known = [f"{name}/{model.id}" for name, each in providers.items() for model in each.models]
     more = ", …" if len(known) > _LISTED else ""
-    raise ModelUnknown(f"{text!r}; choose one of: {', '.join(known[:_LISTED])}{more}")
+    left_out = f"; why others are left out: {_CHECK}" if model_id and name not in providers else ""
+    raise ModelUnknown(f"{text!r}; choose one of: {', '.join(known[:_LISTED])}{more}{left_out}")
 
 
 def _may_have(provider: ProviderConfig, model: str) -> bool:

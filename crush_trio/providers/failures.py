@@ -62,13 +62,16 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 429})
 
 _CONTEXT_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _CONTEXT_WORDS: Final = re.compile(
-    r"(?:maximum|max(?:imum)? allowed|available|model'?s?) (?:context|prompt) (?:length|size|window)"
+    r"(?:maximum|max(?:imum)? allowed|available|model'?s?) (?:context|prompt) (?:length|size|window|limit)"
     r"|context[ _](?:length|window|size|limit)[ _]?(?:is |was )?(?:exceeded|of only)"
     r"|exceed(?:s|ed)? (?:the |its )?(?:\w+ ){0,2}context|ContextWindowExceeded"
     r"|(?:longer|greater) than the (?:maximum )?(?:context|model|model's context) length"
     r"|(?:prompt|input|request|conversation)(?: length)?(?: is| was)? too (?:long|large)"
     r"|(?:prompt|input) (?:contains|has) too many tokens|(?:input|prompt) token count.{0,40}exceeds"
     r"|number of tokens in the prompt cannot|inputs` tokens \+ `max_new|prompt exceeds max|model token limit"
+    r"|(?:input|prompt|request|message)s? tokens exceeds?\b|total tokens of .{0,40}exceeds?\b"
+    r"|tokens in (?:the |your )?(?:input|prompt|request|messages?) (?:exceeds?|(?:is |are )?more than)\b"
+    r"|too many input tokens|input length \d+ exceeds|string too long\. expected a string"
     r"|context window exceeds|range of input length should|reduce the length of the (?:messages|prompt|input)|too large for model with",
     re.IGNORECASE,
 )

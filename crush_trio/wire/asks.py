@@ -52,6 +52,8 @@ class Refusal(StrEnum):
     """Refused at once: no attached client can answer, the client of the run included."""
     RULE = "rule"
     """A rule of the user's configuration denies it."""
+    ALWAYS_ASKED = "always_asked"
+    """Refused at once: it is asked under every policy, and this run can ask no person."""
 
 
 REFUSAL_KEY: Final = "permission_refused"

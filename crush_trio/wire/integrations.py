@@ -5,6 +5,7 @@ the first key if there is one.
 """
 
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from attrs import frozen
 
@@ -31,6 +32,10 @@ class McpState(StrEnum):
     CONNECTED = "connected"
     ERROR = "error"
     NEEDS_AUTH = "needs auth"
+
+
+FAILED: Final = "MCP server {name} has failed: {error}"
+"""What people are told of a server that is in the state `error` or `needs auth`."""
 
 
 class SkillLoad(IntEnum):

@@ -18,6 +18,7 @@ from crush_trio.testing.server.workspace import Recorder
 from crush_trio.tools.base import ToolResult
 from crush_trio.wire.asks import QuestionRequest, QuestionResponse
 from crush_trio.wire.events import AgentEvent
+from crush_trio.wire.integrations import McpClientInfo, McpState
 from tests.backend.test_open import open_project, outcome_of
 
 # Configurations are read in threads, and the virtual clock does not see those.
@@ -30,6 +31,7 @@ class Servers(NoMcpServers):
 
     offered: list = field(factory=list)
     said: tuple = ()
+    known: tuple = ()
     started: trio.Event = field(factory=trio.Event)
     waited: trio.Event = field(factory=trio.Event)
 
@@ -38,6 +40,9 @@ class Servers(NoMcpServers):
 
     def instructions(self):
         return self.said
+
+    def states(self):
+        return {each.name: each for each in self.known}
 
     async def settled(self):
         self.waited.set()
@@ -136,6 +141,23 @@ async def test_a_run_at_which_a_person_sits_waits_for_no_server_and_another_does
             assert len(asked(model)) == 1
             servers.started.set()
             assert (await alone.wait()).text == "later"
+
+
+async def test_a_run_without_a_person_tells_which_servers_have_failed(tmp_path):
+    states = ((McpState.CONNECTED, ""), (McpState.ERROR, "no program"), (McpState.DISABLED, ""))
+    known = [McpClientInfo(name=str(each), state=each, error=why) for each, why in states]
+    servers = Servers(known=tuple(known))
+    servers.started.set()
+    async with open_project(
+        tmp_path / "p", [[Say("a")], [Say("b")]], open_integrations=bringing(servers)
+    ) as (opened, _model):
+        for interactive, notices in (
+            (False, ("MCP server error has failed: no program",)),
+            (True, ()),
+        ):
+            accepted = await run(opened, interactive=interactive)
+            await accepted.wait()
+            assert accepted.view.notices == notices
 
 
 @pytest.mark.item("A8")

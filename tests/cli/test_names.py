@@ -67,6 +67,7 @@ def test_a_model_is_named_with_its_provider_or_without(text, chosen):
         ("gpt", "choose one of: anthropic/sonnet"),
         ("mine/newer", "choose one of: anthropic/sonnet"),
         ("openai/gpt", "choose one of: anthropic/sonnet"),
+        ("openai/gpt", r"; why others are left out: crush-trio config check$"),
     ],
 )
 def test_a_model_that_cannot_be_told_is_refused_with_those_there_are(text, advice):

@@ -210,6 +210,25 @@ def test_the_time_to_wait_is_seconds_or_a_date(headers, seconds):
             1_048_576,
         ),
         ({"message": "Input is too long for requested model."}, 0),
+        (
+            {
+                "message": "Input tokens exceed the configured limit of 272000 tokens. Your messages "
+                "resulted in 282089 tokens."
+            },
+            272_000,
+        ),
+        ({"message": "the prompt exceeds the model's maximum context limit"}, 0),
+        ({"message": "tokens in request more than max tokens allowed"}, 0),
+        ({"message": "The total number of tokens in the prompt exceeds the limit"}, 0),
+        ({"message": "total tokens of image and text exceed max message tokens"}, 0),
+        ({"message": "Too many input tokens"}, 0),
+        ({"message": "Input length 40000 exceeds the maximum length 32768"}, 0),
+        (
+            {
+                "message": "'content': string too long. Expected a string with maximum length 10485760"
+            },
+            0,
+        ),
         ({"message": "The input length exceeds the context length"}, 0),
         (
             {"message": "Trying to keep the first 5000 tokens when context length of only 4096"},
@@ -232,6 +251,8 @@ def test_a_conversation_that_is_too_long_is_known_in_every_spelling(error, windo
     ("status", "message"),
     [
         (400, "max_tokens is too large: 100000"),
+        (400, "max_tokens exceeds the maximum number of output tokens of this model: 4096"),
+        (429, "Too many input tokens per minute"),
         (400, "unknown parameter: context_window"),
         (429, "Request too large for model on tokens per minute (TPM): Limit 6000"),
         (413, "Request exceeds the maximum size"),

@@ -54,8 +54,6 @@ class Resolution(StrEnum):
 
     GRANTED = "granted"
     DENIED = "denied"
-    FORBIDDEN = "forbidden"
-    """A rule of the configuration denies it; such a request is never stored."""
     ANSWERED = "answered"
     CANCELLED = "cancelled"
     """A person would not answer."""

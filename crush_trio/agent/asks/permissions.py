@@ -39,7 +39,7 @@ from crush_trio.agent.asks.pending import (
     Resolution,
     permission_notice,
 )
-from crush_trio.agent.asks.permit import CallPermit
+from crush_trio.agent.asks.permit import CallPermit, Granted
 from crush_trio.clock import Clock, IdSource
 from crush_trio.config.rules.patterns import BASH
 from crush_trio.config.rules.rules import LoadedRule
@@ -55,6 +55,7 @@ from crush_trio.wire.asks import (
     PermissionPolicy,
     PermissionRequest,
     PermissionRule,
+    Refusal,
     RuleDecision,
 )
 from crush_trio.wire.events import EventType, PayloadType
@@ -242,7 +243,7 @@ class Permissions:
 
     # ── Rules: synchronous ──────────────────────────────────────────────────────────────────────
 
-    def judge(self, call: CallPermit, wanted: Wanted) -> Resolution | PermissionRequest:
+    def judge(self, call: CallPermit, wanted: Wanted) -> Granted | Refusal | PermissionRequest:
         """Return the decision of the rules (F.1), or the request that must be asked."""
         policy, tool_name, action = call.policy, call.tool_name, wanted.action
         request = PermissionRequest(
@@ -259,8 +260,7 @@ class Permissions:
         subject = subject_of(request, paths)
         ruled = decide(self.rules(), subject, paths)
         if ruled is RuleDecision.DENY:
-            self._at_once(call, Resolution.DENIED)
-            return Resolution.FORBIDDEN
+            return self._refused(call, Refusal.RULE)
         always = wanted.always or subject.always_asks
         if self.skip or (policy.mode is PermissionMode.ALLOW and not always):
             return Resolution.GRANTED
@@ -276,11 +276,12 @@ class Permissions:
         if not asks and (
             ruled is RuleDecision.ALLOW or self._is_granted(subject, call.run_id, paths)
         ):
-            return self._at_once(call, Resolution.GRANTED)
+            self._at_once(call, Resolution.GRANTED)
+            return Resolution.GRANTED
         if policy.mode is PermissionMode.DENY:
-            return self._at_once(call, Resolution.DENIED)
+            return self._refused(call, Refusal.ALWAYS_ASKED if asks else Refusal.FORBIDDEN)
         if self.attendance.refuses(interactive=call.interactive):
-            return self._at_once(call, Resolution.UNATTENDED)
+            return self._refused(call, Refusal.ALWAYS_ASKED if asks else Refusal.UNANSWERED)
         return evolve(request, id=AskId(self.ids.new()))
 
     def _is_granted(self, subject: Subject, run_id: RunId, paths: PathPolicy) -> bool:
@@ -290,6 +291,10 @@ class Permissions:
 
     def _path_policy(self) -> PathPolicy:
         return PathPolicy(workspace=self._workspace, private=self.private())
+
+    def _refused(self, call: CallPermit, refusal: Refusal) -> Refusal:
+        self._at_once(call, Resolution.DENIED)
+        return refusal
 
     def _at_once(self, call: CallPermit, resolution: Resolution) -> Resolution:
         self.publish(permission_notice(call.tool_call_id))

@@ -1,7 +1,7 @@
 """`CallPermit`: the permit of one tool call, and the sentences of its refusals."""
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import trio
 from attrs import define, field
@@ -27,6 +27,11 @@ UNANSWERED: Final = (
 )
 """The tool error if no one can answer: it is refused at once, also if the last person leaves meanwhile."""
 
+ALWAYS_ASKED: Final = (
+    "Permission denied: a person has to allow this each time, and this run can ask no one"
+)
+"""The tool error if the policy cannot allow it and no one can be asked."""
+
 RULED_OUT: Final = "Permission denied: a rule of the user's configuration denies it"
 """The tool error if a rule of the configuration denies it."""
 
@@ -36,7 +41,10 @@ _SENTENCES: Final[Mapping[Refusal, str]] = {
     Refusal.UNATTENDED: UNATTENDED,
     Refusal.UNANSWERED: UNANSWERED,
     Refusal.RULE: RULED_OUT,
+    Refusal.ALWAYS_ASKED: ALWAYS_ASKED,
 }
+
+Granted = Literal[Resolution.GRANTED]
 
 
 class Judge(Protocol):
@@ -44,7 +52,7 @@ class Judge(Protocol):
 
     attendance: Attendance
 
-    def judge(self, call: "CallPermit", wanted: Wanted) -> Resolution | PermissionRequest:
+    def judge(self, call: "CallPermit", wanted: Wanted) -> Granted | Refusal | PermissionRequest:
         """Return the decision of the rules, or the request that must be asked."""
 
     async def ask(
@@ -79,23 +87,25 @@ class CallPermit:
         """
         await trio.lowlevel.checkpoint()
         verdict = self._permissions.judge(self, wanted)
-        refusal, reason = Refusal.FORBIDDEN, ""
+        reason = ""
         if isinstance(verdict, PermissionRequest):
             ending = await self._permissions.ask(self, verdict, always=wanted.always)
-            verdict, reason = ending.resolution, ending.reason
-            left = Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED
-            refusal = Refusal.DENIED if verdict is Resolution.DENIED else left
-        elif verdict is Resolution.FORBIDDEN:
-            refusal = Refusal.RULE
-        elif verdict is Resolution.UNATTENDED:
-            refusal = Refusal.UNANSWERED
-        if verdict is not Resolution.GRANTED:
-            text = _SENTENCES[refusal].format(seconds=self._permissions.attendance.patience)
-            metadata = {**wanted.denied, REFUSAL_KEY: refusal.value}
-            by_person = refusal is Refusal.DENIED
+            verdict, reason = self._verdict(ending.resolution), ending.reason
+        if isinstance(verdict, Refusal):
+            text = _SENTENCES[verdict].format(seconds=self._permissions.attendance.patience)
+            metadata = {**wanted.denied, REFUSAL_KEY: verdict.value}
+            by_person = verdict is Refusal.DENIED
             raise ToolError(
                 f"{text}: {reason}" if reason else text,
                 stop_turn=not reason,
                 metadata=metadata,
                 by_person=by_person,
             )
+
+    def _verdict(self, resolution: Resolution) -> Granted | Refusal:
+        """Return what an ask that has ended means for the call."""
+        if resolution is Resolution.GRANTED:
+            return Resolution.GRANTED
+        if resolution is Resolution.DENIED:
+            return Refusal.DENIED
+        return Refusal.UNATTENDED if self.interactive else Refusal.UNANSWERED

@@ -30,7 +30,7 @@ from crush_trio.tools.shell.environment import shell_argv
 from crush_trio.tools.shell.git_repository import reason_to_ask
 from crush_trio.tools.shell.process import Command, run_command
 from crush_trio.tools.shell.unasked import unasked_env
-from crush_trio.wire.integrations import SkillInfo
+from crush_trio.wire.integrations import FAILED, McpState, SkillInfo
 from crush_trio.wire.requests import ModelType
 from crush_trio.wire.runs import RunKind
 
@@ -94,9 +94,15 @@ class ConfiguredPlanner:
         return tuple(each.info for each in self.skills.for_agents() if each.advertised)
 
     async def _servers(self, run: Run) -> tuple[ServerInstructions, ...]:
-        """Return the MCP servers' instructions; non-interactive runs wait for all to start (A8)."""
+        """Return the MCP servers' instructions; non-interactive runs wait for all to start (A8).
+
+        No person sees the states of the servers there, so the run has a notice about each that has failed.
+        """
         if run.kind is RunKind.PROMPT and not run.submission.interactive:
             await self.mcp.settled()
+            for name, server in self.mcp.states().items():
+                if server.state in {McpState.ERROR, McpState.NEEDS_AUTH}:
+                    run.accepted.add_notice(FAILED.format(name=name, error=server.error))
         return self.mcp.instructions()  # noqa: ASYNC910  # other parts of `plan` have checkpoints
 
     async def _git_state(self) -> str:

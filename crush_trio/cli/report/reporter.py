@@ -29,8 +29,8 @@ SHORT: int = 8
 """How many characters of an id are printed."""
 
 _ALWAYS_ASKED: Final = (
-    "what touches .git, .crush or start-up files, leads out of the workspace by a link, or has a rule "
-    "that says ask, is asked under every policy"
+    "what touches .git, .crush or start-up files, leads out of the workspace by a link, or is asked "
+    "because a rule or a hook says so, is asked under every policy"
 )
 _AT_TERMINAL: Final = "run it at a terminal to answer"
 
@@ -186,7 +186,8 @@ def _permission_advice(call: ToolCallPart, refusal: str | None, policy: Permissi
     if _leaves_sandbox(call):
         return f"leaving the sandbox is asked under every policy; {_AT_TERMINAL}"
     listed = {each.partition(":")[0] for each in policy.allow_list}
-    if policy.mode is PermissionMode.ALLOW or call.name in listed:
+    asked = refusal == Refusal.ALWAYS_ASKED
+    if asked or policy.mode is PermissionMode.ALLOW or call.name in listed:
         return f"{_ALWAYS_ASKED}; {_AT_TERMINAL}"
     return f"allow it with --allow-tool {call.name}, or everything with --policy allow"
 

@@ -57,7 +57,7 @@ from crush_trio.wire.asks import (
 )
 from crush_trio.wire.events import AgentEvent, Entity, Envelope, EventType
 from crush_trio.wire.ids import AskId, MessageId, RunId, SessionId, ToolCallId
-from crush_trio.wire.integrations import SkillsEvent, SkillState
+from crush_trio.wire.integrations import FAILED, McpEvent, McpState, SkillsEvent
 from crush_trio.wire.messages import Message, Role
 from crush_trio.wire.runs import RunState, RunView
 from crush_trio.wire.views import Session
@@ -184,7 +184,7 @@ class SessionView:
     """The ids of the session and of the sessions of its sub-agents."""
     _calls: dict[ToolCallId, AskId] = field(factory=dict, init=False)
     _flaws: set[str] = field(factory=set, init=False)
-    """What was shown about skill files."""
+    """What was shown about skill files and MCP servers."""
 
     def __attrs_post_init__(self) -> None:
         self.asks = AskQueue(self.conversation)
@@ -312,16 +312,22 @@ class SessionView:
             case AgentEvent(progress=text, session_id=session_id) if text and session_id:
                 if self.busy and self._is_ours(session_id):
                     self.progress = text
-            case SkillsEvent(states=states):
-                self._skills(states)
+            case SkillsEvent() | McpEvent():
+                self._flaws_of(entity)
 
-    def _skills(self, states: Iterable[SkillState]) -> None:
-        """Show what is wrong with a skill file, once."""
-        for skill in states:
-            wrong = f"Skill {skill.path}: {skill.error or skill.warning}"
-            if (skill.error or skill.warning) and wrong not in self._flaws:
-                self._flaws.add(wrong)
-                self.conversation.note(Text(one_line(wrong), "yellow"))
+    def _flaws_of(self, event: SkillsEvent | McpEvent) -> None:
+        """Show what is wrong with a skill file or an MCP server, once."""
+        found: list[str] = []
+        match event:
+            case SkillsEvent(states=states):
+                wrong = [(skill.path, skill.error or skill.warning) for skill in states]
+                found = [f"Skill {path}: {flaw}" for path, flaw in wrong if flaw]
+            case McpEvent(state=McpState.ERROR | McpState.NEEDS_AUTH):
+                found = [FAILED.format(name=event.name, error=event.error)]
+        for text in found:
+            if text not in self._flaws:
+                self._flaws.add(text)
+                self.conversation.note(Text(one_line(text), "yellow"))
 
     def _session(self, change: EventType, session: Session) -> None:
         if session.id == self.session.id:

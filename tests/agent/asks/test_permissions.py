@@ -65,6 +65,15 @@ async def test_the_metadata_of_a_refusal_says_why_it_was_refused(policy, interac
     assert refused.value.result.metadata == {"permission_refused": refusal}
 
 
+@pytest.mark.parametrize("policy", PermissionMode)
+async def test_what_no_policy_can_allow_is_refused_as_such_if_no_one_can_be_asked(policy):
+    asked = wanted(always=True)
+    with pytest.raises(ToolError) as refused:
+        await Office().permit(policy=policy, interactive=False)(asked)
+    assert refused.value.result.metadata == {"permission_refused": "always_asked"}
+    assert "the policy of the run" not in refused.value.result.content
+
+
 @pytest.mark.item("L16")
 async def test_a_run_may_do_what_it_was_submitted_with_a_list_of():
     policy = PermissionPolicy(mode=PermissionMode.DENY, allow_list=("view", "bash:execute"))

@@ -1,7 +1,9 @@
 """How `run` finds out that a tool call was refused permission: by a field, not by a sentence."""
 
+import json
 import os
 import time
+from pathlib import Path
 
 import orjson
 import pytest
@@ -134,6 +136,20 @@ def test_the_exit_code_of_a_refusal_does_not_depend_on_its_sentence(capsys, monk
     printed = capsys.readouterr()
     assert printed.out == "", "the sentence is no answer of the model"
     assert "not allowed to use bash touch made" in printed.err
+
+
+@pytest.mark.slow
+def test_what_a_hook_wants_asked_is_not_said_to_be_allowed_by_a_policy(capsys, work):
+    said = {"hookSpecificOutput": {"permissionDecision": "ask"}}
+    hook = {"type": "command", "command": f"echo '{json.dumps(said)}'"}
+    file = Path(os.environ["HOME"]) / ".config" / "crush" / "crush.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [hook]}]}}))
+    for more in ((), ("--policy", "ask"), ("--policy", "allow")):
+        assert main(["run", "--demo", "-q", *more, "run `touch made`"]) == ExitCode.DENIED
+        advice = capsys.readouterr().err
+        assert "a hook says so, is asked under every policy; run it at a terminal" in advice
+        assert "--allow-tool" not in advice
 
 
 @pytest.mark.slow

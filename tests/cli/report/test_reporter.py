@@ -62,6 +62,7 @@ def end(state=RunState.COMPLETED, code=0, *, denied=None, receipt=None, **more):
         ("{}", "unanswered", {"mode": PermissionMode.ALLOW}, "asked under every policy; run it at"),
         ("{}", "unanswered", {"allow_list": ("bash:execute",)}, "asked under every policy; run it"),
         ('{"outside_sandbox": true}', "forbidden", {}, "leaving the sandbox is asked under every"),
+        ("{}", "always_asked", {}, "is asked under every policy; run it at a terminal"),
         ("{}", "rule", {"mode": PermissionMode.ALLOW}, "see crush-trio permissions"),
     ],
 )

@@ -22,7 +22,13 @@ from crush_trio.wire.asks import (
     QuestionType,
 )
 from crush_trio.wire.events import AgentEvent, AgentEventType, Envelope, EventType, PayloadType
-from crush_trio.wire.integrations import SkillsEvent, SkillState
+from crush_trio.wire.integrations import (
+    McpEvent,
+    McpEventType,
+    McpState,
+    SkillsEvent,
+    SkillState,
+)
 from crush_trio.wire.messages import (
     FinishPart,
     FinishReason,
@@ -123,6 +129,14 @@ def test_what_is_wrong_with_a_skill_is_shown_once(view):
     for _ in range(2):
         view.take(envelope(SkillsEvent(states=states), payload=PayloadType.SKILLS_EVENT))
     assert lines(view) == ["Skill /a: no name"]
+
+
+def test_an_mcp_server_that_cannot_be_used_is_shown_once_with_the_reason(view):
+    for state in (McpState.STARTING, McpState.ERROR, McpState.STARTING, McpState.ERROR):
+        error = "no such program" if state is McpState.ERROR else ""
+        event = McpEvent(type=McpEventType.STATE_CHANGED, name="desk", state=state, error=error)
+        view.take(envelope(event, payload=PayloadType.MCP_EVENT))
+    assert lines(view) == ["MCP server desk has failed: no such program"]
 
 
 def test_of_a_long_past_only_the_end_is_shown(view):
