@@ -281,7 +281,8 @@ class Permissions:
             return self._at_once(call, Resolution.DENIED)
         if self.attendance.refuses(interactive=call.interactive):
             return self._at_once(call, Resolution.UNATTENDED)
-        return evolve(request, id=AskId(self.ids.new()))
+        covers = () if always else Coverage.of(subject, paths).texts
+        return evolve(request, id=AskId(self.ids.new()), covers=covers)
 
     def _is_granted(self, subject: Subject, run_id: RunId, paths: PathPolicy) -> bool:
         """Whether the session is approved, or a grant covers a request."""
