@@ -1,6 +1,7 @@
 // What pages do in a real browser. `node scenarios.mjs NAME JSON` plays one; see driving.py.
 import assert from "node:assert/strict";
 import { Browser, idle, openProxy, transcript } from "./browser.mjs";
+import { everyday } from "./everyday.mjs";
 
 const [, , name, json] = process.argv;
 const about = JSON.parse(json);
@@ -8,6 +9,8 @@ const browser = new Browser(about);
 const allow = (page) => page.locator("[data-answer=once]");
 
 const scenarios = {
+  ...everyday(browser, about),
+
   async first_answer() {
     const page = await browser.open();
     await page.getByRole("button", { name: "Say hello" }).click();

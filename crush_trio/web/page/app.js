@@ -4,15 +4,17 @@
 import { fill, h, icon, iconButton } from "./dom.js";
 import { Keys, showKeys } from "./keys.js";
 import { Notices } from "./notices.js";
-import { Router } from "./router.js";
+import { Router, sessionAddress } from "./router.js";
 import { lastDirectory, remember } from "./state/directories.js";
 import { Store } from "./state/store.js";
 import "./views/roster.js";
+import { openSearch } from "./views/search.js";
 
 const CONNECTION = {
   connecting: "Connecting…",
   connected: "Connected",
   reconnecting: "Reconnecting…",
+  paused: "Paused",
   resynchronised: "Resynchronised",
   closed: "Disconnected",
 };
@@ -49,8 +51,8 @@ class App {
     fill(document.body, new LoginView(this.store));
   }
 
-  async search() {
-    const { openSearch } = await import("./views/search.js");
+  /** Opens at once: what is typed next is for its field. */
+  search() {
     openSearch(this.store, this.router);
   }
 
@@ -58,6 +60,7 @@ class App {
     const roster = /** @type {any} */ (document.createElement("session-roster"));
     roster.setUp(this.store, this.router);
     this.bindKeys(roster);
+    this.notices.onshow = ({ workspace_id, id }) => this.router.go(sessionAddress(workspace_id, id));
     fill(
       document.body,
       h("a.skip", { href: "#main", onclick: (/** @type {Event} */ event) => this.skip(event) }, "Skip to the content"),
@@ -134,6 +137,7 @@ class App {
       document.body.dataset.view = target.session ? "session" : "home";
       this.view = new wanted(this.store, this.router, this.keys, this.notices);
       fill(this.main, this.view);
+      this.view.shown?.();
     }
     if (!same || connection === "closed") await this.store.go({ workspace, session: target.session });
     this.view.point?.(target);

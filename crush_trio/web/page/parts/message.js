@@ -86,10 +86,7 @@ export class MessageRow {
     if (this.head.childElementCount) return;
     const name = /** @type {any} */ (message).is_summary_message ? "Summary" : (NAMES[message.role] ?? message.role);
     const when = message.created_at ? clock(message.created_at) : "";
-    const copy = async () => {
-      await navigator.clipboard?.writeText(this.context.link(this.id)).catch(() => {});
-      this.context.notices.say("The link is in the clipboard.");
-    };
+    const copy = () => this.context.notices.copy(this.context.link(this.id), "The link is in the clipboard.");
     this.element.setAttribute("aria-label", `${name}, ${when}`);
     const model = message.role === "assistant" && message.model ? h("span.soft", {}, message.model) : null;
     const link = this.context.depth === 0 && iconButton("link", "Copy a link to this message", copy, { class: "icon-button on-hover" });

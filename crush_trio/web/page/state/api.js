@@ -111,7 +111,7 @@ export class WorkspaceApi {
 
   /** @param {string} session */
   deleteSession(session) {
-    return this.ask("DELETE", `/sessions/${part(session)}`);
+    return this.ask("DELETE", `/sessions/${part(session)}`, { keepalive: true }); // also if the page is closed now
   }
 
   /**
