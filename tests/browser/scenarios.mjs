@@ -312,10 +312,16 @@ const scenarios = {
     await page.locator("button.send").tap();
     await page.waitForSelector("article.growing");
     await fits("an answer");
+    await browser.want("kill");
+    await page.locator(".session-head .connection", { hasText: "Reconnecting" }).waitFor();
+    await fits("a lost connection");
+    await browser.want("start");
+    await page.locator(".session-head .connection", { hasText: "Resynchronised" }).waitFor();
+    await page.locator(".session-head .connection").waitFor({ state: "hidden" });
     await page.locator("a.back").tap();
     await page.waitForSelector(".row");
     await fits("the roster");
-    browser.check();
+    browser.check("ERR_", "404");
   },
 
   async long_transcript() {

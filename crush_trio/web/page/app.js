@@ -7,17 +7,9 @@ import { Notices } from "./notices.js";
 import { Router, sessionAddress } from "./router.js";
 import { lastDirectory, remember } from "./state/directories.js";
 import { Store } from "./state/store.js";
+import { connectionLabel } from "./views/connection.js";
 import "./views/roster.js";
 import { openSearch } from "./views/search.js";
-
-const CONNECTION = {
-  connecting: "Connecting…",
-  connected: "Connected",
-  reconnecting: "Reconnecting…",
-  paused: "Paused",
-  resynchronised: "Resynchronised",
-  closed: "Disconnected",
-};
 
 class App {
   store = new Store();
@@ -83,15 +75,7 @@ class App {
 
   header() {
     const home = h("a.brand", { href: "/", "aria-label": "crush_trio, all sessions" }, h("img", { src: "/page/icon.svg", alt: "", width: 22, height: 22 }), h("span", {}, "crush_trio"));
-    const label = h("span.words");
-    const state = h("span.connection", { role: "status" }, h("span.dot"), label);
-    const show = () => {
-      state.dataset.state = this.store.connection;
-      state.title = this.store.reason;
-      label.textContent = CONNECTION[this.store.connection];
-    };
-    show();
-    this.store.on("connection", show);
+    const state = connectionLabel(this.store);
     const search = h("button.search-button", { type: "button", onclick: () => this.search() }, icon("search"), h("span", {}, "Search"), h("kbd", {}, "/"));
     const buttons = [
       iconButton("theme", "Light or dark", () => this.switchTheme()),

@@ -2,7 +2,7 @@
 /** One message as a row: who, when, and its parts. */
 
 import { fill, h, iconButton } from "../dom.js";
-import { clock, dollars, duration } from "../format.js";
+import { clock, duration } from "../format.js";
 import { isFinished } from "../state/transcript.js";
 import { filePart, imagePart, reasoningPart, shellPart, textPart } from "./plain.js";
 import { toolPart } from "./tool.js";
@@ -116,8 +116,7 @@ export class MessageRow {
     const detail = [finish?.message, finish?.details].filter((text, at, all) => text && all.indexOf(text) === at).join("\n");
     const run = this.context.store.ended.find(({ message_id }) => message_id === this.id);
     const took = run?.ended_at && run.started_at && message.role === "assistant" ? duration(Math.max(0, run.ended_at - run.started_at)) : "";
-    const cost = dollars(/** @type {any} */ (run)?.cost ?? 0);
     const error = (says || detail) && finish?.reason !== "end_turn" && finish?.reason !== "tool_use";
-    fill(this.foot, error && h("p.problem", {}, says || "", detail && h("span.detail", {}, detail === "run cancelled" ? "" : detail)), took && h("span.soft", {}, [took, cost].filter(Boolean).join(" · ")));
+    fill(this.foot, error && h("p.problem", {}, says || "", detail && h("span.detail", {}, detail === "run cancelled" ? "" : detail)), took && h("span.soft", {}, took));
   }
 }

@@ -9,6 +9,7 @@ import { checklist } from "../parts/tool.js";
 import { lastingLink } from "../router.js";
 import { SessionActions } from "./actions.js";
 import { AskDock } from "./asks.js";
+import { connectionLabel } from "./connection.js";
 import { InsightPanel } from "./insight.js";
 import { ModelChoice } from "./models.js";
 import { PromptBox } from "./prompt.js";
@@ -45,9 +46,10 @@ export class SessionView extends HTMLElement {
     const session = router.target.session;
     this.prompt = new PromptBox(store, notices, { draft: session, send: (text, more) => this.#send(text, more), stop: () => this.actions.stop(), tools: [this.models] });
     this.names = h("div.names");
+    this.connection = connectionLabel(store);
     const back = h("a.back", { href: "/", "aria-label": "All sessions" }, icon("back"));
     const chart = iconButton("chart", "Timeline, tasks and usage (t)", () => this.insight.toggle());
-    this.head = h("header.session-head", {}, back, this.names, chart, this.actions.menu());
+    this.head = h("header.session-head", {}, back, this.names, this.connection, chart, this.actions.menu());
     const docks = h("div.docks", {}, this.status, this.asks.told, this.todos, this.asks, store.mayAct && this.queue, store.mayAct && this.prompt);
     const middle = h("div.session-main", {}, this.head, h("div.transcript-frame", {}, this.list, this.jump), docks);
     fill(this, middle, this.insight);
@@ -66,7 +68,7 @@ export class SessionView extends HTMLElement {
   leave() {
     clearInterval(this.timer);
     for (const each of [...this.leaving]) each();
-    for (const each of [this.list, this.asks, this.queue, this.insight, this.prompt, this.models]) each.leave();
+    for (const each of [this.list, this.asks, this.queue, this.insight, this.prompt, this.models, this.connection]) each.leave();
   }
 
   /** @param {import("../keys.js").Keys} keys */
