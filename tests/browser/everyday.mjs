@@ -122,6 +122,11 @@ export const everyday = (browser, about) => ({
     assert.equal(await page.locator(".covers").innerText(), "For the session: touch <paths>");
     await page.locator("[data-answer=session]").click();
     await idle(page);
+    await browser.send(page, "$ sh -c true");
+    await allow(page).waitFor();
+    assert.equal(await page.locator(".covers").innerText(), "For the session: exactly this command");
+    await page.locator("[data-answer=once]").click();
+    await idle(page);
     await browser.send(page, "$ rm a\u202etxt.exe");
     await allow(page).waitFor();
     assert.equal(await page.locator(".ask .command").innerText(), "$ rm a<U+202E>txt.exe");

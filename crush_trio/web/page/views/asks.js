@@ -112,25 +112,27 @@ export class AskDock extends HTMLElement {
     const buttons = [...(card?.querySelectorAll("button") ?? [])];
     for (const each of buttons) each.disabled = true;
     try {
-      const { resolved } = await this.store.at.grant({ id: ask.id }, answer).catch((error) => (this.notices.fail(error), { resolved: null }));
-      if (resolved === false) this.notices.say("Somebody else has answered already.");
-      if (resolved === null) for (const each of buttons) each.disabled = false;
-      else if (/** @type {any} */ (answer).scope === "session") await this.#tellGrant(ask);
-    } catch {} // what was granted is only a notice
-  }
-
-  /** Say exactly what the answer covers. @param {import("/web/stream.js").PermissionRequest} ask */
-  async #tellGrant(ask) {
-    const grants = await this.store.at.ask("GET", "/permissions/grants");
-    const grant = grants.find((/** @type {any} */ { id }) => id === ask.id);
-    if (grant?.covers?.length) this.notices.say(`Allowed for this session: ${grant.covers.join(", ")}`);
+      const { resolved } = await this.store.at.grant({ id: ask.id }, answer);
+      if (!resolved) this.notices.say("Somebody else has answered already.");
+    } catch (error) {
+      this.notices.fail(error);
+      for (const each of buttons) each.disabled = false;
+    }
   }
 }
 
-/** What an answer for the session covers: the patterns of the server. @param {readonly string[]} covered */
+/** What an answer for the session covers: the patterns of the server, in words where they have some. @param {readonly string[]} covered */
 function covers(covered) {
   if (!covered.length) return ["For the session: only this; it is asked each time."];
-  return ["For the session: ", ...covered.flatMap((text, at) => [at ? ", " : "", h("code", {}, visible(text))])];
+  return ["For the session: ", ...covered.flatMap((text, at) => [at ? ", " : "", ...inWords(visible(text))])];
+}
+
+/** @param {string} pattern */
+function inWords(pattern) {
+  if (pattern.startsWith("= ")) return ["exactly this command"];
+  if (pattern === "> *") return ["output to files of the workspace"];
+  if (pattern.endsWith("/**")) return ["anything below ", h("code", {}, pattern.slice(0, -3) || "/")];
+  return [h("code", {}, pattern)];
 }
 
 customElements.define("ask-dock", AskDock);
