@@ -165,6 +165,20 @@ export const everyday = (browser, about) => ({
     browser.check();
   },
 
+  async an_address_of_nothing() {
+    const page = await browser.open();
+    await browser.begin(page, "hello");
+    await idle(page);
+    await page.evaluate(() => localStorage.clear());
+    await page.goto(new URL("/w/unknown/s/unknown", about.url).href);
+    await page.getByText("This session is not here").waitFor();
+    assert.equal(await page.locator("prompt-box").isVisible(), false);
+    await page.waitForSelector(".connection[data-state=connected]");
+    await page.locator(".row.idle a").click();
+    await page.waitForSelector("article.assistant .rendered");
+    browser.check("404");
+  },
+
   async another_directory() {
     const page = await browser.open();
     await page.getByLabel("Directory").selectOption("");

@@ -32,6 +32,7 @@ pytestmark = MARKS
         "deleted_by_a_page_that_is_closed",
         "what_an_answer_covers",
         "links",
+        "an_address_of_nothing",
     ],
 )
 def test_scenario(name, tmp_path):

@@ -178,8 +178,9 @@ export class SessionView extends HTMLElement {
     this.list.setAttribute("aria-busy", String(Boolean(run)));
     const [last] = store.ended;
     const problem = !run && last && ENDED[last.state] ? `${ENDED[last.state]}${last.error ? `: ${last.error}` : "."}` : "";
-    const missing = store.session?.missing ? "This session does not exist any more." : (store.transcript?.problem ?? "");
+    const missing = store.session?.missing ? "This session is not here: it was deleted, or its directory is not open." : (store.transcript?.problem ?? "");
     const waits = this.asks.hidden ? "Working" : "Waiting for you";
+    this.prompt.hidden = Boolean(store.session?.missing);
     const says = missing || problem || (run ? (run.state === "ending" ? "Ending…" : `${waits} · ${elapsed(run.started_at ?? run.accepted_at)}`) : "");
     if (says === this.statusKey) return;
     this.statusKey = says;
