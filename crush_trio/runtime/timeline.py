@@ -23,13 +23,16 @@ MAX_SPANS: Final = 2000
 
 @define(eq=False)
 class TimedSpan:
-    """One stretch of time of a run; `end` is None while it lasts."""
+    """One stretch of time of a run; `end` is None while it lasts. A model call has what it used, if that is known."""
 
     kind: SpanKind
     name: str = ""
     detail: str = ""
     begin: float = field(factory=trio.current_time)
     end: float | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0
 
     def close(self) -> None:
         """End it now, unless it has ended."""
@@ -76,14 +79,12 @@ def keep_time(timeline: Timeline) -> None:
 
 
 @contextmanager
-def timed(kind: SpanKind, name: str = "", detail: str = "") -> Iterator[None]:
+def timed(kind: SpanKind, name: str = "", detail: str = "") -> Iterator[TimedSpan]:
     """Report what the block does to the timeline of the run that it belongs to, if any."""
-    timeline = _current.get()
-    if timeline is None:
-        yield
-        return
-    span = timeline.begin(TimedSpan(kind, name, detail))
+    timeline, span = _current.get(), TimedSpan(kind, name, detail)
+    if timeline is not None:
+        timeline.begin(span)
     try:
-        yield
+        yield span
     finally:
         span.close()

@@ -2,7 +2,8 @@
 /** Requests to a server, the errors they throw, and waits that a signal can abort. */
 
 /** @typedef {{ signal?: AbortSignal }} Abortable */
-/** @typedef {Abortable & { body?: unknown, query?: Record<string, string>, headers?: Record<string, string> }} Request */
+/** @typedef {Abortable & { body?: unknown, query?: Record<string, string>, headers?: Record<string, string>,
+ *   keepalive?: boolean }} Request */
 /** @typedef {typeof globalThis.fetch} Fetch */
 
 const FIRST_PAUSE = 250; // milliseconds
@@ -73,7 +74,7 @@ export class Server {
    * Send a request and return the response; throws `ApiError` for a refusal, `NoAnswer` for none.
    * @param {string} method @param {string} path @param {Request} [request]
    */
-  async send(method, path, { body, query, headers, signal } = {}) {
+  async send(method, path, { body, query, headers, signal, keepalive } = {}) {
     const search = query ? `?${new URLSearchParams(query)}` : "";
     const json = /** @type {Record<string, string>} */ (body === undefined ? {} : { "content-type": "application/json" });
     const response = await this.#answered(signal, () =>
@@ -82,6 +83,7 @@ export class Server {
         headers: { ...this.headers, ...json, ...headers },
         body: body === undefined ? undefined : JSON.stringify(body),
         signal,
+        keepalive,
         cache: "no-store",
       }),
     );

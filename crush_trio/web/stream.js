@@ -20,7 +20,7 @@
  */
 /**
  * @typedef {{ id: string, session_id: string, tool_call_id: string, tool_name: string, description: string,
- *   action: string, params: unknown, path: string }} PermissionRequest
+ *   action: string, params: unknown, path: string, covers?: string[] }} PermissionRequest
  */
 /**
  * @typedef {{ id: string, session_id: string, tool_call_id: string, questions: { id: string, type: string,

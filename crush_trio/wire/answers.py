@@ -146,13 +146,19 @@ class QueueEdit:
 
 @frozen(kw_only=True)
 class SpanView:
-    """One stretch of a run's timeline, in unix seconds with a fraction; `end` is null while it lasts."""
+    """One stretch of a run's timeline, in unix seconds with a fraction; `end` is null while it lasts.
+
+    A model call that has ended has what its provider reported.
+    """
 
     kind: SpanKind
     name: str = ""
     begin: float
     end: float | None = None
     detail: str = ""
+    tokens_in: OmitEmpty[int] = 0
+    tokens_out: OmitEmpty[int] = 0
+    cost: OmitEmpty[float] = 0
 
 
 @frozen(kw_only=True)

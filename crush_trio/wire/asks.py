@@ -95,7 +95,8 @@ class PermissionRequest:
     """A tool asks for permission to do something.
 
     `params` are the tool's, an object or None; `path` is the directory that the action touches.
-    Peers send the request back with their answer, not always with the same params.
+    Peers send the request back with their answer, not always with the same params. `covers` is what an
+    answer for the run, the session or the project would cover, for people to read; nothing more if empty.
     """
 
     id: AskId
@@ -106,6 +107,7 @@ class PermissionRequest:
     action: str = ""
     params: ObjectOrNothing = None
     path: str = ""
+    covers: OmitEmpty[tuple[str, ...]] = ()
 
 
 @frozen(kw_only=True)

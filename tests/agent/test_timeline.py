@@ -3,6 +3,7 @@
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from crush_trio.providers.base import Finished, Usage
 from crush_trio.runtime import timeline as timeline_module
 from crush_trio.testing.explore.checkpoints import Gate
 from crush_trio.testing.model.provider import ScriptedProvider
@@ -10,6 +11,7 @@ from crush_trio.testing.model.script import CallTool, Pause, Say, Sleep, by_text
 from crush_trio.testing.server.agent import ScriptedTool, open_test_agent
 from crush_trio.tools.base import ToolResult, Wanted
 from crush_trio.wire.asks import PermissionAction
+from crush_trio.wire.messages import FinishReason
 from crush_trio.wire.runs import SpanKind
 from tests.agent.asking import ROOT
 
@@ -59,6 +61,16 @@ async def test_a_run_shows_how_long_it_waited_and_what_it_did():
     ]
     details = [(span.kind.value, span.detail) for span in second.timeline.spans if span.detail]
     assert details == [("model", "step"), ("tool", "c1"), ("ask", "look"), ("model", "step")]
+
+
+async def test_a_model_call_has_the_tokens_and_the_cost_that_its_provider_reports():
+    used = Usage(input_tokens=3, cache_read_tokens=10, output_tokens=2, cost=0.5)
+    model = ScriptedProvider([[Say("one"), Finished(reason=FinishReason.END_TURN, usage=used)]])
+    async with open_test_agent(model) as bench:
+        run = bench.accept("one")
+        await run.wait()
+    [call] = [span for span in run.timeline.spans if span.kind is SpanKind.MODEL]
+    assert (call.tokens_in, call.tokens_out, call.cost) == (13, 2, 0.5)
 
 
 async def test_a_task_is_a_span_of_its_parent_and_has_a_timeline_of_its_own():

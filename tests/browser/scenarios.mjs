@@ -1,6 +1,7 @@
 // What pages do in a real browser. `node scenarios.mjs NAME JSON` plays one; see driving.py.
 import assert from "node:assert/strict";
 import { Browser, idle, openProxy, transcript } from "./browser.mjs";
+import { everyday } from "./everyday.mjs";
 
 const [, , name, json] = process.argv;
 const about = JSON.parse(json);
@@ -8,6 +9,8 @@ const browser = new Browser(about);
 const allow = (page) => page.locator("[data-answer=once]");
 
 const scenarios = {
+  ...everyday(browser, about),
+
   async first_answer() {
     const page = await browser.open();
     await page.getByRole("button", { name: "Say hello" }).click();
@@ -309,10 +312,16 @@ const scenarios = {
     await page.locator("button.send").tap();
     await page.waitForSelector("article.growing");
     await fits("an answer");
+    await browser.want("kill");
+    await page.locator(".session-head .connection", { hasText: "Reconnecting" }).waitFor();
+    await fits("a lost connection");
+    await browser.want("start");
+    await page.locator(".session-head .connection", { hasText: "Resynchronised" }).waitFor();
+    await page.locator(".session-head .connection").waitFor({ state: "hidden" });
     await page.locator("a.back").tap();
     await page.waitForSelector(".row");
     await fits("the roster");
-    browser.check();
+    browser.check("ERR_", "404");
   },
 
   async long_transcript() {
@@ -414,7 +423,8 @@ async function accessible(page, where) {
   const source = (await import("node:fs")).readFileSync(browser.axe, "utf8");
   const session = await page.context().newCDPSession(page);
   await session.send("Runtime.evaluate", { expression: source });
-  const found = await page.evaluate(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations);
+  const look = () => page.evaluate(async () => (await globalThis.axe.run(document, { resultTypes: ["violations"] })).violations);
+  const found = await look().catch(look); // it fails if what it looks at is taken out of the document meanwhile
   const words = found.map(({ id, nodes }) => `${id}: ${nodes.map(({ html, failureSummary }) => `${html.slice(0, 200)} ${failureSummary}`).join("; ")}`);
   assert.deepEqual(words, [], where);
 }

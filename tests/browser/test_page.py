@@ -25,6 +25,14 @@ pytestmark = MARKS
         "phone",
         "accessible",
         "weight",
+        "nothing_moves_under_the_hands",
+        "typed_ahead",
+        "notices",
+        "many_pages",
+        "deleted_by_a_page_that_is_closed",
+        "what_an_answer_covers",
+        "links",
+        "an_address_of_nothing",
     ],
 )
 def test_scenario(name, tmp_path):
@@ -52,3 +60,9 @@ def test_the_printed_link_logs_one_browser_in(tmp_path):
         server.run("token", "add", "me", "--rights", "admin")
         server.start()
         play("one_time_link", server)
+
+
+def test_a_directory_that_the_person_names(tmp_path):
+    with page_server(tmp_path) as server:
+        (server.project / "below").mkdir()
+        play("another_directory", server, project=str(server.project))

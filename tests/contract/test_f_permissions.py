@@ -284,6 +284,7 @@ async def test_a_request_says_all_that_a_person_needs():
                 action="execute",
                 params={"command": "ls"},
                 path=str(ROOT),
+                covers=("= ls",),
             ),
         )
         nursery.cancel_scope.cancel()

@@ -282,7 +282,8 @@ class Permissions:
             return self._refused(call, Refusal.ALWAYS_ASKED if asks else Refusal.FORBIDDEN)
         if self.attendance.refuses(interactive=call.interactive):
             return self._refused(call, Refusal.ALWAYS_ASKED if asks else Refusal.UNANSWERED)
-        return evolve(request, id=AskId(self.ids.new()))
+        covers = () if always else Coverage.of(subject, paths).texts
+        return evolve(request, id=AskId(self.ids.new()), covers=covers)
 
     def _is_granted(self, subject: Subject, run_id: RunId, paths: PathPolicy) -> bool:
         """Whether the session is approved, or a grant covers a request."""

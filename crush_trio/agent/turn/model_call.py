@@ -4,6 +4,7 @@ from typing import Final
 
 from crush_trio.agent.record.recorded import recorded
 from crush_trio.agent.turn.answer import StepAnswer
+from crush_trio.agent.turn.model import cost_of
 from crush_trio.agent.turn.plan import Desk, TurnPlan
 from crush_trio.events.facts import progress_notice
 from crush_trio.providers.base import Finished, ModelRequest
@@ -43,7 +44,7 @@ async def call_model(
 
     with (
         desk.spans.model_call(run.session_id, request) as span,
-        timed(SpanKind.MODEL, request.model.id, purpose),
+        timed(SpanKind.MODEL, request.model.id, purpose) as drawn,
     ):
         ending = await converse(
             recorded(plan.model.provider, run.session_id, purpose),
@@ -53,4 +54,7 @@ async def call_model(
             waiting=publish_waiting,
         )
         span.answered(ending, lambda: answer.message().parts)
+        usage = ending.usage
+        drawn.tokens_in = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        drawn.tokens_out, drawn.cost = usage.output_tokens, cost_of(usage, plan.model)
     return ending

@@ -57,7 +57,7 @@ _TRIALS: Final = (
     ("ls", "`list files`"),
     ("view", "`view README.md`"),
     ("grep", "`search for TODO`"),
-    ("bash", "``run `touch hello.txt` ``, which asks for permission"),
+    ("bash", "`` run `touch hello.txt` ``, which asks for permission"),
     ("write", "`write hello to hello.txt`"),
     ("edit", "`replace hello with goodbye in hello.txt`"),
     ("todos", "`remember tea, biscuits`"),

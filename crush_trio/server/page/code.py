@@ -87,6 +87,7 @@ _LANGUAGES: Final = {
 """The languages that are read: Pygments' name of each, and how authors and files call it."""
 
 _NAMES: Final = {word: name for name, words in _LANGUAGES.items() for word in words.split()}
+_TURNING: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _LABEL: Final = re.compile(r"[A-Za-z0-9+#._-]{1,40}")
 
 
@@ -117,12 +118,17 @@ def code_block(text: str, language: str | None) -> str:
     return f'<pre class="code"{label}><code>{"".join(code_lines(text, language))}</code></pre>\n'
 
 
+def shown(text: str) -> str:
+    """Return *text* for HTML, with marks in place of characters that would change the order of a line."""
+    return escape(_TURNING.sub(lambda found: f"<U+{ord(found[0]):04X}>", text))
+
+
 def code_lines(text: str, language: str | None) -> list[str]:
     """Return the lines of *text* as HTML, each with its line feed; none leaves a tag open."""
     text = text.replace("\r\n", "\n")
     lines = _split(text)
     if language is None or len(text) > CODE_MOST or any(len(line) > LINE_MOST for line in lines):
-        return [escape(line) for line in lines]
+        return [shown(line) for line in lines]
     return list(_coloured(text, language))
 
 
@@ -144,10 +150,8 @@ def _coloured(text: str, language: str) -> Iterator[str]:
             STANDARD_TYPES[each] for each in reversed(kind.split()) if each in STANDARD_TYPES
         )
         for piece in _split(value):
-            shown = escape(piece.removesuffix("\n"))
-            line.append(
-                f'<span class="{PREFIX}{short}">{shown}</span>' if short and shown else shown
-            )
+            html = shown(piece.removesuffix("\n"))
+            line.append(f'<span class="{PREFIX}{short}">{html}</span>' if short and html else html)
             if piece.endswith("\n"):
                 yield "".join(line) + "\n"
                 line = []
@@ -155,7 +159,7 @@ def _coloured(text: str, language: str) -> Iterator[str]:
     if line or rest:
         head = "".join(line)
         for number, each in enumerate(rest or [""]):
-            yield (head if number == 0 else "") + escape(each)
+            yield (head if number == 0 else "") + shown(each)
 
 
 @lru_cache(maxsize=32)

@@ -38,6 +38,9 @@ def _remembered(run: AcceptedRun, offset: float) -> TimelineView:
             begin=round(span.begin + offset, 6),
             end=None if span.end is None else round(span.end + offset, 6),
             detail=span.detail,
+            tokens_in=span.tokens_in,
+            tokens_out=span.tokens_out,
+            cost=span.cost,
         )
         for span in run.timeline.spans
     )

@@ -4,18 +4,12 @@
 import { fill, h, icon, iconButton } from "./dom.js";
 import { Keys, showKeys } from "./keys.js";
 import { Notices } from "./notices.js";
-import { Router } from "./router.js";
+import { Router, sessionAddress } from "./router.js";
 import { lastDirectory, remember } from "./state/directories.js";
 import { Store } from "./state/store.js";
+import { connectionLabel } from "./views/connection.js";
 import "./views/roster.js";
-
-const CONNECTION = {
-  connecting: "Connecting…",
-  connected: "Connected",
-  reconnecting: "Reconnecting…",
-  resynchronised: "Resynchronised",
-  closed: "Disconnected",
-};
+import { openSearch } from "./views/search.js";
 
 class App {
   store = new Store();
@@ -49,8 +43,8 @@ class App {
     fill(document.body, new LoginView(this.store));
   }
 
-  async search() {
-    const { openSearch } = await import("./views/search.js");
+  /** Opens at once: what is typed next is for its field. */
+  search() {
     openSearch(this.store, this.router);
   }
 
@@ -58,6 +52,7 @@ class App {
     const roster = /** @type {any} */ (document.createElement("session-roster"));
     roster.setUp(this.store, this.router);
     this.bindKeys(roster);
+    this.notices.onshow = ({ workspace_id, id }) => this.router.go(sessionAddress(workspace_id, id));
     fill(
       document.body,
       h("a.skip", { href: "#main", onclick: (/** @type {Event} */ event) => this.skip(event) }, "Skip to the content"),
@@ -80,15 +75,7 @@ class App {
 
   header() {
     const home = h("a.brand", { href: "/", "aria-label": "crush_trio, all sessions" }, h("img", { src: "/page/icon.svg", alt: "", width: 22, height: 22 }), h("span", {}, "crush_trio"));
-    const label = h("span.words");
-    const state = h("span.connection", { role: "status" }, h("span.dot"), label);
-    const show = () => {
-      state.dataset.state = this.store.connection;
-      state.title = this.store.reason;
-      label.textContent = CONNECTION[this.store.connection];
-    };
-    show();
-    this.store.on("connection", show);
+    const state = connectionLabel(this.store);
     const search = h("button.search-button", { type: "button", onclick: () => this.search() }, icon("search"), h("span", {}, "Search"), h("kbd", {}, "/"));
     const buttons = [
       iconButton("theme", "Light or dark", () => this.switchTheme()),
@@ -134,6 +121,7 @@ class App {
       document.body.dataset.view = target.session ? "session" : "home";
       this.view = new wanted(this.store, this.router, this.keys, this.notices);
       fill(this.main, this.view);
+      this.view.shown?.();
     }
     if (!same || connection === "closed") await this.store.go({ workspace, session: target.session });
     this.view.point?.(target);

@@ -37,6 +37,20 @@ export function fill(element, ...children) {
   put(element, ...children);
 }
 
+/**
+ * Make *wanted* the children. Those that stay are not taken out, so they keep the focus, a click that has begun,
+ * and their animations. @param {Element} element @param {Element[]} wanted
+ */
+export function arrange(element, wanted) {
+  const kept = new Set(wanted);
+  for (const child of [...element.children]) if (!kept.has(child)) child.remove();
+  let next = element.firstElementChild;
+  for (const child of wanted) {
+    if (child === next) next = child.nextElementSibling;
+    else element.insertBefore(child, next);
+  }
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Make an SVG element. @param {string} tag @param {Record<string, any>} attributes @param {...Child} children @returns {any} */
@@ -59,7 +73,7 @@ const ICONS = {
   send: "M8 13V3M4 7l4-4 4 4",
   stop: "M4.5 4.5h7v7h-7z",
   clip: "M13 7.5 8 12.5a3.2 3.2 0 0 1-4.5-4.5l5-5a2.1 2.1 0 0 1 3 3l-5 5a1 1 0 0 1-1.5-1.5L9.500 5",
-  more: "M3.500 8h.01M8 8h.01M12.500 8h.01",
+  more: "M3 7.500v1M8 7.500v1M13 7.500v1",
   up: "m4 9 4-4 4 4",
   down: "m4 7 4 4 4-4",
   edit: "m3 13 .8-3L11 2.800 13.200 5 6 12.200 3 13Z",

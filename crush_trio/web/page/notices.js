@@ -1,7 +1,7 @@
 // @ts-check
 /** What the page tells a person who may look elsewhere: short notices, the title, a badge, notifications. */
 
-import { h } from "./dom.js";
+import { h, showDialog } from "./dom.js";
 
 const SHOWN = 6_000; // milliseconds
 
@@ -65,15 +65,27 @@ export class Notices {
   #tell(session, where) {
     const what = session.needs.includes("error") ? "A run has failed" : `A ${session.needs[0] ?? "person"} is needed`;
     const title = session.title || "Untitled";
-    if (document.hidden && globalThis.Notification?.permission === "granted") {
+    const show = () => this.onshow(session);
+    if (!document.hidden) return this.say(`${what}: ${title}`, { action: "Show", onaction: show });
+    if (globalThis.Notification?.permission !== "granted") return;
+    try {
       const shown = new Notification(`${what}: ${title}`, { body: where, tag: session.id, icon: "/page/icon.svg" });
-      shown.onclick = () => (focus(), shown.close());
-    } else if (!document.hidden) {
-      this.say(`${what}: ${title}`, { action: "Show", onaction: () => this.onshow(session) });
+      shown.onclick = () => (focus(), show(), shown.close());
+    } catch {} // browsers of phones have the name only; the title and the badge tell it
+  }
+
+  /** Copy a text; where the browser does not let the page, show it. @param {string} text @param {string} done what to say */
+  async copy(text, done) {
+    try {
+      await navigator.clipboard.writeText(text); // without TLS only a page of this machine has a clipboard
+      this.say(done);
+    } catch {
+      const field = h("textarea", { rows: 4, readonly: true, "aria-label": "Text to copy", value: text });
+      showDialog("Copy this", [field], { name: "copy" });
+      field.select();
     }
   }
 
   /** Show a session; the page sets it. @param {import("./state/store.js").RosterSession} _session */
   onshow(_session) {}
 }
-

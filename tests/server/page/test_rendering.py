@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from html import unescape
 from html.parser import HTMLParser
 
 import attrs
@@ -131,6 +132,12 @@ def test_nothing_that_a_model_writes_becomes_more_than_text(text):
     html = markdown(text)
     read(html)
     assert not re.search(r"<(script|img|svg|style|iframe|form|input|base|meta|link)\b", html)
+
+
+@pytest.mark.parametrize("language", [None, "python"])
+def test_code_shows_the_characters_that_would_change_the_order_of_a_line(language):
+    text = re.sub("<[^>]+>", "", "".join(code_lines("a = 'b\u202ec'\n\u2067d", language)))
+    assert unescape(text) == "a = 'b<U+202E>c'\n<U+2067>d"
 
 
 def test_links_lead_to_the_web_and_to_mail_and_tell_nothing():

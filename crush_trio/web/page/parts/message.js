@@ -2,7 +2,7 @@
 /** One message as a row: who, when, and its parts. */
 
 import { fill, h, iconButton } from "../dom.js";
-import { clock, dollars, duration } from "../format.js";
+import { clock, duration } from "../format.js";
 import { isFinished } from "../state/transcript.js";
 import { filePart, imagePart, reasoningPart, shellPart, textPart } from "./plain.js";
 import { toolPart } from "./tool.js";
@@ -86,10 +86,7 @@ export class MessageRow {
     if (this.head.childElementCount) return;
     const name = /** @type {any} */ (message).is_summary_message ? "Summary" : (NAMES[message.role] ?? message.role);
     const when = message.created_at ? clock(message.created_at) : "";
-    const copy = async () => {
-      await navigator.clipboard?.writeText(this.context.link(this.id)).catch(() => {});
-      this.context.notices.say("The link is in the clipboard.");
-    };
+    const copy = () => this.context.notices.copy(this.context.link(this.id), "The link is in the clipboard.");
     this.element.setAttribute("aria-label", `${name}, ${when}`);
     const model = message.role === "assistant" && message.model ? h("span.soft", {}, message.model) : null;
     const link = this.context.depth === 0 && iconButton("link", "Copy a link to this message", copy, { class: "icon-button on-hover" });
@@ -119,8 +116,7 @@ export class MessageRow {
     const detail = [finish?.message, finish?.details].filter((text, at, all) => text && all.indexOf(text) === at).join("\n");
     const run = this.context.store.ended.find(({ message_id }) => message_id === this.id);
     const took = run?.ended_at && run.started_at && message.role === "assistant" ? duration(Math.max(0, run.ended_at - run.started_at)) : "";
-    const cost = dollars(/** @type {any} */ (run)?.cost ?? 0);
     const error = (says || detail) && finish?.reason !== "end_turn" && finish?.reason !== "tool_use";
-    fill(this.foot, error && h("p.problem", {}, says || "", detail && h("span.detail", {}, detail === "run cancelled" ? "" : detail)), took && h("span.soft", {}, [took, cost].filter(Boolean).join(" · ")));
+    fill(this.foot, error && h("p.problem", {}, says || "", detail && h("span.detail", {}, detail === "run cancelled" ? "" : detail)), took && h("span.soft", {}, took));
   }
 }

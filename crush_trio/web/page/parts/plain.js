@@ -52,10 +52,7 @@ export function textPart(context, index) {
 /** Give each block of code a button that copies it. @param {Element} element @param {Context} context */
 function addCopyButtons(element, context) {
   for (const block of element.querySelectorAll("pre")) {
-    const copy = async () => {
-      await navigator.clipboard?.writeText(/** @type {HTMLElement} */ (block.querySelector("code") ?? block).innerText).catch(() => {});
-      context.notices.say("Copied.");
-    };
+    const copy = () => context.notices.copy(/** @type {HTMLElement} */ (block.querySelector("code") ?? block).innerText, "Copied.");
     const frame = h("div.code-frame");
     block.replaceWith(frame);
     block.tabIndex = 0;

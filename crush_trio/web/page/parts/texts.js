@@ -1,10 +1,12 @@
 // @ts-check
 /** Rendered texts of finished messages: asked for once, when a message is first seen, and kept. */
 
+import { NoAnswer } from "../state/api.js";
 import { isFinished } from "../state/transcript.js";
 
 const KEPT = 400;
 const AT_ONCE = 4;
+const AGAIN = 2_000; // milliseconds after an answer that did not come
 
 /** @typedef {import("/web/stream.js").Message} Message */
 
@@ -69,8 +71,11 @@ export class Texts {
       for (const part of message.parts) if (part.type === "tool_result") this.#results.add(part.data.tool_call_id);
       while (this.#known.size > KEPT) this.#known.delete(/** @type {string} */ (this.#known.keys().next().value));
       this.changed();
-    } catch {
-      this.#failed.set(message.id, message.updated_at); // it stays plain text
+    } catch (error) {
+      if (error instanceof NoAnswer) {
+        this.#waiting.set(message.id, message); // the connection broke
+        await new Promise((resolve) => setTimeout(resolve, AGAIN));
+      } else this.#failed.set(message.id, message.updated_at); // it stays plain text
     }
     this.#asking -= 1;
     this.#next();

@@ -2,7 +2,7 @@
 /** Tool calls: what was called, with what, and what came of it. */
 
 import { fill, h, icon } from "../dom.js";
-import { firstLine, parsed, shortPath } from "../format.js";
+import { firstLine, parsed, shortPath, visible } from "../format.js";
 import { rendered } from "../rendered.js";
 import { diffView } from "./diff.js";
 import { folded, media } from "./plain.js";
@@ -52,26 +52,26 @@ const VERBS = /** @type {Record<string, string>} */ ({
 
 /** The name and the subject of a call. @param {string} name @param {any} input @param {string} directory */
 export function callTitle(name, input, directory) {
-  const verb = VERBS[name] ?? name.replaceAll("_", " ");
+  const verb = VERBS[name] ?? visible(name.replaceAll("_", " "));
   if (!input || typeof input !== "object") return { verb, subject: "" };
   if (name === "question") return { verb, subject: firstLine(String(input.questions?.[0]?.question ?? "")) };
   if (name === "todos") return { verb, subject: "" };
   const names = SUBJECTS[name] ?? Object.keys(input).filter((key) => typeof input[key] === "string").slice(0, 1);
   const words = names.map((key) => input[key]).filter((value) => typeof value === "string" && value);
-  return { verb, subject: firstLine(words.map((word) => shortPath(word, directory)).join("  in  "), 200) };
+  return { verb, subject: visible(firstLine(words.map((word) => shortPath(word, directory)).join("  in  "), 200)) };
 }
 
 /** @param {any} value */
-const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+const asText = (value) => visible(typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 /** The arguments of a call, one below the other. @param {string} name @param {any} input */
 export function callArguments(name, input) {
-  if (name === "bash" && typeof input?.command === "string") return h("pre.command", { tabindex: 0 }, `$ ${input.command}`);
+  if (name === "bash" && typeof input?.command === "string") return h("pre.command", { tabindex: 0 }, `$ ${visible(input.command)}`);
   if (!input || typeof input !== "object") return h("pre", { tabindex: 0 }, asText(input ?? ""));
   const rows = Object.entries(input).map(([key, value]) => {
     const text = asText(value);
     const long = text.includes("\n") || text.length > 90;
-    return h("div", {}, h("dt", {}, key.replaceAll("_", " ")), h("dd", {}, long ? h("pre", { tabindex: 0 }, text.slice(0, LONGEST)) : h("code", {}, text)));
+    return h("div", {}, h("dt", {}, visible(key.replaceAll("_", " "))), h("dd", {}, long ? h("pre", { tabindex: 0 }, text.slice(0, LONGEST)) : h("code", {}, text)));
   });
   return h("dl.arguments", {}, ...rows);
 }

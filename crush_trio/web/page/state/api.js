@@ -39,6 +39,11 @@ export class Api extends Server {
     return id;
   }
 
+  /** The directory of a workspace that this browser has never seen. @param {string} workspace @returns {Promise<string>} */
+  async pathOf(workspace) {
+    return (await this.ask("GET", `/workspaces/${part(workspace)}`)).path;
+  }
+
   /** Give up the claim on a workspace. @param {string} workspace */
   release(workspace) {
     const query = { client_id: this.id };
@@ -111,7 +116,7 @@ export class WorkspaceApi {
 
   /** @param {string} session */
   deleteSession(session) {
-    return this.ask("DELETE", `/sessions/${part(session)}`);
+    return this.ask("DELETE", `/sessions/${part(session)}`, { keepalive: true }); // also if the page is closed now
   }
 
   /**

@@ -3,14 +3,16 @@
 
 import { ApiError, NoAnswer, backoff, passes, reasonOf, sleep } from "/web/requests.js";
 import { SseParser, StreamBroken } from "/web/stream.js";
+import { openPages } from "./pages.js";
 
+const PAUSED = "Many pages of this server are open in this browser. This one goes on when you use it.";
 const CONNECT_LIMIT = 10_000; // milliseconds
 const ROSTER_SILENCE = 60_000; // a stream without a workspace says in `ready` when it is dead; until then, this
 
 /** @typedef {import("/web/stream.js").Frame} Frame */
 /**
  * @typedef {{ place: () => string, silence: () => number, frame: (frame: Frame) => void, lost: () => void,
- *   state: (state: "connecting" | "connected" | "reconnecting", reason?: string) => void,
+ *   state: (state: "connecting" | "connected" | "reconnecting" | "paused", reason?: string) => void,
  *   gone: (error: ApiError) => Promise<boolean> }} Listener
  * What a connection asks of its owner: the id of the last event, how long silence may last, what to do with a frame,
  * to forget the place, to show the state, and whether to go on after a refusal.
@@ -41,6 +43,12 @@ export class Connection {
     const stopped = this.#stop.signal;
     this.listener.state("connecting");
     while (!stopped.aborted) {
+      if (openPages.crowded) {
+        this.listener.state("paused", PAUSED);
+        await openPages.room(stopped);
+        if (!stopped.aborted) this.listener.state("connecting");
+        continue;
+      }
       const began = Date.now();
       /** @type {any} */ let why;
       try {
@@ -50,6 +58,7 @@ export class Connection {
         why = error;
       }
       if (stopped.aborted) return;
+      if (openPages.crowded) continue;
       if (why instanceof StreamBroken) this.listener.lost();
       else if (!passes(why) && !(await this.listener.gone(why))) return;
       if (stopped.aborted) return;
@@ -67,6 +76,7 @@ export class Connection {
     this.#stop.signal.addEventListener("abort", end, { once: true });
     const silent = () => stop.abort(new NoAnswer("nothing was heard from the server for too long"));
     let timer = setTimeout(silent, CONNECT_LIMIT);
+    const leave = openPages.on(() => openPages.crowded && stop.abort(new NoAnswer(PAUSED)));
     try {
       const headers = { ...(this.query.workspace && { "last-event-id": this.listener.place() }) };
       const response = await this.api.send("GET", "/events", { query: this.query, headers, signal: stop.signal });
@@ -84,6 +94,7 @@ export class Connection {
       if (error instanceof ApiError || error instanceof StreamBroken || error instanceof NoAnswer) throw error;
       throw new NoAnswer(`the connection broke: ${reasonOf(error)}`, error);
     } finally {
+      leave();
       clearTimeout(timer);
       this.#stop.signal.removeEventListener("abort", end);
       stop.abort();

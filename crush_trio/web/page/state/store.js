@@ -90,7 +90,7 @@ export class Store extends Told {
     this.changed("place");
     if (former && former !== place.workspace) this.api.release(former);
     if (place.workspace) {
-      const path = this.pathOf(place.workspace) || (await this.#askPath(place.workspace));
+      const path = this.pathOf(place.workspace) || (await this.api.pathOf(place.workspace).catch(this.#refused));
       if (this.place !== place) return;
       if (path) {
         const id = await this.open(path).catch(this.#refused);
@@ -99,12 +99,6 @@ export class Store extends Told {
       }
     }
     this.#connect();
-  }
-
-  /** The directory of a workspace that this browser has never seen. @param {string} workspace @returns {Promise<string>} */
-  async #askPath(workspace) {
-    const view = await this.api.ask("GET", `/workspaces/${encodeURIComponent(workspace)}`).catch(this.#refused);
-    return view?.path ?? "";
   }
 
   /** Begin the stream of the place. */
@@ -139,6 +133,13 @@ export class Store extends Told {
       return false;
     }
     const path = this.pathOf(this.place.workspace);
+    if (!path && error?.code === "workspace_not_found") {
+      this.place.workspace = ""; // an old address: the sessions that there are can still be shown
+      this.session = { missing: true, id: this.place.session };
+      this.changed("session");
+      this.#connect();
+      return false;
+    }
     if (path && ["workspace_not_found", "workspace_not_claimed", "client_not_attached"].includes(error?.code)) {
       const place = this.place;
       const id = await this.open(path).catch(() => "");
@@ -153,8 +154,7 @@ export class Store extends Told {
       }
       return true;
     }
-    this.reason = error?.message ?? String(error);
-    this.#show("closed", this.reason);
+    this.#show("closed", error?.message ?? String(error));
     return false;
   }
 

@@ -8,6 +8,6 @@
  */
 /** @typedef {{ id: string, path: string, name: string }} RosterWorkspace */
 /** @typedef {{ workspace: string, session: string }} Place */
-/** @typedef {"connecting" | "connected" | "reconnecting" | "resynchronised" | "closed"} ConnectionState */
+/** @typedef {"connecting" | "connected" | "reconnecting" | "paused" | "resynchronised" | "closed"} ConnectionState */
 
 export {};

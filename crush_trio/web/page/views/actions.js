@@ -38,10 +38,10 @@ export class SessionActions {
     list.style.right = `${Math.max(8, document.documentElement.clientWidth - box.right)}px`;
   }
 
-  async copyLink() {
+  /** Copy a link to the session, or to a run or a message of it. @param {{ run?: string, message?: string }} [what] */
+  copyLink(what) {
     const { workspace, session } = this.store.place;
-    await navigator.clipboard?.writeText(lastingLink(workspace, session, this.store.directory)).catch(() => {});
-    this.notices.say("The link is in the clipboard.");
+    void this.notices.copy(lastingLink(workspace, session, this.store.directory, what), "The link is in the clipboard.");
   }
 
   /** Stop the run; the queue stays. The receipt says what was stopped. */

@@ -2,7 +2,7 @@
 /** What waits for a person: permissions with what would be done, questions as forms. */
 
 import { fill, h } from "../dom.js";
-import { shortPath } from "../format.js";
+import { shortPath, visible } from "../format.js";
 import { diffView } from "../parts/diff.js";
 import { callArguments, callTitle } from "../parts/tool.js";
 import { questionForm } from "./questions.js";
@@ -17,6 +17,7 @@ export class AskDock extends HTMLElement {
     this.notices = notices;
     this.setAttribute("role", "region");
     this.setAttribute("aria-label", "Waiting for you");
+    this.told = h("p.hidden", { role: "status" });
     this.stop = store.on("asks messages place", () => this.#show());
     this.#show();
   }
@@ -52,7 +53,9 @@ export class AskDock extends HTMLElement {
       const card = make();
       this.#cards.set(ask.id, card);
       this.append(card);
+      this.told.textContent = `Waiting for you: ${card.querySelector("h2")?.textContent}`;
     }
+    if (!asks.length) this.told.textContent = "";
     this.hidden = !asks.length;
     this.classList.toggle("several", asks.length > 1);
   }
@@ -63,9 +66,9 @@ export class AskDock extends HTMLElement {
     const params = /** @type {any} */ (ask.params) ?? {};
     const { verb, subject } = callTitle(ask.tool_name, params, store.directory);
     const from = ask.session_id !== store.place.session && h("p.soft", {}, "Asked by a sub-agent");
-    const title = h("h2", { id: `ask-${ask.id}` }, ask.tool_name === "bash" ? "Run this command?" : `${ask.description || `${verb} ${subject}`}?`);
+    const title = h("h2", { id: `ask-${ask.id}` }, ask.tool_name === "bash" ? "Run this command?" : `${visible(ask.description) || `${verb} ${subject}`}?`);
     const card = h("section.ask", { "aria-labelledby": title.id, tabindex: -1 }, title, from, this.#content(ask, params));
-    if (store.mayAct) card.append(this.#answers(ask, params));
+    if (store.mayAct) card.append(this.#answers(ask));
     return card;
   }
 
@@ -75,19 +78,19 @@ export class AskDock extends HTMLElement {
     if (typeof params.new_content === "string") {
       const path = String(params.file_path ?? ask.path);
       const short = shortPath(path, this.store.directory);
-      const where = !ask.description.includes(short) && h("p.path", {}, short);
-      fill(body, where, h("pre.output", {}, params.new_content));
+      const where = !ask.description.includes(short) && h("p.path", {}, visible(short));
+      fill(body, where, h("pre.output", {}, visible(params.new_content)));
       const what = { path, old: String(params.old_content ?? ""), new: params.new_content };
       this.store.api.renderDiff(what).then(
         ({ html }) => fill(body, where, diffView(html)),
         () => {}, // the text is shown
       );
-    } else fill(body, callArguments(ask.tool_name, params), ask.path && ask.path !== this.store.directory && h("p.soft", {}, `In ${ask.path}`));
+    } else fill(body, callArguments(ask.tool_name, params), ask.path && ask.path !== this.store.directory && h("p.soft", {}, `In ${visible(ask.path)}`));
     return body;
   }
 
-  /** @param {import("/web/stream.js").PermissionRequest} ask @param {any} params */
-  #answers(ask, params) {
+  /** @param {import("/web/stream.js").PermissionRequest} ask */
+  #answers(ask) {
     const reason = h("input", { type: "text", placeholder: "Reason (optional)", "aria-label": "Reason for the refusal", maxlength: 2000 });
     const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ kind, /** @type {object} */ answer, /** @type {string} */ key) =>
       h("button", { type: "button", class: kind, "data-answer": name, onclick: () => this.#answer(ask, answer) }, label, h("kbd", { "aria-hidden": "true" }, key));
@@ -98,7 +101,7 @@ export class AskDock extends HTMLElement {
       "div.answers",
       {},
       h("div.buttons", {}, button("once", "Allow once", "primary", { action: "allow", scope: "once" }, "a"), button("session", "Allow for the session", "", { action: "allow", scope: "session" }, "A")),
-      h("p.covers.soft", {}, `For the session: ${covers(ask, params, this.store.directory)}`),
+      h("p.covers.soft", {}, ...covers(ask.covers ?? [])),
       h("div.deny", {}, reason, denyButton),
     );
   }
@@ -109,37 +112,27 @@ export class AskDock extends HTMLElement {
     const buttons = [...(card?.querySelectorAll("button") ?? [])];
     for (const each of buttons) each.disabled = true;
     try {
-      const { resolved } = await this.store.at.grant({ id: ask.id }, answer).catch((error) => (this.notices.fail(error), { resolved: null }));
-      if (resolved === false) this.notices.say("Somebody else has answered already.");
-      if (resolved === null) for (const each of buttons) each.disabled = false;
-      else if (/** @type {any} */ (answer).scope === "session") await this.#tellGrant(ask);
-    } catch {} // what was granted is only a notice
-  }
-
-  /** Say exactly what the answer covers. @param {import("/web/stream.js").PermissionRequest} ask */
-  async #tellGrant(ask) {
-    const grants = await this.store.at.ask("GET", "/permissions/grants");
-    const grant = grants.find((/** @type {any} */ { id }) => id === ask.id);
-    if (grant?.covers?.length) this.notices.say(`Allowed for this session: ${grant.covers.join(", ")}`);
+      const { resolved } = await this.store.at.grant({ id: ask.id }, answer);
+      if (!resolved) this.notices.say("Somebody else has answered already.");
+    } catch (error) {
+      this.notices.fail(error);
+      for (const each of buttons) each.disabled = false;
+    }
   }
 }
 
-/**
- * What an answer for the session covers, in words (docs/permissions.md has the exact rules).
- * @param {import("/web/stream.js").PermissionRequest} ask @param {any} params @param {string} directory
- */
-function covers(ask, params, directory) {
-  const { tool_name: tool } = ask;
-  const covered = /** @type {any} */ (ask).covers;
-  if (Array.isArray(covered)) return covered.length ? covered.join(", ") : "nothing more than this; it is always asked";
-  if (tool === "bash") return "this program and subcommand; risky commands only word for word";
-  if (typeof params.new_content === "string") {
-    const path = String(params.file_path ?? "");
-    return directory && path.startsWith(`${directory}/`) ? "changes of any file of this directory" : `changes below ${ask.path}`;
-  }
-  if (typeof params.url === "string" && URL.canParse(params.url)) return `everything at ${new URL(params.url).origin}`;
-  if (tool === "view" || tool === "ls" || tool === "grep" || tool === "glob") return `what is below ${ask.path}`;
-  return `every use of ${tool}`;
+/** What an answer for the session covers: the patterns of the server, in words where they have some. @param {readonly string[]} covered */
+function covers(covered) {
+  if (!covered.length) return ["For the session: only this; it is asked each time."];
+  return ["For the session: ", ...covered.flatMap((text, at) => [at ? ", " : "", ...inWords(visible(text))])];
+}
+
+/** @param {string} pattern */
+function inWords(pattern) {
+  if (pattern.startsWith("= ")) return ["exactly this command"];
+  if (pattern === "> *") return ["output to files of the workspace"];
+  if (pattern.endsWith("/**")) return ["anything below ", h("code", {}, pattern.slice(0, -3) || "/")];
+  return [h("code", {}, pattern)];
 }
 
 customElements.define("ask-dock", AskDock);

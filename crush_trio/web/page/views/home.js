@@ -1,7 +1,7 @@
 // @ts-check
 /** The first view: begin something, in a directory. */
 
-import { fill, h } from "../dom.js";
+import { fill, h, showDialog } from "../dom.js";
 import { baseName } from "../format.js";
 import { sessionAddress } from "../router.js";
 import { PromptBox } from "./prompt.js";
@@ -22,6 +22,7 @@ export class HomeView extends HTMLElement {
   constructor(store, router, keys, notices) {
     super();
     this.key = "";
+    /** The directory that the person chose. */ this.chosen = "";
     this.store = store;
     this.router = router;
     this.notices = notices;
@@ -43,9 +44,13 @@ export class HomeView extends HTMLElement {
     this.prompt.leave();
   }
 
+  /** What is typed now is for the prompt; on a phone the keyboard would cover the page. */
+  shown() {
+    if (matchMedia("(pointer: fine)").matches) this.prompt.focus();
+  }
+
   point() {
     this.#show();
-    if (matchMedia("(pointer: fine)").matches) this.prompt.focus();
     void this.usage.load();
   }
 
@@ -56,7 +61,7 @@ export class HomeView extends HTMLElement {
     const hosted = [...store.workspaces.values()].map(({ path }) => path);
     const recent = store.roster.recent.map(({ path }) => path);
     const own = store.page.directory || store.roster.directory;
-    const all = store.mayManage ? [asked || open || own, ...hosted, own, ...recent] : hosted;
+    const all = store.mayManage ? [this.chosen || asked || open || own, ...hosted, own, ...recent] : hosted;
     const paths = [...new Set(all)].filter(Boolean);
     const key = paths.join("\n");
     if (key !== this.key) {
@@ -71,12 +76,21 @@ export class HomeView extends HTMLElement {
   }
 
   #chosen() {
+    this.chosen = this.select.value || this.chosen;
     if (this.select.value) return;
-    const path = prompt("The directory, as an absolute path on the server's machine:")?.trim();
-    if (path) {
+    this.select.selectedIndex = 0; // unless the person names one
+    const field = h("input", { type: "text", id: "path", required: true, pattern: "\\s*/.*", title: "A path that begins with /", placeholder: "/", autocapitalize: "off", spellcheck: "false", value: this.select.value });
+    const submit = (/** @type {Event} */ event) => {
+      event.preventDefault();
+      const path = (this.chosen = field.value.trim());
       this.select.prepend(h("option", { value: path }, `${baseName(path)} — ${path}`));
       this.select.value = path;
-    } else this.select.selectedIndex = 0;
+      dialog.close();
+      this.prompt.focus();
+    };
+    const label = h("label", { for: "path" }, "Its absolute path on the server's machine");
+    const dialog = showDialog("Another directory", [h("form", { onsubmit: submit }, h("div.field", {}, label, field), h("div.buttons", {}, h("button.primary", {}, "Choose")))], { name: "directory" });
+    field.select();
   }
 
   /** @param {string} text @param {object} more */

@@ -12,19 +12,20 @@ export class InsightPanel extends HTMLElement {
   #run = "";
   #choices = "";
 
-  /** @param {import("../state/store.js").Store} store */
-  constructor(store) {
+  /** @param {import("../state/store.js").Store} store @param {(run: string) => void} onlink copies a link to a run */
+  constructor(store, onlink) {
     super();
     this.store = store;
     this.hidden = true;
     this.setAttribute("role", "complementary");
     this.setAttribute("aria-label", "Insight");
     this.select = h("select", { "aria-label": "Run", onchange: () => this.showRun(this.select.value) });
+    const link = iconButton("link", "Copy a link to this run", () => onlink(this.#shown), { class: "icon-button" });
     this.timeline = h("div.timeline");
     this.tasks = h("div.tasks");
     this.usage = new UsageChart(store);
     const head = h("header", {}, h("h2", {}, "Insight"), iconButton("close", "Close", () => this.toggle()));
-    fill(this, head, h("section", {}, h("h2", {}, "Run"), this.select, this.timeline), h("section", {}, h("h2", {}, "Live tasks"), this.tasks), this.usage);
+    fill(this, head, h("section", {}, h("h2", {}, "Run"), h("div.run-choice", {}, this.select, link), this.timeline), h("section", {}, h("h2", {}, "Live tasks"), this.tasks), this.usage);
     this.stop = store.on("runs place", () => this.hidden || void this.#look());
     this.timer = setInterval(() => this.hidden || document.hidden || (this.#live && void this.#look()), PERIOD);
   }
@@ -58,6 +59,12 @@ export class InsightPanel extends HTMLElement {
     return this.store.picture.runs.size > 0;
   }
 
+  /** The run that is drawn. */
+  get #shown() {
+    const runs = this.#runs;
+    return this.#run || (runs.find(({ state }) => state === "active")?.id ?? runs[0]?.id ?? "");
+  }
+
   async #look() {
     const runs = this.#runs;
     const choices = runs.map((run) => [run.id, `${clock(run.accepted_at)} · ${run.state}`]);
@@ -67,11 +74,10 @@ export class InsightPanel extends HTMLElement {
       fill(this.select, h("option", { value: "" }, "The newest"), ...choices.map(([id, text]) => h("option", { value: id }, text)));
       this.select.value = runs.some(({ id }) => id === this.#run) ? this.#run : "";
     }
-    const id = this.#run || runs.find(({ state }) => state === "active")?.id || runs[0]?.id;
-    await Promise.all([this.#showTimeline(id), this.#showTasks()]);
+    await Promise.all([this.#showTimeline(this.#shown), this.#showTasks()]);
   }
 
-  /** @param {string | undefined} id */
+  /** @param {string} id */
   async #showTimeline(id) {
     if (!id) return fill(this.timeline, h("p.soft", {}, "No runs yet."));
     try {

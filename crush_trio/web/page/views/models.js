@@ -13,7 +13,7 @@ export class ModelChoice extends HTMLElement {
     this.notices = notices;
     this.button = h("button.model", { type: "button", title: "Model and effort (m)", onclick: () => this.open() }, "Model");
     this.append(this.button);
-    store.on("session", () => void this.#read());
+    this.leave = store.on("session", () => void this.#read());
   }
 
   /** What a submission says about the model: nothing, if the workspace's is used. */

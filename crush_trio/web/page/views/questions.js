@@ -7,7 +7,7 @@ import { h } from "../dom.js";
 function field(question, name) {
   const choices = question.choices ?? [];
   const choice = (/** @type {string} */ type, /** @type {any} */ { id, label, description }) =>
-    h("label.choice", {}, h("input", { type, name, value: id }), h("span", {}, label, description && h("span.soft", {}, ` — ${description}`)));
+    h("label.choice", {}, h("input", { type, name, value: id, required: question.type === "yes_no" }), h("span", {}, label, description && h("span.soft", {}, ` — ${description}`)));
   switch (question.type) {
     case "yes_no":
       return h("div.choices", {}, choice("radio", { id: "yes", label: "Yes" }), choice("radio", { id: "no", label: "No" }));

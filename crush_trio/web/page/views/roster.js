@@ -1,7 +1,7 @@
 // @ts-check
 /** All sessions of the server: who needs you, what is at work, what is idle. */
 
-import { fill, h, icon } from "../dom.js";
+import { arrange, fill, h, icon } from "../dom.js";
 import { ago, baseName, dollars, elapsed } from "../format.js";
 import { sessionAddress } from "../router.js";
 
@@ -15,7 +15,12 @@ const IDLE_SHOWN = 60;
 
 export class SessionRoster extends HTMLElement {
   /** @type {Map<string, { key: string, element: HTMLElement }>} */ #rows = new Map();
+  /** @type {Map<string, Record<"section" | "count" | "list" | "more", HTMLElement>>} */ #groups = new Map();
   #all = false;
+  /** @type {Element | undefined} */ #fresh;
+  #empty = h("p.empty", { hidden: true }, "No sessions yet. What you send begins one.");
+  #places = h("section.group", { "aria-label": "Directories" });
+  #placesKey = "";
 
   /** @param {import("../state/store.js").Store} store @param {import("../router.js").Router} router */
   setUp(store, router) {
@@ -61,22 +66,32 @@ export class SessionRoster extends HTMLElement {
   #show() {
     const store = this.#store;
     const listed = this.listed;
-    /** @type {Element[]} */ const sections = [];
-    for (const [group, name] of GROUPS) {
-      const members = listed.filter((session) => session.group === group);
-      if (!members.length) continue;
-      const shown = group === "idle" && !this.#all ? members.slice(0, IDLE_SHOWN) : members;
-      const more = shown.length < members.length && h("button.quiet", { type: "button", onclick: () => this.#showAll() }, `${members.length - shown.length} more`);
-      const heading = h("h2", {}, name, h("span.count", {}, String(members.length)));
-      sections.push(h("section", { class: `group ${group}`, "aria-label": name }, heading, h("ul", {}, ...shown.map((session) => this.#row(session))), more));
-    }
-    if (!listed.length && store.roster.known) sections.push(h("p.empty", {}, store.workspaces.size ? "No sessions yet." : "No directory is open."));
-    if (store.mayManage) sections.push(...this.#directories());
-    const focused = /** @type {HTMLElement | null} */ (document.activeElement);
-    const inside = focused && this.contains(focused) ? focused : null;
-    fill(this, store.mayAct && h("a.new-session", { href: "/" }, icon("add"), "New session", h("kbd", {}, "n")), ...sections);
-    if (inside && this.contains(inside)) inside.focus({ preventScroll: true });
+    const groups = GROUPS.map(([group, name]) => this.#group(group, name, listed.filter((session) => session.group === group)));
+    this.#empty.hidden = listed.length > 0 || !store.roster.known;
+    if (store.mayAct) this.#fresh ??= h("a.new-session", { href: "/" }, icon("add"), "New session", h("kbd", {}, "n"));
+    arrange(this, [this.#fresh, ...groups, this.#empty, store.mayManage && this.#directories()].filter((each) => each instanceof Element));
     for (const id of this.#rows.keys()) if (!store.sessions.has(id)) this.#rows.delete(id);
+  }
+
+  /** @param {string} group @param {string} name @param {import("../state/store.js").RosterSession[]} members */
+  #group(group, name, members) {
+    if (!members.length) return null;
+    let known = this.#groups.get(group);
+    if (!known) {
+      const count = h("span.count");
+      const list = h("ul");
+      const more = h("button.quiet", { type: "button", onclick: () => this.#showAll() });
+      const section = h("section", { class: `group ${group}`, "aria-label": name }, h("h2", {}, name, count), list, more);
+      known = { section, count, list, more };
+      this.#groups.set(group, known);
+    }
+    const shown = group === "idle" && !this.#all ? members.slice(0, IDLE_SHOWN) : members;
+    const rest = members.length - shown.length;
+    write(known.count, String(members.length));
+    known.more.hidden = !rest;
+    write(known.more, `${rest} more`);
+    arrange(known.list, shown.map((session) => this.#row(session)));
+    return known.section;
   }
 
   #showAll() {
@@ -124,15 +139,23 @@ export class SessionRoster extends HTMLElement {
     const hosted = new Set([...store.workspaces.values()].map(({ path }) => path));
     const own = store.roster.directory && !hosted.has(store.roster.directory) ? [{ path: store.roster.directory }] : [];
     const others = store.roster.recent.filter(({ path }) => !hosted.has(path) && path !== store.roster.directory);
-    const offered = [...own, ...others];
-    if (!offered.length) return [];
-    const rows = offered.map(({ path }) => {
-      const link = h("a", { href: `/?dir=${encodeURIComponent(path)}`, title: path }, icon("folder"), h("span.title", {}, baseName(path)), h("span.facts", {}, path));
-      return h("li.row.directory", {}, link);
-    });
-    const name = "Directories";
-    return [h("section.group", { "aria-label": name }, h("h2", {}, name, h("span.count", {}, String(offered.length))), h("ul", {}, ...rows))];
+    const offered = [...own, ...others].map(({ path }) => path);
+    const key = JSON.stringify(offered);
+    if (key !== this.#placesKey) {
+      this.#placesKey = key;
+      const rows = offered.map((path) => {
+        const link = h("a", { href: `/?dir=${encodeURIComponent(path)}`, title: path }, icon("folder"), h("span.title", {}, baseName(path)), h("span.facts", {}, path));
+        return h("li.row.directory", {}, link);
+      });
+      fill(this.#places, h("h2", {}, "Directories", h("span.count", {}, String(offered.length))), h("ul", {}, ...rows));
+    }
+    return offered.length ? this.#places : null;
   }
+}
+
+/** Change a text only if it differs. @param {Element} element @param {string} text */
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 customElements.define("session-roster", SessionRoster);

@@ -5,6 +5,7 @@ import { fill, h, showDialog } from "../dom.js";
 import { ago } from "../format.js";
 import { sessionAddress } from "../router.js";
 
+const SHORT = "Two letters or more.";
 const PAUSE = 180; // milliseconds after the last key
 
 /** @param {import("../state/store.js").Store} store @param {import("../router.js").Router} router */
@@ -12,14 +13,17 @@ export function openSearch(store, router) {
   if (document.querySelector("dialog.search")) return;
   const field = h("input", { type: "text", role: "searchbox", placeholder: "Titles and messages", "aria-label": "Search", autocomplete: "off", "aria-controls": "hits" });
   const hits = h("ul.hits", { id: "hits" });
-  const says = h("p.soft", { role: "status" }, "Two letters or more.");
+  const says = h("p.soft", { role: "status" }, SHORT);
   const dialog = showDialog("Search", [field, says, hits], { name: "search" });
   /** @type {AbortController | undefined} */ let asking;
   let timer = 0;
   const look = async () => {
     asking?.abort();
     const text = field.value.trim();
-    if (text.length < 2) return fill(hits);
+    if (text.length < 2) {
+      says.textContent = SHORT;
+      return fill(hits);
+    }
     asking = new AbortController();
     try {
       const found = await store.api.search(text, asking.signal);

@@ -9,6 +9,7 @@ import { checklist } from "../parts/tool.js";
 import { lastingLink } from "../router.js";
 import { SessionActions } from "./actions.js";
 import { AskDock } from "./asks.js";
+import { connectionLabel } from "./connection.js";
 import { InsightPanel } from "./insight.js";
 import { ModelChoice } from "./models.js";
 import { PromptBox } from "./prompt.js";
@@ -19,7 +20,6 @@ const ENDED = /** @type {Record<string, string>} */ ({ errored: "The last run fa
 
 export class SessionView extends HTMLElement {
   /** @type {Map<string, boolean>} */ #open = new Map();
-  #pointed = "";
   headKey = "";
   todoKey = "";
   statusKey = "";
@@ -42,11 +42,15 @@ export class SessionView extends HTMLElement {
     this.models = new ModelChoice(store, notices);
     this.todos = h("details.todo-dock");
     this.status = h("div.status", { role: "status" });
-    this.insight = new InsightPanel(store);
+    this.insight = new InsightPanel(store, (run) => this.actions.copyLink({ run }));
     const session = router.target.session;
     this.prompt = new PromptBox(store, notices, { draft: session, send: (text, more) => this.#send(text, more), stop: () => this.actions.stop(), tools: [this.models] });
-    this.head = h("header.session-head");
-    const docks = h("div.docks", {}, this.status, this.todos, this.asks, store.mayAct && this.queue, store.mayAct && this.prompt);
+    this.names = h("div.names");
+    this.connection = connectionLabel(store);
+    const back = h("a.back", { href: "/", "aria-label": "All sessions" }, icon("back"));
+    const chart = iconButton("chart", "Timeline, tasks and usage (t)", () => this.insight.toggle());
+    this.head = h("header.session-head", {}, back, this.names, this.connection, chart, this.actions.menu());
+    const docks = h("div.docks", {}, this.status, this.asks.told, this.todos, this.asks, store.mayAct && this.queue, store.mayAct && this.prompt);
     const middle = h("div.session-main", {}, this.head, h("div.transcript-frame", {}, this.list, this.jump), docks);
     fill(this, middle, this.insight);
     this.list.addEventListener("moved", () => (this.jump.hidden = this.list.following));
@@ -64,7 +68,7 @@ export class SessionView extends HTMLElement {
   leave() {
     clearInterval(this.timer);
     for (const each of [...this.leaving]) each();
-    for (const each of [this.list, this.asks, this.queue, this.insight, this.prompt]) each.leave();
+    for (const each of [this.list, this.asks, this.queue, this.insight, this.prompt, this.models, this.connection]) each.leave();
   }
 
   /** @param {import("../keys.js").Keys} keys */
@@ -93,8 +97,8 @@ export class SessionView extends HTMLElement {
   /** Show what the address points at. @param {import("../router.js").Target} target */
   async point(target) {
     const id = target.message || target.run; // the prompt of a run has the id of the run
-    if (!id || this.#pointed === id) return;
-    this.#pointed = id;
+    this.querySelector(".pointed")?.classList.remove("pointed");
+    if (!id) return;
     if (target.run) this.insight.showRun(target.run);
     const { transcript } = this.store;
     for (let tries = 0; transcript && !transcript.loaded && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 100));
@@ -155,10 +159,7 @@ export class SessionView extends HTMLElement {
     const key = JSON.stringify([title, facts]);
     if (key !== this.headKey) {
       this.headKey = key;
-      const back = h("a.back", { href: "/", "aria-label": "All sessions" }, icon("back"));
-      const chart = iconButton("chart", "Timeline, tasks and usage (t)", () => this.insight.toggle());
-      const more = this.actions.menu();
-      fill(this.head, back, h("div.names", {}, h("h1", { title }, title), h("p.soft", { title: store.directory }, facts)), chart, more);
+      fill(this.names, h("h1", { title }, title), h("p.soft", { title: store.directory }, facts));
     }
     const todos = store.session?.todos ?? [];
     const marks = JSON.stringify(todos);
@@ -177,12 +178,13 @@ export class SessionView extends HTMLElement {
     this.list.setAttribute("aria-busy", String(Boolean(run)));
     const [last] = store.ended;
     const problem = !run && last && ENDED[last.state] ? `${ENDED[last.state]}${last.error ? `: ${last.error}` : "."}` : "";
-    const missing = store.session?.missing ? "This session does not exist any more." : (store.transcript?.problem ?? "");
+    const missing = store.session?.missing ? "This session is not here: it was deleted, or its directory is not open." : (store.transcript?.problem ?? "");
     const waits = this.asks.hidden ? "Working" : "Waiting for you";
+    this.prompt.hidden = Boolean(store.session?.missing);
     const says = missing || problem || (run ? (run.state === "ending" ? "Ending…" : `${waits} · ${elapsed(run.started_at ?? run.accepted_at)}`) : "");
     if (says === this.statusKey) return;
     this.statusKey = says;
-    this.status.className = `status ${problem || missing ? "bad" : run ? "busy" : ""}`;
+    this.status.className = `status ${problem || missing ? "bad" : !run ? "" : this.asks.hidden ? "busy" : "waits"}`;
     fill(this.status, run && !missing && h("span.dot"), says && h("span", { "aria-live": run ? "off" : "polite" }, says));
   }
 }

@@ -2,7 +2,7 @@
 /** The timeline of a run, drawn to scale. */
 
 import { h, svg } from "../dom.js";
-import { duration } from "../format.js";
+import { count, dollars, duration } from "../format.js";
 
 const WIDTH = 320;
 const ROW = 30;
@@ -17,7 +17,8 @@ const NAMES = /** @type {Record<string, string>} */ ({
   subagent: "Sub-agent",
 });
 
-/** @typedef {{ kind: string, name?: string, begin: number, end: number | null, detail?: string }} Span */
+/** @typedef {{ kind: string, name?: string, begin: number, end: number | null, detail?: string,
+ *   tokens_in?: number, tokens_out?: number, cost?: number }} Span */
 
 /** @param {{ run: any, spans: Span[], coarse?: boolean }} timeline */
 export function drawTimeline({ run, spans, coarse }) {
@@ -32,7 +33,14 @@ export function drawTimeline({ run, spans, coarse }) {
   const grid = [0, 0.25, 0.5, 0.75, 1].map((part) => svg("line", { class: "grid", x1: part * WIDTH, x2: part * WIDTH, y1: 0, y2: height - 18 }));
   const words = `${run?.state ?? ""}, ${duration(last - first)}: ${spans.map((span) => `${title(span)} ${duration((span.end ?? now) - span.begin)}`).join(", ")}`;
   const drawing = svg("svg", { class: "timeline-drawing", viewBox: `-1 0 ${WIDTH + 2} ${height}`, role: "img", "aria-label": words }, ...grid, ...rows, ...axis);
-  return h("div", {}, drawing, coarse && h("p.soft", {}, "Coarse: only what is stored of an older run."));
+  return h("div", {}, drawing, h("p.soft", {}, used(spans)), coarse && h("p.soft", {}, "Coarse: only what is stored of an older run."));
+}
+
+/** What the calls of the model used, in words; empty if no provider told. @param {Span[]} spans */
+function used(spans) {
+  const sum = (/** @type {"tokens_in" | "tokens_out" | "cost"} */ of) => spans.reduce((total, span) => total + (span[of] ?? 0), 0);
+  const [read, written, cost] = [sum("tokens_in"), sum("tokens_out"), sum("cost")];
+  return [read && `${count(read)} tokens in`, written && `${count(written)} out`, dollars(cost)].filter(Boolean).join(" · ");
 }
 
 /** @param {Span} span */
