@@ -110,7 +110,13 @@ EXIT_HELP: Final = (
 _CODES: Final[Mapping[str, ExitCode]] = {
     **dict.fromkeys(
         (
-            *("address_exposed", "bad_address", "limit_invalid", "token_unusable"),
+            *(
+                "address_exposed",
+                "bad_address",
+                "limit_invalid",
+                "socket_exposed",
+                "token_unusable",
+            ),
             *("token_exposed", "token_name_invalid", "prompt_missing", "public_url_invalid"),
         ),
         ExitCode.MISUSED,
