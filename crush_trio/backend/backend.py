@@ -71,6 +71,8 @@ class Backend(Generic[W]):
     _slots: dict[WorkspaceKey, Slot[W]] = field(factory=dict, init=False, repr=False)
     _by_id: dict[WorkspaceId, Slot[W]] = field(factory=dict, init=False, repr=False)
     _pending: dict[Pending, None] = field(factory=dict, init=False, repr=False)
+    draining: bool = field(default=False, init=False)
+    """Whether creates are refused because the server is about to end; set by the server."""
     _changed: trio.lowlevel.ParkingLot = field(
         factory=trio.lowlevel.ParkingLot, init=False, repr=False
     )
@@ -164,7 +166,7 @@ class Backend(Generic[W]):
 
     def _check_admission(self, pending: Pending) -> None:
         """Refuse a create for what has become true of the server or its client, in this order."""
-        if self.shutting_down:
+        if self.shutting_down or self.draining:
             raise ServerShuttingDown
         if pending.retired or self._retired.has(pending.client_id, self._clock.monotonic()):
             raise ClientRetired

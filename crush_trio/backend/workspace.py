@@ -20,7 +20,12 @@ from crush_trio.clock import Clock, IdSource
 from crush_trio.config.files import NotifyEvent
 from crush_trio.config.live import Configuration
 from crush_trio.config.snapshot import shown_config
-from crush_trio.errors import SessionNotFound, TitleTooLong, TooManyCommands
+from crush_trio.errors import (
+    ServerShuttingDown,
+    SessionNotFound,
+    TitleTooLong,
+    TooManyCommands,
+)
 from crush_trio.events.facts import Fact, Position, session_fact
 from crush_trio.events.frames import Form
 from crush_trio.events.log import EventLog
@@ -104,6 +109,8 @@ class HostedWorkspace:
     ids: IdSource = field(repr=False)
     sizes: SizeLimits = field(default=DEFAULTS, repr=False)
     interactive: bool = field(default=False, init=False)
+    draining: bool = field(default=False, init=False)
+    """Whether new submissions are refused because the server is about to end; accepted runs go on."""
     _inits: dict[int, bool] = field(factory=dict, init=False)
     """What the processes of clients said in their last `agent/init`, oldest first."""
     """Whether the client that last sent `init` shows asks to a person."""
@@ -182,13 +189,16 @@ class HostedWorkspace:
     ) -> AcceptedRun:
         """Accept a submission (A1).
 
-        A submission that names an unknown model is refused here, not when its run begins. *released* is
+        A submission that names an unknown model is refused here, not when its run begins. While the server
+        is draining, one that was not accepted before is refused (`ServerShuttingDown`). *released* is
         called when a run that keeps the workspace open has ended: the moment for
         `Backend.reconsider`.
         """
         if submission.model is not None:
             self.config.current.named_model(submission.model)
         new = submission.run_id is None or not self.runs.knows(submission.run_id)
+        if new and self.draining:
+            raise ServerShuttingDown
         with logged_for(
             self.id, self.config.current.secrets.redact
         ):  # the run inherits it from here, not from its nursery
