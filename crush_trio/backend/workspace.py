@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import trio
 from attrs import define, evolve, field
 
 from crush_trio.agent.record.event_reader import ResumableReader, new_reader
@@ -36,7 +37,13 @@ from crush_trio.runtime.accepted import AcceptedRun
 from crush_trio.runtime.outcome import Submission
 from crush_trio.runtime.workspace import Workspace
 from crush_trio.store.base import SessionReads, Store
-from crush_trio.store.changes import RunEdited, SessionCreated, SessionDeleted, SessionEdited
+from crush_trio.store.changes import (
+    RunEdited,
+    SessionCreated,
+    SessionDeleted,
+    SessionEdited,
+    SessionPruned,
+)
 from crush_trio.tools.base import ToolError
 from crush_trio.tools.shell.environment import ShellAnswer, run_shell
 from crush_trio.wire.config import AgentInfo, Config
@@ -317,6 +324,22 @@ class HostedWorkspace:
         await self.store.commit(SessionDeleted(id=session_id))
         self.asks.permissions.forget_session(session_id)
         self.events.publish(session_fact(session, EventType.DELETED))
+
+    async def prune_session(self, session: Session, before: int) -> bool:
+        """Delete a session that was not used since *before* and has no runs; return whether it is gone.
+
+        The check and the write are one step: a run that is accepted later is stored after it, and one that was
+        accepted before keeps its session.
+        """
+        if self.runs.session_runs(session.id):
+            await trio.lowlevel.checkpoint()
+            return False
+        write = self.store.submit(SessionPruned(id=session.id, before=before), session=session.id)
+        if await write.wait() is not None:
+            return False
+        self.asks.permissions.forget_session(session.id)
+        self.events.publish(session_fact(session, EventType.DELETED))
+        return True
 
     def seen(self, session: Session, attached_clients: int) -> Session:
         """Return *session* with what is not stored: whether it is busy, and how many clients look at it."""
