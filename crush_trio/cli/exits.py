@@ -33,6 +33,20 @@ class RuleUnknown(CrushError):
     message = "there is no such permission rule; list them with: crush-trio permissions"
 
 
+class FileInTheWay(CrushError):
+    """`backup` to a file that exists: a copy replaces nothing."""
+
+    code = "file_in_the_way"
+    message = "this file exists already, and a backup replaces nothing; choose another name"
+
+
+class NoData(CrushError):
+    """`backup` of a directory that has no stored data."""
+
+    code = "no_data"
+    message = "there is no stored data; name a directory that was worked in, or an open workspace"
+
+
 class NothingToContinue(CrushError):
     """`--continue` in a directory that has no session."""
 
