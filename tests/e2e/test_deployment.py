@@ -71,10 +71,18 @@ def process(command, errors, **options):
                     os.killpg(started.pid, signal.SIGKILL)
 
 
+def of_the_unit(place):
+    """Return the options of the unit of the repository, with the socket and the group of this test."""
+    unit = (ROOT / "deploy" / "crush-trio.service").read_text("utf-8")
+    [line] = re.findall(r"^ExecStart=\S+ serve (.*)$", unit, re.MULTILINE)
+    line = line.replace("/run/crush-trio/crush.sock", f"{place}/run/s.sock")
+    return line.replace("www-data", str(PROXY)).split()
+
+
 @contextmanager
 def serving(place, *arguments, extra=None):
     """Run the server as its user, with a socket for the group of the proxy."""
-    command = [sys.executable, "-m", "crush_trio", "serve", "--host", f"unix://{place}/run/s.sock"]
+    command = [sys.executable, "-m", "crush_trio", "serve"]
     variables = {"HOME": str(place / "home"), "CRUSH_TRIO_TOKEN": TOKEN, **(extra or {})}
     own = environment(dict.fromkeys(("XDG_DATA_HOME", "XDG_STATE_HOME"), ""))
     with process(
@@ -152,8 +160,7 @@ class Site:
 
 
 def test_nginx_of_another_user_gets_in_by_its_group_and_streams_are_not_held_back(place):
-    opened = ("--socket-mode", "0660", "--socket-group", str(PROXY))
-    with serving(place, *opened) as server, proxied(place) as port:
+    with serving(place, *of_the_unit(place)) as server, proxied(place) as port:
         site = Site(port)
         found = (place / "run" / "s.sock").stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (SERVER, PROXY, 0o660)
@@ -184,12 +191,11 @@ def test_nginx_of_another_user_gets_in_by_its_group_and_streams_are_not_held_bac
 
 
 def test_with_the_default_socket_nginx_of_another_user_gets_nowhere(place):
-    with serving(place), proxied(place) as port:
+    with serving(place, "--host", f"unix://{place}/run/s.sock"), proxied(place) as port:
         assert Site(port).ask("GET", "/health")[0] == 502
 
 
 def test_draining_behind_a_proxy_a_run_finishes_and_probes_see_503(place):
-    opened = ("--socket-mode", "0660", "--socket-group", str(PROXY), "--drain", "25")
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notify.settimeout(LIMIT)
     notify.bind(str(place / "notify"))
@@ -201,7 +207,7 @@ def test_draining_behind_a_proxy_a_run_finishes_and_probes_see_503(place):
             pass
         return lines
 
-    with notify, serving(place, *opened, extra=extra) as server, proxied(place) as port:
+    with notify, serving(place, *of_the_unit(place), extra=extra) as server, proxied(place) as port:
         assert told("READY=1")
         site = Site(port)
         workspace = f"/workspaces/{site.create(place / 'project')['id']}"
