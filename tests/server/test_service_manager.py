@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from crush_trio.cli.commands.serve import obey_hangups, serve_until_signal
+from crush_trio.cli.commands.serve import obey_hangups, obey_signals, serve_until_signal
 from crush_trio.net.address import UnixAddress
 from crush_trio.server import ServerSettings
 from crush_trio.server.run import Orders
@@ -145,6 +145,29 @@ async def test_a_server_tells_of_its_start_its_reload_and_its_stop(told, tmp_pat
             await until("READY=1")
             os.kill(os.getpid(), signal.SIGTERM)
             assert "EXTEND_TIMEOUT_USEC=23000000" in await until("STOPPING=1")
+
+
+# ── Signals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_second_signal_ends_the_drain_and_the_next_one_is_for_the_handlers_before():
+    orders, died = Orders(), []
+    before = signal.signal(signal.SIGTERM, lambda *_: died.append(True))
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(obey_signals, orders)
+            told = []
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await wait_all_tasks_blocked(0.01)
+                told.append((orders.stop.is_set(), orders.hurry.is_set()))
+            assert told == [(True, False), (True, True)]
+            assert died == []
+            orders.drained.set()  # as the server does when its drain is over
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert died == [True]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ── SIGHUP ──────────────────────────────────────────────────────────────────────────────────────

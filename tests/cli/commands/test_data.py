@@ -1,14 +1,22 @@
 """`crush-trio backup`, `restore` and `prune`: what they print and what they leave, without a server."""
 
 import json
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
 
-from crush_trio.cli.exits import ExitCode
+from crush_trio.cli.commands.data.backup import back_up_directory
+from crush_trio.cli.commands.data.prune import prune_directory
+from crush_trio.cli.exits import ExitCode, NoData
 from crush_trio.cli.main import main
+from crush_trio.client import open_client
 from crush_trio.clock import SystemClock
+from crush_trio.server import open_server
+from crush_trio.store.errors import StoreLocked
 from crush_trio.store.sqlite.store import open_sqlite_store
 from crush_trio.wire.views import DAY
 from tests.store.stores import session
@@ -127,3 +135,33 @@ def test_a_file_that_exists_is_not_replaced(tmp_path, capsys):
     assert main(["backup", ".", str(tmp_path / "copy.db")]) == ExitCode.FAILED
     assert "choose another name" in capsys.readouterr().err
     assert (tmp_path / "copy.db").read_text() == "precious"
+
+
+# ── With a server that has the directory open ───────────────────────────────────────────────────
+
+
+async def test_a_workspace_that_is_open_is_copied_by_its_id_and_a_dry_run_asks_the_server(
+    place, tmp_path, capsys, monkeypatch
+):
+    file = tmp_path / "copy.db"
+    environ = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    host = f"unix://{tmp_path}/crush-{os.getuid()}.sock"
+    async with (
+        open_server(host),
+        open_client(host, environ=environ) as client,
+        client.open_workspace(place) as workspace,
+    ):
+        assert await back_up_directory(environ, None, workspace.id[:8], place / "x", file) == 0
+        assert "2 sessions" in capsys.readouterr().out
+        assert await prune_directory(environ, str(place), 30 * DAY, True) == 0
+        assert "1 session would be deleted" in capsys.readouterr().out
+        with pytest.raises(NoData, match="not the id of one open workspace"):
+            await back_up_directory(environ, None, "ffffffff", place / "x", tmp_path / "other.db")
+        with pytest.raises(StoreLocked, match="prunes this directory itself"):
+            await prune_directory(environ, str(place), 30 * DAY, False)
+    assert stored_in(file) == {"old", "new"}
+
+
+def stored_in(file):
+    with closing(sqlite3.connect(file)) as copy:
+        return {row[0] for row in copy.execute("SELECT id FROM sessions")}
