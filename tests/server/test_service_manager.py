@@ -4,6 +4,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from math import inf
 
 import pytest
@@ -145,6 +147,44 @@ async def test_a_server_tells_of_its_start_its_reload_and_its_stop(told, tmp_pat
             await until("READY=1")
             os.kill(os.getpid(), signal.SIGTERM)
             assert "EXTEND_TIMEOUT_USEC=23000000" in await until("STOPPING=1")
+
+
+HANG = """
+import os, sys, trio
+from crush_trio.server.service_manager import ServiceManager
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ServiceManager.from_environment(os.environ).watch)
+        await trio.to_thread.run_sync(sys.stdin.readline)
+        print("hanging", flush=True)
+        sys.stdin.readline()  # in the loop: nothing else runs until a line comes
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_hangs_sends_no_sign_of_life_until_it_goes_on(told):
+    environ = {**os.environ, "NOTIFY_SOCKET": told.getsockname(), "WATCHDOG_USEC": "150000"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen([sys.executable, "-c", HANG], env=environ, **pipes) as process:
+        try:
+            told.settimeout(30)
+            assert told.recv(100) == b"WATCHDOG=1\n"
+            process.stdin.write("hang\n")
+            assert process.stdout.readline() == "hanging\n"
+            told.setblocking(False)
+            messages(told)
+            told.settimeout(0.4)  # eight times as long as between two signs
+            with pytest.raises(TimeoutError):
+                told.recv(100)
+            process.stdin.write("go on\n")
+            told.settimeout(30)
+            assert told.recv(100) == b"WATCHDOG=1\n"
+        finally:
+            process.kill()
 
 
 # ── Signals ─────────────────────────────────────────────────────────────────────────────────────
